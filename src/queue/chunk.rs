@@ -49,9 +49,9 @@ struct Head {
     contents: Witness,
 }
 
-/// Two counts of consumed events: the count after the last round that consumed events of the chunk, and the count after the
-/// previous round that did. The number of the last committed round decides which of the two counts is valid (see
-/// `spool::layout`).
+/// Each of the writer's rounds that consumes events of the chunk stores the number of events that are consumed so far. The two
+/// cells have the numbers of the last two such rounds. The number of the last committed round decides which of the two cells is
+/// valid (see `spool::layout`).
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct ConsumedCells([ConsumedCell; 2]);
@@ -66,7 +66,7 @@ struct ConsumedCell {
 const _: () = assert!(FIRST_SIZE <= CHUNK_SIZE && CHUNK_SIZE.is_power_of_two() && FIRST_SIZE.is_power_of_two());
 const _: () = assert!((HEAD == 128 || cfg!(jitsym_loom)) && size_of::<Event>() == 64);
 
-/// The `round` of a cell that is being written.
+/// While the writer changes a cell's `count`, the cell's `round` has this value.
 const NO_ROUND: u64 = u64::MAX;
 
 #[cfg(jitsym_loom)]
@@ -90,7 +90,7 @@ pub fn size_for(body: usize) -> Option<usize> {
     (size <= u32::MAX as usize).then_some(size)
 }
 
-/// Size of the first chunk of a thread whose record has a body of at least this length.
+/// Size of the chunk that a thread without a chunk asks for, if its record has a body of at least `body` bytes.
 pub fn first_size_for(body: usize) -> usize {
     if body + HEAD + size_of::<Event>() > FIRST_SIZE {
         CHUNK_SIZE
@@ -99,7 +99,7 @@ pub fn first_size_for(body: usize) -> usize {
     }
 }
 
-/// Whether a chunk can have `size` bytes if it occupies whole units of `room` bytes in all.
+/// Whether `size` is a valid size for a chunk whose units have `room` bytes together.
 pub fn is_size_in(size: usize, room: usize) -> bool {
     size == room || room == CHUNK_SIZE && (FIRST_SIZE..room).contains(&size) && size.is_power_of_two()
 }
@@ -129,7 +129,7 @@ impl Chunk {
         chunk
     }
 
-    /// The address of the chunk, which can be stored in an atomic.
+    /// The address of the chunk, in a form that an atomic can hold.
     pub fn as_ptr(self) -> *mut u8 {
         self.0.as_ptr()
     }
@@ -169,7 +169,7 @@ impl Chunk {
         self.head().committed.load(Ordering::Acquire)
     }
 
-    /// Number of events that the writer has consumed in all rounds up to and including `round`.
+    /// Number of events that the writer had consumed at the end of the round `round`.
     pub fn consumed_up_to(self, round: u64) -> u32 {
         let cells = self.head().consumed.0.iter();
         let read = |cell: &ConsumedCell| (cell.round.load(Ordering::Relaxed), cell.count.load(Ordering::Relaxed));
@@ -182,7 +182,7 @@ impl Chunk {
         self.consumed_up_to(NO_ROUND - 1)
     }
 
-    /// Notes that the writer has consumed `count` events in all rounds up to and including `round`. Only for the writer.
+    /// Notes that the writer will have consumed `count` events at the end of the round `round`. Only for the writer.
     pub fn set_consumed(self, round: u64, count: u32) {
         let [a, b] = &self.head().consumed.0;
         let (a_round, b_round) = (a.round.load(Ordering::Relaxed), b.round.load(Ordering::Relaxed));
@@ -236,8 +236,8 @@ impl Chunk {
         }
     }
 
-    /// The address of an event that exists or is to be written. The address is aligned, because the size of a chunk is a
-    /// multiple of the size of an event.
+    /// The address of the event with this number. The event may not be written yet. The address is aligned, because the size of
+    /// a chunk is a multiple of the size of an event.
     pub fn event_place(self, number: u32) -> *mut Event {
         let end = self.0.as_ptr().wrapping_add(self.size());
         end.wrapping_sub((number as usize + 1) * size_of::<Event>()).cast()
@@ -259,10 +259,11 @@ impl Chunk {
         unsafe { self.bodies(event.body_at as usize, event.body_len as usize) }
     }
 
-    /// The `len` bytes from offset `at` on. These bytes are bodies of committed events, or parts of such bodies.
+    /// Returns `len` bytes of the chunk, beginning at offset `at`. These bytes are bodies of committed events, or parts of such
+    /// bodies.
     ///
     /// # Safety
-    /// As for `body`, and the bytes lie in bodies of committed events.
+    /// The result is used only until the chunk is recycled. The bytes lie in bodies of committed events.
     pub unsafe fn bodies<'a>(self, at: usize, len: usize) -> &'a [u8] {
         // SAFETY: bodies are written before their events are committed, and lie inside the chunk.
         unsafe { slice::from_raw_parts(self.0.as_ptr().add(at), len) }
@@ -271,7 +272,7 @@ impl Chunk {
     /// The body of a committed event. The writer can correct the body before the body is written to the file.
     ///
     /// # Safety
-    /// As for `body`, and no other reference to the body exists.
+    /// The result is used only until the chunk is recycled. No other reference to the body exists.
     pub unsafe fn body_mut<'a>(self, event: &Event) -> &'a mut [u8] {
         // SAFETY: as for `body`. After the commit, the thread that wrote the body does not touch it again.
         unsafe { slice::from_raw_parts_mut(self.0.as_ptr().add(event.body_at as usize), event.body_len as usize) }
@@ -323,7 +324,8 @@ impl Cursor {
         Some(unsafe { slice::from_raw_parts_mut(self.body, len) })
     }
 
-    /// Prefetches the memory of the next record, which other processors and programs may have displaced from the caches.
+    /// Prefetches the memory of the next record. Other processors and programs may have displaced this memory from the caches
+    /// since the last record.
     #[inline(always)]
     pub fn ask_ahead(&self) {
         let Cursor { chunk, body, event, .. } = *self;
@@ -338,7 +340,8 @@ impl Cursor {
     pub fn write_event(&mut self, event: Event) {
         let body_at = (self.body as usize - self.chunk.0.as_ptr() as usize) as u32;
         self.chunk.head().contents.written(self.events);
-        // SAFETY: `room` left space for the event.
+        // SAFETY: the chunk has room for the record. So the event's place lies in the chunk, after the memory that `room`
+        // returns.
         unsafe { self.event.write(Event { body_at, ..event }) };
     }
 

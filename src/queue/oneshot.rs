@@ -82,7 +82,8 @@ impl<T> Take<T> {
         }
     }
 
-    /// Returns the value if it has been given. If not, the receiver gives up, and the sender's `give` returns false.
+    /// Returns the value if it has been given. If no value has been given, the receiver gives up, and the sender's `give`
+    /// returns false.
     pub fn give_up(self) -> Option<T> {
         match std::mem::replace(&mut *self.0.state(), Value::Over) {
             Value::Given(value) => Some(value),

@@ -18,8 +18,8 @@ pub fn run<T: Default + Send + 'static>(body: impl FnOnce() -> T + Send + 'stati
     run_for(Duration::MAX, body).unwrap_or_default()
 }
 
-/// Does the same as `run`, but also limits the wait, for work on a disk that may hang. If the work takes longer than `time`,
-/// returns `None`, and the work continues on its thread. Starts a thread even if the caller is a thread of the library.
+/// Does the same as `run`, but waits for at most `time`, because a disk may hang. If the work takes longer than `time`, returns
+/// `None`, and the work continues on its thread. Starts a thread even if the caller is a thread of the library.
 pub fn run_for<T: Send + 'static>(time: Duration, body: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     match begin(body) {
         Ok((thread, result)) => {

@@ -1,9 +1,9 @@
 //! The pool of chunks: threads take chunks from it, and the writer gives them back.
 //!
-//! Free chunks lie on a stack. The chunk that was used last is taken first, because it still lies in the processor's caches.
-//! A channel would hand out all chunks in turn, which is slower: writing a 512-byte record took 31 ns when 1 MiB of chunks
-//! was used in turn, and 20 ns when 256 KiB was. With a channel, registering threads would also free blocks that the writer
-//! allocated, and wait for the allocator's lock.
+//! Free chunks lie on a stack. The chunk that was used last is taken first, because it still lies in the processor's caches. A
+//! channel would hand out all chunks in turn, which is slower. Writing a 512-byte record took 31 ns when 1 MiB of chunks took
+//! turns, and 20 ns when 256 KiB of chunks took turns. With a channel, registering threads would also free blocks that the
+//! writer allocated, and wait for the allocator's lock.
 //!
 //! Each new page of memory costs a page fault, so the pool does not provide much memory before threads need it. A thread's
 //! first chunk is small, and a chunk can be enlarged while it is empty. While threads ask for more chunks, the writer makes
@@ -31,8 +31,10 @@ const AMPLE: usize = (4 << 20) / CHUNK_SIZE;
 /// If fewer chunks than this are free, the writer should hurry.
 const LOW: usize = 4;
 
-/// Number of threads that can have a small chunk at the same time, unless `max_memory` is less than `USUAL` full-size
-/// chunks. The pool's address space consists of units of `CHUNK_SIZE` bytes. A unit takes memory only for the chunk in it.
+/// The pool usually has at least this number of units, so at least this number of threads can have a small chunk at the same
+/// time. The pool may have fewer units if `max_memory` is less than `USUAL` full-size chunks, if address space is short, or
+/// under valgrind. The pool's address space consists of units of `CHUNK_SIZE` bytes. A unit takes memory only for the chunk in
+/// it.
 const THREADS: usize = 1024;
 const USUAL: usize = (64 << 20) / CHUNK_SIZE;
 
@@ -65,8 +67,8 @@ impl Pool {
     /// Makes a pool for at most `max_memory` bytes. The pool has no memory until it is opened.
     pub fn new(max_memory: usize) -> io::Result<Pool> {
         let whole = (max_memory / CHUNK_SIZE).max(2);
-        // helgrind needs a second to map the address space of about 300 units, and a process under valgrind can have at most
-        // 500 threads.
+        // helgrind needs a second to map the address space of about 300 units. A process under valgrind can have at most 500
+        // threads, so it does not need `THREADS` units.
         let has_few = whole < USUAL || valgrind::is_running();
         let units = if has_few { whole } else { whole.max(THREADS) };
         // If address space is short, the pool gets only one unit for each full-size chunk that `max_memory` allows.
@@ -155,10 +157,11 @@ impl Pool {
         self.count_free() + unused < (units / 4).max(1)
     }
 
-    /// About how many chunks are free.
+    /// The approximate number of free chunks.
     #[inline]
     fn count_free(&self) -> usize {
-        // Small chunks are counted first, so that a chunk which is enlarged meanwhile is counted twice rather than missed.
+        // Small chunks are counted first. So a chunk that is enlarged between the two counts is counted twice, and is not
+        // missed.
         let small = self.small.len();
         small + self.whole.len()
     }
@@ -175,8 +178,8 @@ impl Pool {
         stack.push(self.memory.units_of(chunk).start);
     }
 
-    /// Whether the pool has its ample size. If so, a thread that has filled a chunk waits for the writer before the pool
-    /// grows further.
+    /// Whether all chunks together have at least the size of `ample` full-size chunks. In that case, a thread that has filled a
+    /// chunk waits for the writer before the pool grows further.
     pub fn is_ample(&self) -> bool {
         self.bytes_held.load(Ordering::Relaxed) >= self.ample * CHUNK_SIZE
     }
@@ -273,8 +276,8 @@ impl Pool {
         self.make_one(size).map(|chunk| self.push(chunk)).is_some()
     }
 
-    /// Makes a chunk for a thread that finds no free chunk, because the pool has not grown yet or a slow disk holds the
-    /// writer up. Making a chunk costs the thread as much as filling the chunk with records, but is necessary only once per
+    /// Makes a chunk for a thread that finds no free chunk, because the pool has not grown yet or a slow disk holds the writer
+    /// up. Making a chunk costs the thread as much time as filling the chunk with records. This cost arises only once for each
     /// chunk.
     #[cold]
     pub fn take_new(&self, size: usize) -> Option<Cursor> {
@@ -314,8 +317,8 @@ impl Pool {
     /// threads ask for larger chunks, about one chunk for each thread is kept free. These chunks have the size that the
     /// threads will ask for next. Once they ask for full-size chunks, the whole ample amount is made.
     ///
-    /// Only for the writer, which makes a few chunks in each round. Beyond the ample amount, threads make chunks themselves
-    /// (`take_new`), because in that case the writer is held up by writing.
+    /// Only for the writer, which makes a few chunks in each round. If threads need more than the ample amount, the writer is
+    /// held up by its writes. In that case threads make chunks themselves (`take_new`).
     pub fn replenish(&self, threads: usize) {
         let asked = self.asked.load(Ordering::Relaxed);
         let (free, size) = match asked {
@@ -364,8 +367,8 @@ impl Pool {
         self.push(chunk);
     }
 
-    /// Whether, since the last call, a record has found no room because other chunks took up the memory. Only for the
-    /// writer.
+    /// Whether a record has found no room because other chunks took up the memory. Only records since the last call of this
+    /// function count. Only for the writer.
     pub fn take_cramped(&self) -> bool {
         self.cramped.swap(false, Ordering::Relaxed)
     }
@@ -387,8 +390,8 @@ impl Pool {
         }
     }
 
-    /// Moves the free chunks out of the spool. If no other chunk is left in the spool, the pool stops using the spool. Only
-    /// for the writer, after it has moved the other chunks that no thread writes to.
+    /// Moves the free chunks out of the spool. If no other chunk is left in the spool, the pool stops using the spool. Only the
+    /// writer calls this, after it has moved the other chunks that no thread writes to.
     pub fn leave_spool(&self) {
         let free: Vec<Chunk> = std::iter::from_fn(|| self.pop()).collect();
         for chunk in free.into_iter().rev() {
@@ -404,7 +407,7 @@ impl Pool {
         self.shrink_to(0);
     }
 
-    /// Gives up the free chunks that do not lie in the first `units` units.
+    /// Gives up each free chunk that begins in the unit with the number `units` or in a later unit.
     fn shrink_to(&self, units: usize) {
         let mut free: Vec<(usize, Chunk)> =
             std::iter::from_fn(|| self.pop()).map(|chunk| (self.memory.units_of(chunk).start, chunk)).collect();
@@ -465,10 +468,10 @@ impl Stack {
         }
     }
 
-    /// About how many units are on the stack.
+    /// The approximate number of units on the stack.
     fn len(&self) -> usize {
-        // A thread may pop a unit before the thread that pushed the unit has counted it. Then the count is below zero for a
-        // moment.
+        // A thread may pop a unit before the thread that pushed the unit has counted it. In that case, `len` falls below 0 for
+        // a moment and wraps around to a very large number.
         let len = self.len.load(Ordering::Relaxed);
         if len > self.below.len() {
             0

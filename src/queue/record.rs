@@ -39,8 +39,8 @@ pub struct Event {
     /// Offset of the body in the chunk.
     pub body_at: u32,
     pub body_len: u32,
-    /// For `Load`, the offset in the body of the UNWINDING_INFO record, or of the LOAD record if there is no UNWINDING_INFO
-    /// record. For `Move`, how many bytes are free after the new place.
+    /// For `Load`, the place of the UNWINDING_INFO record, as an offset in the body. If the body has no UNWINDING_INFO record,
+    /// the place of the LOAD record. For `Move`, how many bytes are free after the new place.
     pub unwinding_at: u32,
     pub tid: u32,
     pub kind: EventKind,

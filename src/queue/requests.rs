@@ -16,7 +16,7 @@ pub struct Requests {
     /// Number of the last request to write everything. The other requests come from calls that only wait until certain sinks
     /// know of their code (`Shared::wait_until_told`).
     pub asked_to_write: u64,
-    /// When the latest request was made, by the clock of the thread that made it.
+    /// The time of the latest request, by the clock of the thread that made this request.
     pub asked_at: u64,
     /// For calls of `Shared::wait_until_told`: the number of the last answered request (`told`), and the error if the sinks
     /// could not be told of everything (`not_told`).
@@ -33,8 +33,8 @@ pub struct Requests {
 /// A request to end the writer.
 #[derive(Debug)]
 pub struct Stop {
-    /// Whether the writer ends because all sinks were disabled while sessions are open. If so, the writer gives all memory
-    /// back.
+    /// Whether the writer ends because all sinks were disabled while sessions are open. In that case, the writer gives all
+    /// memory back.
     pub off: bool,
     pub ack: Give<Result<()>>,
 }

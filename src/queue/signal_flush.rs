@@ -15,7 +15,7 @@ use crate::sys::{futex, thread};
 pub struct SignalFlush {
     /// The tid of the writer; 0 if no writer exists, `STARTING` until the writer runs.
     writer: AtomicU32,
-    /// The tid of the thread that exits the process; 0 if no thread does. The exit may end the writer at any moment, so the
+    /// The tid of the thread that exits the process; 0 if no thread exits it. The exit may end the writer at any moment, so the
     /// writer writes only while the exiting thread waits.
     exiting: AtomicU32,
     exit_over: AtomicBool,
@@ -67,12 +67,12 @@ impl SignalFlush {
         self.exit_over.store(true, Ordering::SeqCst);
     }
 
-    /// Whether another thread than `tid` exits the process, and has not finished writing pending records.
+    /// Whether a thread other than `tid` exits the process and is still writing pending records.
     pub fn is_exit_under_way(&self, tid: u32) -> bool {
         self.exits_elsewhere(tid) && !self.exit_over.load(Ordering::SeqCst)
     }
 
-    /// Whether another thread than `tid` exits the process.
+    /// Whether a thread other than `tid` exits the process.
     pub fn exits_elsewhere(&self, tid: u32) -> bool {
         let exiting = self.exiting.load(Ordering::SeqCst);
         exiting != 0 && exiting != tid
@@ -129,7 +129,8 @@ impl SignalFlush {
         loop {
             let news = self.news.load(Ordering::SeqCst);
             let missing = mine.wrapping_sub(self.answered.load(Ordering::Acquire)) as i32;
-            // A writer that ends has written everything that was registered before the last session was closed.
+            // The writer stores a result before it ends. If this result is no error, the writer has written everything that was
+            // registered before the last session was closed.
             if missing <= 0 || self.writer.load(Ordering::SeqCst) == 0 {
                 return self.answer_given();
             }

@@ -34,8 +34,8 @@ struct SinkBits {
     /// The sinks for which threads write records. These are the running sinks, with flags for what these sinks want. The
     /// flag `Sinks::REMEMBER` is also set if live code is remembered. If no bit is set, every call returns at once.
     wanted: AtomicU32,
-    /// The same bits, as the writer uses them. While all sinks are being stopped, `wanted` is already 0, but the sinks still
-    /// get the earlier records.
+    /// The writer's copy of the bits of `wanted`. While all sinks are being stopped, `wanted` is already 0, but `running` is
+    /// not, because the sinks still get the earlier records.
     running: AtomicU32,
     failed: AtomicU32,
     /// Sinks that run, but cannot write at present.
@@ -85,7 +85,7 @@ impl Status {
         Sinks(self.sinks.running.load(Ordering::Acquire))
     }
 
-    /// Whether no sink runs, no code is remembered, and no earlier record is left to be written.
+    /// Whether no sink runs and no code is remembered. In this case nothing is written any more, not even earlier records.
     pub fn has_ended(&self) -> bool {
         self.sinks.running.load(Ordering::Acquire) == 0
     }
@@ -109,27 +109,28 @@ impl Status {
         self.sinks().without(self.sinks_ok())
     }
 
-    /// The sinks that could not start, have failed, or cannot write at present.
+    /// The sinks that could not start, or cannot write at present.
     pub fn sinks_failed(&self) -> Sinks {
         let stalled = self.sinks.stalled.load(Ordering::Relaxed);
         Sinks(self.sinks.failed.load(Ordering::Relaxed) | stalled)
     }
 
-    /// Sets the sinks that run, and the sinks that should run but do not.
+    /// Stores which sinks run (`running`), and which sinks should run but do not (`failed`).
     pub fn set_sinks(&self, running: Sinks, failed: Sinks) {
         self.sinks.stalled.store(0, Ordering::Relaxed);
         self.sinks.failed.store(failed.0, Ordering::Relaxed);
         self.sinks.change(|_| Some(running.0));
     }
 
-    /// Notes that the sinks `asked` were asked for, and that the sinks `started` have started.
+    /// Notes that somebody has asked for the sinks in `asked`, and that the sinks in `started` have started.
     pub fn add_sinks(&self, asked: Sinks, started: Sinks) {
         self.sinks.failed.fetch_or(asked.without(started).0, Ordering::Relaxed);
         self.sinks.failed.fetch_and(!started.0, Ordering::Relaxed);
         self.sinks.change(|running| Some(running | started.0));
     }
 
-    /// Notes that these sinks no longer run. `with_wants` adds the flags for what the remaining sinks want.
+    /// Notes that these sinks no longer run. The function `with_wants` adds flags to the remaining sinks. These flags tell what
+    /// the remaining sinks want from registering threads.
     pub fn remove_sinks(&self, sinks: Sinks, with_wants: fn(Sinks) -> Sinks) {
         let left = |running| {
             let marks = Sinks::REMEMBER.with(Sinks::MUST_WAIT).with(Sinks::BY_CALLERS);
@@ -143,8 +144,9 @@ impl Status {
         self.sinks.stalled.fetch_and(!sinks.0, Ordering::Relaxed);
     }
 
-    /// Sets whether calls wait until a sink knows of their code. Calls wait for the gdb sink while a debugger watches
-    /// (`is_watched`), for the valgrind sink, and for the unwinder sink unless calls themselves report code to the unwinder.
+    /// Sets whether calls wait until a sink knows of their code. If the gdb sink runs, calls wait while a debugger watches
+    /// (`is_watched`). If the valgrind sink runs, calls always wait. If the unwinder sink runs, calls wait unless they report
+    /// their code to the unwinder themselves.
     pub fn set_watched(&self, is_watched: bool) {
         let change = |running| {
             let without = Sinks(running).without(Sinks::MUST_WAIT);
@@ -204,9 +206,9 @@ impl LastError {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Passes the number and the text to `look`, without copying the text. Does nothing while another thread holds the lock.
-    /// A signal handler may have interrupted that thread and may be waiting for the calling thread. So the calling thread
-    /// must not wait for the lock.
+    /// Passes the number and the text to `look`, without copying the text. Does nothing while another thread holds the lock. A
+    /// signal handler may have interrupted the thread that holds the lock, and this handler may be waiting for the calling
+    /// thread. So the calling thread must not wait for the lock.
     pub fn look(&self, look: impl FnOnce(u64, &str)) {
         if let Ok(last) = self.0.try_lock() {
             look(last.0, &last.1);
@@ -256,7 +258,7 @@ macro_rules! counters {
             pub sinks_failed: Sinks,
             /// Bytes of memory in use for records on their way to the writer.
             pub memory: u64,
-            /// Bytes of memory that are held for records on their way to the writer, in use or not.
+            /// Bytes of memory that are held for records on their way to the writer. Some of these bytes may not be in use.
             pub memory_held: u64,
             /// Whether records on their way to the writer outlive the process.
             pub spool: SpoolState,

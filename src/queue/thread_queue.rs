@@ -40,10 +40,11 @@ impl ThreadQueue {
     /// Begins the record of a registration. The caller takes the record's time after this call, and calls `end_at_once` in any
     /// case. `None` if the thread has no chunk that it may use now.
     ///
-    /// Only the usual registration uses `begin_at_once` and `end_at_once`; all other records use [`ThreadQueue::append`].
-    /// With two functions in place of a [`Fill`], the compiler stores the event from registers directly to its place.
-    /// Building the event in memory and copying it would cost a quarter of the call's time. The copy would load the bytes in
-    /// pieces of other sizes than the pieces that were stored, and the processor cannot forward such stores to the loads.
+    /// Only the usual registration uses `begin_at_once` and `end_at_once`; all other records use [`ThreadQueue::append`]. These
+    /// two functions replace a [`Fill`], so that the compiler stores the event's fields from registers directly to the event's
+    /// place in the chunk. With a [`Fill`], the compiler would first store the event elsewhere in memory and then copy the
+    /// event. This would take a quarter of the call's time: the copy would load the bytes in pieces that differ in size from
+    /// the stored pieces, and the processor cannot forward such stores to such loads.
     #[inline(always)]
     pub fn begin_at_once(&mut self) -> Option<&mut Cursor> {
         self.slot.begin();
@@ -62,8 +63,8 @@ impl ThreadQueue {
         }
     }
 
-    /// Ends the record that `begin_at_once` has begun, whether or not the record was published. Later reads of the caller are
-    /// not reordered before this call.
+    /// Ends the record that `begin_at_once` has begun, whether or not the record was published. Reads that the caller makes
+    /// after this call are not moved before it (`Shared::order`).
     #[inline(always)]
     pub fn end_at_once(&mut self) {
         self.slot.end();
@@ -161,9 +162,9 @@ impl ThreadQueue {
         self.cursor.as_ref().is_some_and(|cursor| cursor.room_len() >= Some(body))
     }
 
-    /// Hands the full chunk over to the writer and takes another chunk with room for a body of this length. Does this only if
-    /// neither waiting nor new memory is necessary. Returns false if the thread keeps its old chunk. Most changes of chunks
-    /// are made here, in the middle of a registration.
+    /// Hands the full chunk over to the writer and takes another chunk with room for a body of this length. The function
+    /// neither waits for a free chunk nor takes new memory. If the change is not possible at once, the thread keeps its old
+    /// chunk, and the function returns false. Most changes of chunks happen in this function, in the middle of a registration.
     #[cold]
     pub fn change_at_once(&mut self, body: usize) -> bool {
         // The chunk is not read before `enter`, because the writer may have taken the chunk, and its memory may be gone.
@@ -191,8 +192,8 @@ impl ThreadQueue {
         true
     }
 
-    /// Hands over the current chunk, if the thread has one, and takes another chunk. The new chunk has at least `size` bytes,
-    /// or room for a body of `body` bytes.
+    /// Hands over the current chunk, if the thread has one, and takes another chunk. If `change_at_once` succeeds, the new
+    /// chunk has room for a body of `body` bytes. Otherwise the new chunk has at least `size` bytes.
     #[cold]
     fn change_chunk(&mut self, size: usize, body: usize) -> Result<()> {
         if self.cursor.is_some() && self.change_at_once(body) {

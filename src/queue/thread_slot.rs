@@ -26,7 +26,8 @@ pub struct ThreadSlot {
     detached: AtomicBool,
     /// Whether the thread is writing a record or changing chunks.
     busy: AtomicBool,
-    /// Who owns the chunk: `KEPT`, `WANTED` or `TAKEN`. The bits `HALTED` and `SHUT` may be set in addition.
+    /// This value is `KEPT`, `WANTED` or `TAKEN`, and tells who owns the chunk. The value may also contain the bits `HALTED`
+    /// and `SHUT`.
     claim: AtomicU8,
 }
 
@@ -36,9 +37,10 @@ const KEPT: u8 = 0;
 const WANTED: u8 = 1;
 /// The writer has taken the chunk.
 const TAKEN: u8 = 2;
-/// A bit that can be set in addition to `KEPT`, `WANTED` or `TAKEN`. While it is set, the thread writes no records.
+/// This bit can be added to `KEPT`, `WANTED` or `TAKEN`. While the bit is set, the thread writes no records.
 const HALTED: u8 = 4;
-/// A second bit of this kind. Once it is set, the thread never writes a record again, because the process exits.
+/// This bit can also be added to `KEPT`, `WANTED` or `TAKEN`. Once the bit is set, the thread never writes a record again,
+/// because the process exits.
 const SHUT: u8 = 8;
 
 impl ThreadSlot {
@@ -73,7 +75,8 @@ impl ThreadSlot {
         self.detached.load(Ordering::Acquire)
     }
 
-    /// Announces a record or a change of chunks. The thread then has to call `Shared::order`, and then `is_kept`.
+    /// Announces a record or a change of chunks. After this call, the thread has to call `Shared::order` first and `is_kept`
+    /// second.
     #[inline]
     pub fn begin(&self) {
         self.busy.store(true, Ordering::Relaxed);
@@ -121,20 +124,20 @@ impl ThreadSlot {
         self.claim.fetch_or(HALTED, Ordering::SeqCst);
     }
 
-    /// Permanently keeps the thread from beginning records. A busy thread may still finish its record. The caller then has
+    /// After this call, the thread never begins a record again. A busy thread may still finish its record. The caller then has
     /// to call `barrier::all_threads`.
     pub fn shut(&self) {
         self.claim.fetch_or(SHUT, Ordering::SeqCst);
     }
 
-    /// Whether the thread may write no more records.
+    /// Whether `shut` has stopped the thread from writing records.
     #[cold]
     pub fn is_shut(&self) -> bool {
         self.claim.load(Ordering::Relaxed) & SHUT != 0
     }
 
-    /// Whether the thread is in the middle of a record. If not, the caller sees everything that the thread has published so
-    /// far.
+    /// Whether the thread is writing a record or changing chunks. If the result is false, the caller sees everything that the
+    /// thread has published so far.
     pub fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Acquire)
     }
@@ -143,24 +146,26 @@ impl ThreadSlot {
         self.claim.fetch_and(!HALTED, Ordering::Release);
     }
 
-    /// Announces that the writer wants the chunk. The writer then has to call `barrier::all_threads`, and then `take`. False
-    /// if the chunk cannot be taken now: for instance, the thread may not have noticed yet that an earlier chunk was taken.
+    /// Announces that the writer wants the chunk. After this call, the writer has to call `barrier::all_threads` first, and
+    /// then `take` or `keep`. Returns false if the writer cannot take the chunk now. For instance, the thread may not have
+    /// noticed yet that the writer has taken an earlier chunk.
     pub fn want(&self) -> bool {
         self.claim.compare_exchange(KEPT, WANTED, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// After `want`: returns the chunk, if the thread is not using it.
+    /// To be called after `want`. Returns the chunk, if the thread is not using it.
     pub fn wanted(&self) -> Option<Chunk> {
         let idle = !self.is_busy();
         self.current().filter(|_| idle)
     }
 
-    /// After `want`: the writer leaves the chunk to the thread.
+    /// To be called after `want`. The writer leaves the chunk to the thread.
     pub fn keep(&self) {
         self.claim.store(KEPT, Ordering::Release);
     }
 
-    /// Takes the chunk if the thread is not using it and the writer has read all of it. Otherwise the thread keeps it.
+    /// To be called after `want`. Takes the chunk if the thread is not using the chunk and the writer has read all of its
+    /// records. Otherwise the thread keeps the chunk.
     pub fn take(&self) -> Option<Chunk> {
         let chunk = self.wanted().filter(|chunk| chunk.consumed() == chunk.committed());
         if chunk.is_some() {

@@ -1,7 +1,7 @@
 //! The gate that all writes to the files pass.
 //!
-//! The gate is shut when the process ends before everything is written. Without the gate, the end of the process could cut a
-//! write short, and readers discard everything after an incomplete record.
+//! The exit handler shuts the gate if the writer has not written everything in time. Without the gate, the end of the process
+//! could cut a write short, and readers discard everything after an incomplete record.
 
 use std::time::Duration;
 
@@ -20,7 +20,8 @@ struct State {
 }
 
 impl WriteGate {
-    /// Runs `change`, which changes a file. If the gate is shut, the call waits for the end of the process and never returns.
+    /// Runs `change`, a function that writes to a file. If the gate is shut, the call waits for the end of the process and
+    /// never returns.
     pub fn pass<T>(&self, change: impl FnOnce() -> T) -> T {
         self.enter();
         let result = change();

@@ -1,18 +1,18 @@
-//! Entries of live registrations. They have all data except the place and the name of the code. An entry refers to the
-//! code's group in the jitdump, or to info records in memory.
+//! Entries of live registrations. An entry has all data of a registration except the place and the name of the code. An entry
+//! refers to the code's group in the jitdump, or to info records in memory.
 
 use super::heap::Heap;
 use crate::sys::mapping::Table;
 
-/// The place of a group in the jitdump, without the code bytes at the group's end.
+/// The place of a group in the jitdump. This place does not include the code bytes at the group's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// Never 0, because the file begins with its header.
+    /// The offset is never 0, because the jitdump begins with its header.
     pub offset: u64,
     pub len: usize,
 }
 
-/// The kind of file in which live code has its name.
+/// The kind of files that contain the name of a piece of code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Home {
     /// The map and the jitdump.
@@ -32,7 +32,7 @@ pub struct Live {
     /// there.
     pub reach: u64,
     pub index: u64,
-    /// Where the code's group lies in the jitdump. When the code moves, the group is read from there.
+    /// Where the code's group lies in the jitdump. When the code moves, the writer reads the group from this place.
     pub stored: Option<Stored>,
     /// Size of the unwind tables in the group.
     pub tables_len: u32,
@@ -49,7 +49,7 @@ pub(super) struct Entry {
     pub stored_offset: u64,
     pub stored_len: u32,
     pub tables_len: u32,
-    /// Number of free bytes that the code claims after its end (`Live::reach`).
+    /// Number of bytes after the code that the caller declared free (`Live::reach`).
     pub beyond: u32,
     /// The number of the registration's piece among the pieces of its home.
     pub piece: u32,

@@ -37,8 +37,8 @@ impl Heap {
         self.garbage += len;
     }
 
-    /// Whether more than half of the bytes are garbage. If so, a compaction costs no more than the additions since the last
-    /// compaction.
+    /// Whether more than half of the bytes are garbage. In this case, a compaction copies fewer bytes than it removes. So all
+    /// compactions together copy fewer bytes than all additions.
     #[inline]
     pub fn is_wasteful(&self) -> bool {
         self.garbage > GARBAGE_MIN && self.garbage > self.bytes.len() / 2

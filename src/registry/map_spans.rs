@@ -1,5 +1,5 @@
-//! Spans, which are the lines of the perf map and the symbols of regions. This file also limits how much dead code keeps its
-//! line.
+//! Spans, which are the lines of the perf map and the symbols of regions. The functions of this file also limit how many spans
+//! of dead code are kept.
 
 use super::places::Places;
 use super::{Home, Registry};

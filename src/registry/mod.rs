@@ -5,13 +5,13 @@
 //! pieces. Each piece has the name of the code that lived there last. Pieces do not overlap. If an address were in two
 //! entries of a file, readers would use the entry that they find first.
 //!
-//! Code in regions is named by the region's file, and all other code by the map. An address may have live code in a region, and
-//! also dead code that is in the map and lived there before the region. So code in regions and all other code have separate
-//! pieces ([`Home`]).
+//! The file of a region names the code in the region, and the map names all other code. The same address may have two pieces of
+//! code: live code in a region, and dead code that lived there before the region and is still in the map. So code in regions
+//! and all other code have separate pieces ([`Home`]).
 //!
 //! A large program has hundreds of thousands of live registrations, and every registration passes through here. So nothing is
 //! hashed, and no entry is a separate allocation. An id contains the number of its entry, and an entry contains the number of
-//! its piece. Only addresses are searched for (`ordered`).
+//! its piece. The registry has to search only if it looks for an address (`ordered`).
 
 mod address_pieces;
 mod entry;

@@ -46,7 +46,7 @@ impl Names {
         self.0.get(name.at(), name.len())
     }
 
-    /// Drops the garbage. `owned` yields all names that have an owner. Each of these names gets its new place.
+    /// Drops the garbage. `owned` yields all names that have an owner. The call stores its new place in each of these names.
     pub fn compact<'a>(&mut self, owned: impl Iterator<Item = &'a mut Name>) {
         let owned = owned.map(|name| (name.at(), name.len(), name));
         self.0.compact(owned, |name, at| *name = Name::new(at, name.len()));

@@ -1,8 +1,8 @@
 //! A sorted map from addresses to numbers: blocks of sorted entries, and a sorted list of the blocks.
 //!
 //! Compilers fill their memory upwards, so a new entry mostly lies right after the entry that was added before. So a search
-//! first tries the block to which the last entry was added. With a tree, searches from the root took two fifths of the
-//! writer's instructions.
+//! first tries the block to which the last entry was added. Earlier, a tree took the place of the blocks. Searches from the
+//! root of this tree took two fifths of the writer's instructions.
 
 /// The largest number of entries in a block.
 const MOST: usize = 128;
@@ -75,7 +75,7 @@ impl Ordered {
         self.before(self.place(addr))
     }
 
-    /// The entries from an address on.
+    /// All entries whose address is at least `addr`, in order of address.
     pub fn from(&self, addr: u64) -> impl Iterator<Item = (u64, u32)> + '_ {
         let Place { head, at } = self.place(addr);
         let heads = self.heads.get(head..).unwrap_or_default().iter();
@@ -108,8 +108,8 @@ impl Ordered {
         self.recent = head;
     }
 
-    /// Splits a full block, or makes the first block. If the place is at the end of a full block, no entry is moved, so that
-    /// entries which come in order fill their blocks.
+    /// Splits a full block, or makes the first block. If the place is at the end of a full block, the function moves no entry
+    /// and adds an empty block after the full block. So entries that come in order of address fill their blocks.
     #[cold]
     #[inline(never)]
     fn split(&mut self, Place { head, at }: Place, value: u32) -> Place {

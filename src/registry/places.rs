@@ -1,4 +1,5 @@
-//! The code that lives, or lived last, at each address: either the code in regions, or all other code (`Home`).
+//! For each address, the code that lives there or that lived there last. A value of `Places` covers one home (`Home`): either
+//! the code in regions, or all other code.
 
 use super::address_pieces::Pieces;
 use super::entry::{Entries, Entry, Live};
@@ -9,7 +10,7 @@ use crate::api::limits::NAME_MAX;
 /// Number of registrations for which room is made at once.
 const ROOM: u32 = 16;
 
-/// The change to the map that a registration causes.
+/// How a registration changes the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapChange {
     /// No change, because the map already has the same line.
@@ -24,7 +25,8 @@ pub enum MapChange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inserted {
     pub change: MapChange,
-    /// Whether live code in front of the new code claims free bytes that reach into the new code.
+    /// Whether the new code begins in bytes that were declared free after older live code. The older code lies before the new
+    /// code (`Live::reach`).
     pub was_claimed: bool,
 }
 
@@ -134,7 +136,7 @@ impl Places {
         self.starts.last_below(addr).map(|(_, number)| number)
     }
 
-    /// The end of the free bytes that a piece's code claims after its end; 0 if the piece is dead.
+    /// The end of the bytes that were declared free after a piece's code; 0 if the piece is dead.
     fn reach(&self, entries: &Entries, number: u32) -> u64 {
         let piece = &self.pieces[number];
         piece.owner().map_or(0, |slot| piece.end() + u64::from(entries.all[slot as usize].beyond))

@@ -17,8 +17,10 @@ impl Registry {
         self.entries.live().all(|(_, entry)| entry.home != Home::Plain || entry.stored().is_some())
     }
 
-    /// The ids of the live registrations of one home, or of all homes. They are sorted by the place of the group in the
-    /// jitdump, or of the info records in memory. `None` if memory is short.
+    /// The ids of the live registrations of one home, or of all homes. First come the registrations that have neither a group
+    /// in the jitdump nor info records in memory. Then come the registrations with a group, in the order of the groups in the
+    /// jitdump. Last come the registrations with info records, in the order of these records in memory. `None` if memory is
+    /// short.
     pub fn live_by_place(&self, home: Option<Home>) -> Option<impl Iterator<Item = u64>> {
         let mut ids: Vec<(u64, u64)> = Vec::new();
         ids.try_reserve_exact(self.entries.live.iter().sum()).ok()?;

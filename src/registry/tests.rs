@@ -233,8 +233,8 @@ fn a_split_gives_each_piece_a_name_of_its_own() {
     let (mut registry, mut gone) = (Registry::default(), Vec::new());
     add(&mut registry, id(1), code(100, 50), "whole", &mut gone);
     add(&mut registry, id(2), code(120, 10), "middle", &mut gone);
-    // The first part of "whole" is removed with its name. The last part has a separate copy of the name, even after a
-    // compaction.
+    // The new code replaces the first part of the code "whole", and the name of this part is dropped. The last part of "whole"
+    // has a separate copy of the name, even after a compaction.
     add(&mut registry, id(3), code(100, 20), "first", &mut gone);
     registry.places[0].names.compact(registry.places[0].pieces.names_mut());
     assert_eq!(lines(&registry), "100+20 first, 120+10 middle, 130+20 whole");

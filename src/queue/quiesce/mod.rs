@@ -3,15 +3,15 @@
 //! The library is quiescent when the writer is between two rounds, no thread is writing a record, and the writer has applied
 //! all published records.
 //!
-//! The forking thread asks the writer to quiesce, and waits for a limited time. The writer keeps the registering threads
-//! from beginning another record, makes a last round, and stays quiescent until the fork is over. If a slow disk blocks the
-//! writer, the fork does not wait for it. In that case the child learns that its data is incomplete. If the writer is
+//! The forking thread asks the writer to quiesce, and waits for a limited time. The writer keeps the registering threads from
+//! beginning another record, makes a last round, and stays quiescent until the fork is over. If a slow disk blocks the writer,
+//! the process forks without the last round. In that case the child learns that its data is incomplete. If the writer is
 //! changing the data at the moment of the fork, the child learns that its data is unusable.
 //!
-//! The other threads also wait for a limited time only. Between the library's fork handler and the fork itself, the host's
-//! own fork handlers run. These handlers may wait for a lock that is held by a thread which waits here. So the threads and
-//! the writer continue after a while, and note this in memory that the child shares (`WithChildren`). The child sees at
-//! least every note that was made before the fork.
+//! The registering threads and the writer also wait for a limited time only. Between the library's fork handler and the fork
+//! itself, the host's own fork handlers run. These handlers may wait for a lock that is held by a thread which waits here. So
+//! the threads and the writer continue after a while. They note this in memory that the parent shares with the child
+//! (`WithChildren`). The child sees every note that was made before the fork, and possibly later notes.
 //!
 //! The child does not use the parent's `Quiesce`, because its lock may be held by a thread that does not exist in the child.
 
@@ -24,8 +24,8 @@ use crate::sys::sync::atomic::{fence, AtomicBool, Ordering};
 use crate::sys::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, PoisonError};
 use crate::sys::thread;
 
-/// Forks that begin within this time after the first of them share one quiescent state. Later forks wait for the next
-/// quiescent state, so that threads which fork all the time do not keep other threads from registering code.
+/// After a fork has begun, other forks that begin within this time share its quiescent state. Later forks wait for the next
+/// quiescent state. Otherwise, threads that fork all the time would keep other threads from registering code.
 const SHARED_FOR: Duration = Duration::from_millis(10);
 
 /// The longest time that a fork keeps a registering thread waiting.
@@ -49,7 +49,7 @@ pub enum Rest {
 }
 
 impl Rest {
-    /// The value with this number; `Disturbed` for any other number.
+    /// Returns the value with this number, or `Disturbed` if no value has this number.
     pub fn of(number: u32) -> Rest {
         [Rest::NoWriter, Rest::Partial, Rest::Whole]
             .into_iter()
@@ -71,7 +71,8 @@ pub struct Found {
 impl Found {
     pub const NOTHING: Found = Found::inherited(Rest::Disturbed, ptr::null_mut());
 
-    /// The result for a fork in a child that has not used its inherited state. The child's own child inherits that state.
+    /// The result for a fork in a process that is itself a forked child and has not used its inherited state yet. The new child
+    /// inherits the same state.
     pub const fn inherited(rest: Rest, writer: *mut ()) -> Found {
         Found { rest, writer, writer_went_on: 0, thread_went_on: 0 }
     }
@@ -105,7 +106,8 @@ struct State {
     shared: Option<&'static WithChildren>,
     /// Whether the writer is changing data that a child would take over.
     moving: bool,
-    /// Whether the writer has interrupted its change of data for slow work. No fork waits for such work.
+    /// Whether the writer has interrupted its change of data, because it runs slow work (`Quiesce::aside`). A fork may begin
+    /// during such work.
     is_aside: bool,
     /// Number of forks that wait for the writer.
     waiting: u32,
@@ -113,9 +115,10 @@ struct State {
     answered: bool,
     /// Whether the writer had applied everything published when it became quiescent.
     whole: bool,
-    /// Number of forks under way. If it is not 0, the writer changes nothing.
+    /// Number of forks under way. While this number is not 0, the writer waits before it changes data, but not longer than
+    /// `STILL_FOR`.
     forking: u32,
-    /// When the first of the forks under way began.
+    /// The time at which the first of the forks under way began.
     since: Option<Instant>,
     halted: Vec<Arc<ThreadSlot>>,
 }
@@ -123,7 +126,7 @@ struct State {
 #[derive(Clone, Copy, Debug)]
 struct WriterState(*mut ());
 
-// SAFETY: an address that is never dereferenced here.
+// SAFETY: the address is never dereferenced here.
 unsafe impl Send for WriterState {}
 
 impl State {
@@ -204,7 +207,7 @@ impl Quiesce {
         was_moving
     }
 
-    /// Runs slow work of the writer. The work changes no data that a child takes over, so no fork waits for it.
+    /// Runs slow work for the writer. The work changes no data that a child takes over, so a fork may begin during the work.
     pub fn aside<T>(&self, body: impl FnOnce() -> T) -> T {
         let was_moving = self.rest(true);
         let result = body();
@@ -247,7 +250,8 @@ impl Quiesce {
     }
 
     /// From now on, a thread that begins to register has to wait. After this call, the writer has to call
-    /// `barrier::all_threads`, and then to look for threads that began earlier. Returns false if no fork waits any longer.
+    /// `barrier::all_threads`, and then to look for threads that began earlier. Returns false if no fork waits for the writer
+    /// now.
     pub fn begin_hold(&self) -> bool {
         let state = self.state();
         let asked = state.is_asked();
@@ -257,7 +261,7 @@ impl Quiesce {
         asked
     }
 
-    /// Halts the threads of these slots. False if no fork waits any longer.
+    /// Halts the threads of these slots. Returns false if no fork waits for the writer now.
     pub fn hold_threads(&self, slots: impl Iterator<Item = Arc<ThreadSlot>>) -> bool {
         let mut state = self.state();
         if !state.is_asked() {
@@ -273,7 +277,7 @@ impl Quiesce {
         !self.state().halted.iter().any(|slot| slot.is_busy())
     }
 
-    /// Notes that the writer begins its last round before a fork. False if the fork has given up waiting.
+    /// Notes that the writer begins its last round before a fork. Returns false if no fork waits for the writer now.
     pub fn enter_last(&self) -> bool {
         let mut state = self.state();
         let asked = state.is_asked();
@@ -306,9 +310,10 @@ impl Quiesce {
         }
     }
 
-    /// Before a fork: quiesces the library, as far as possible within `patience`. In the first two thirds of this time,
-    /// waits until the writer has applied everything. In the last third, waits only until the writer pauses. `wake` wakes
-    /// the writer. After the fork, the parent has to call `over`.
+    /// Before a fork: quiesces the library, as far as possible within `patience`. The call waits until the library is
+    /// quiescent, but not longer than two thirds of `patience`. If the writer is changing data after this wait, the call waits
+    /// until the writer pauses, but not longer than the rest of `patience`. `wake` wakes the writer. After the fork, the parent
+    /// has to call `over`.
     pub fn prepare(&self, patience: Duration, wake: impl FnOnce()) -> Found {
         let begin = Instant::now();
         let grace = patience / 3;

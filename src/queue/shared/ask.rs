@@ -9,7 +9,8 @@ use crate::queue::requests::Requests;
 use crate::sys::sync::{MutexGuard, PoisonError};
 use crate::sys::thread;
 
-/// A wait is counted in steps of this length. If the process is stopped during a wait, the stop counts as one step at most.
+/// Each wait for an answer consists of steps of this length. A step counts for at most this length, even if the process is
+/// stopped during the step.
 const STEP: Duration = Duration::from_secs(1);
 
 impl Shared {
@@ -103,7 +104,7 @@ impl Shared {
         };
         match problem(&requests) {
             _ if is_late => Err(Error::Timeout),
-            // The writer ended before it answered. A writer that ends writes everything.
+            // The writer ended before it answered this request. `last_answer` tells whether the writer has written everything.
             _ if !is_answered(&requests) => Err(Error::Closed),
             Some(error) => Err(error),
             None => Ok(()),

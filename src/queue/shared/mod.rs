@@ -28,11 +28,11 @@ use crate::sys::{reserve, thread};
 /// The lowest code index that this library uses.
 pub const INDICES_START: u64 = 1 << 40;
 
-/// The first code index. perf names the files that it makes from a jitdump after the process and the code index. Other jitdump
-/// writers in the process may use the same directory, so no two writers may use the same indices. CPython, V8, LLVM and
-/// wasmtime count from 0. Each copy of this library counts from a number that is derived from the copy's address.
+/// The first code index. perf makes files from a jitdump, and the name of each such file contains the pid and the code index.
+/// Other jitdump writers in the process may use the same directory, so no two writers may use the same indices. CPython, V8,
+/// LLVM and wasmtime count from 0. Each copy of this library counts from a number that is derived from the copy's address.
 fn first_index() -> u64 {
-    /// A copy of the library is larger than this, so no two copies begin with the same index.
+    /// Every copy of the library is larger than this number of bytes, so no two copies begin with the same index.
     const PLACE: usize = 1 << 16;
     let place = (first_index as *const () as usize / PLACE) as u64 & 0x7fff_ffff;
     INDICES_START + (place << 28)
@@ -76,9 +76,9 @@ pub struct Shared {
     unread: AtomicI64,
     /// Whether the writer sleeps until it is woken.
     asleep: AtomicBool,
-    /// Whether the writer was woken because chunks run short, and has begun no round since.
+    /// Whether a lack of free chunks has woken the writer, and the writer has begun no round after that.
     hurried: AtomicBool,
-    /// Whether the process's first thread will wake the writer when the first thread ends.
+    /// Whether the process's first thread will wake the writer at its end (`set_first_tells`).
     first_tells: AtomicBool,
     pub parker: Parker,
     pub signal_flush: SignalFlush,
@@ -100,7 +100,8 @@ impl Shared {
         if !reserve::is_there((pool.most_chunks() + 1024) * 64) {
             return Err(Error::NoMemory);
         }
-        // Room for a message about every possible chunk, and for many threads that start at once.
+        // The channel has room for one message about each chunk that can exist, and also for the messages of many threads that
+        // start at once.
         let messages = channel::bounded(pool.most_chunks() + 1024);
         Ok(Shared {
             pool,
@@ -152,7 +153,7 @@ impl Shared {
     }
 
     /// Whether the writer should now look for spools of children. This is the case after `FORKS` forks, or after one fork if
-    /// `any` is true. If so, resets the count of forks.
+    /// `any` is true. If the result is true, the call resets the count of forks.
     pub fn children_are_due(&self, any: bool) -> bool {
         let are_due = self.forks.load(Ordering::Relaxed) >= if any { 1 } else { FORKS };
         if are_due {
@@ -167,7 +168,7 @@ impl Shared {
         self.next_index = AtomicU64::new(parent.next_index.load(Ordering::Relaxed));
     }
 
-    /// Whether the jitdump is to have unwinding records.
+    /// Whether registering threads have to add unwinding records for the jitdump.
     #[inline]
     pub fn unwind_records(&self) -> bool {
         self.unwind_records.load(Ordering::Relaxed)
@@ -179,7 +180,7 @@ impl Shared {
         self.status.wanted()
     }
 
-    /// Whether no records are wanted: no sink runs, and live code is not remembered.
+    /// Whether no sink runs and live code is not remembered. In this case, threads write no records.
     #[inline]
     pub fn is_off(&self) -> bool {
         self.wanted() == Sinks::NONE
@@ -225,8 +226,8 @@ impl Shared {
         self.shut.store(true, Ordering::SeqCst);
     }
 
-    /// Whether the thread `tid` may no longer register code, because the process exits. A new thread has to send its slot to
-    /// the writer before it calls this function.
+    /// Whether the thread `tid` must not register code any more, because another thread exits the process. A new thread has to
+    /// send its slot to the writer before it calls this function.
     pub fn is_shut_out(&self, tid: u32) -> bool {
         fence(Ordering::SeqCst);
         self.shut.load(Ordering::SeqCst) && self.signal_flush.exits_elsewhere(tid)
@@ -252,17 +253,18 @@ impl Shared {
         self.exit_whole.store(true, Ordering::Release);
     }
 
-    /// Whether the exiting thread's flush, once answered, covers everything that other threads have registered.
+    /// Whether the exiting thread's flush covers everything that other threads have registered. The result is valid once the
+    /// flush is answered.
     pub fn is_exit_whole(&self) -> bool {
         self.exit_whole.load(Ordering::Acquire)
     }
 
-    /// Counts a thread that gives up its slot.
+    /// Decreases the number of threads that have a slot, because a thread gives up its slot.
     pub fn detached(&self) {
         self.attached.fetch_sub(1, Ordering::Release);
     }
 
-    /// Whether no thread except the calling thread has a slot, and the writer has consumed all records. `own` is 1 if the
+    /// Whether the writer has consumed all records, and no other thread than the calling thread has a slot. `own` is 1 if the
     /// calling thread has a slot, else 0. During this call, the writer and all threads that begin to register must be kept
     /// waiting.
     fn is_quiescent(&self, own: usize) -> bool {

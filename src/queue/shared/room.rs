@@ -22,8 +22,8 @@ impl Shared {
     }
 
     /// Takes the next free chunk, if it has room for a body of this length. The calling thread has filled a chunk of `size`
-    /// bytes, and the next chunk may be smaller. Until the writer has made larger chunks, changing chunks more often costs
-    /// the thread less than enlarging a chunk.
+    /// bytes. The next chunk may be smaller, because this function enlarges no chunk. Enlarging a chunk would cost the thread
+    /// more time than the frequent changes between small chunks. These changes go on until the writer has made larger chunks.
     pub fn next_chunk(&self, size: usize, body: usize) -> Option<Cursor> {
         let taken = self.pool.take_as_it_is(body);
         self.ask_for_chunks((2 * size).min(CHUNK_SIZE));
@@ -74,19 +74,19 @@ impl Shared {
         }
     }
 
-    /// Waits for a chunk that the writer frees, as long as the writer makes progress. If threads merely register faster than
-    /// the writer writes, waiting costs less than the page faults of new memory. If a slow disk blocks the writer, only new
-    /// memory helps.
+    /// Waits until the writer frees a chunk. Gives up if the writer makes no progress for `HANGING`, and after `LONGEST` in any
+    /// case. If threads merely register faster than the writer writes, waiting costs less than the page faults of new memory.
+    /// If a slow disk blocks the writer, only new memory helps.
     #[cold]
     pub fn wait_for_writer(&self, size: usize) -> Option<Cursor> {
         const HANGING: Duration = Duration::from_millis(2);
-        // Limits the wait of a thread if other threads take every freed chunk first.
+        // This limit is needed because other threads may take each freed chunk before this thread finds it.
         const LONGEST: Duration = Duration::from_millis(20);
         let begin = Instant::now();
         let (mut round, mut since) = (self.pool.memory().next_round(), begin);
         while self.may_wait() {
-            // A shorter sleep costs too much: waking eight threads ten times a millisecond costs as much as writing their
-            // records.
+            // A shorter sleep costs too much. If eight threads wake every 0.1 ms, their wakes cost as much time as writing
+            // their records.
             thread::sleep_micros(400);
             let taken = self.pool.take(size);
             if taken.is_some() {

@@ -10,27 +10,28 @@ impl Shared {
         self.asleep.store(asleep, Ordering::SeqCst);
     }
 
-    /// Whether nobody has woken the writer since it announced its sleep.
+    /// Whether the writer has announced its sleep, and nobody has woken the writer after that.
     pub fn is_asleep(&self) -> bool {
         self.asleep.load(Ordering::Relaxed)
     }
 
-    /// Notes whether the calling thread will wake the writer when the thread ends. Does nothing unless the calling thread is
-    /// the process's first thread. After this wake, the host may still run code on the ending thread.
+    /// Does nothing unless the calling thread is the process's first thread. Notes whether this thread will wake the writer at
+    /// its end. The host may still run code on the ending thread after the thread has woken the writer.
     pub fn set_first_tells(&self, tells: bool) {
         if thread::id() == std::process::id() {
             self.first_tells.store(tells, Ordering::Relaxed);
         }
     }
 
-    /// Whether the process's first thread will wake the writer before the first thread ends.
+    /// Whether the process's first thread will wake the writer at its end.
     pub fn first_tells(&self) -> bool {
         self.first_tells.load(Ordering::Relaxed)
     }
 
-    /// Keeps the order of two steps of a registering thread: the thread stores its announcement to the writer, and then
-    /// reads the writer's announcement. The writer calls `barrier::all_threads` between its own two steps. If the kernel
-    /// makes `all_threads` a barrier for every thread, a compiler fence is enough here.
+    /// Keeps the order of two steps of a registering thread: the thread stores its announcement to the writer, and then reads
+    /// the writer's announcement. The writer also stores its announcement before it reads the thread's announcement, and calls
+    /// `barrier::all_threads` between these two steps. If `all_threads` makes the kernel run a barrier on every thread, a
+    /// compiler fence is enough here.
     #[inline]
     pub fn order(&self) {
         if barrier::is_light() {

@@ -38,8 +38,9 @@ pub struct NamedSpool {
 }
 
 impl NamedSpool {
-    /// Whether somebody has removed the spool or given its name to another file. False if the path now leads to another
-    /// directory, because the process may have changed its root directory.
+    /// Whether somebody has removed the spool or given its name to another file. The result is false if the path now leads to
+    /// another directory: the process may have changed its root directory, and the spool may still have its name in the old
+    /// directory.
     pub fn is_lost(&self) -> bool {
         let is_there = fs::symlink_metadata(&self.path).is_ok_and(|data| number_of(&data) == self.file);
         !is_there && directory_of(&self.path).is_ok_and(|dir| dir == self.dir)
@@ -80,8 +81,8 @@ impl SpoolFile {
         Err(io::Error::new(io::ErrorKind::WouldBlock, "is taken away again and again"))
     }
 
-    /// Makes a spool and locks it. `None` if another process took the new spool for a dead process's spool before this call
-    /// locked it.
+    /// Makes a spool and locks it. `None` if another process locked or removed the new spool first, because it mistook the new
+    /// spool for the spool of a dead process.
     fn create_locked(dir: &Path, owner: &Owner) -> io::Result<Option<SpoolFile>> {
         // The time makes the name unique, because a process may contain several copies of this library.
         let name = FileKind::Spool { start: owner.start_time, made: monotonic_ns() };
@@ -127,7 +128,8 @@ impl SpoolFile {
         OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
     }
 
-    /// The path and the identity of the spool, for the time when it is mapped and has no descriptor.
+    /// Returns the path and the identity of the spool. The caller needs them after it has mapped the spool and closed the
+    /// descriptor.
     pub fn named(&self) -> io::Result<NamedSpool> {
         let (file, dir) = (number_of(&self.file.metadata()?), directory_of(&self.path)?);
         Ok(NamedSpool { path: self.path.clone(), file, dir })
@@ -166,7 +168,7 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// Whether the spool was made within the last second by another process that seems to be alive. Opens no file, because
+    /// Whether the spool was made within the last second by another process that seems to be alive. The check opens no file:
     /// many processes may start at once, and each of them checks the spools of all other processes.
     pub fn is_fresh(&self) -> bool {
         const FRESH: u64 = 1_000_000_000;

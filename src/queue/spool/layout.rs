@@ -33,11 +33,12 @@ const VERSION: u32 = 9;
 /// number of units of the chunk that begins in this unit, or 0 if no chunk begins here.
 pub const INSIDE: u32 = u32::MAX;
 
-/// A value of `Header::awaited` in place of a round's number. It means that a recovery has written all records to a new map.
+/// This value of `Header::awaited` is not the number of a round. It means that a recovery has written all records to a new map.
 /// The records count as written once this map has its final name.
 pub const ALL: u64 = u64::MAX;
 
-/// Bytes of room for a path: the longest directory that can be configured, and what the library appends to it.
+/// The maximum length of a path in bytes. A path consists of a configured directory, which has at most `DIR_MAX` bytes, and the
+/// part that the library appends.
 pub const PATH_ROOM: usize = 1024 + 64;
 
 /// The first bytes of a spool. The fields up to `published` have the same offsets in all versions.
@@ -56,12 +57,12 @@ pub struct Header {
     /// Number of the last round that was committed.
     committed: AtomicU64,
     published: Published,
-    /// The progress after two rounds: the last committed round, and the round before or after it. The index of each is the
-    /// lowest bit of its round's number.
+    /// The progress after the last committed round, and the progress after the round before it or the round after it. The
+    /// lowest bit of a round's number is the index of the round's progress.
     states: [StateCell; 2],
     /// The file that is about to replace the map.
     next_map: FileCell,
-    /// Number of the last round that was to be committed by renaming a file, or `ALL`.
+    /// Number of the last round for which a commit by renaming was prepared (`prepare`), or `ALL`.
     awaited: AtomicU64,
     /// How often `files` was set. The lowest bit of this count is the index of the valid cell.
     files_set: AtomicU64,
@@ -70,7 +71,7 @@ pub struct Header {
 
 const _: () = assert!(offset_of!(Header, published) == published::PLACE && VERSION >= published::SINCE);
 
-/// How far the writer has come.
+/// What the writer has written so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Time stamp of the last record that was written.
@@ -133,20 +134,21 @@ struct StateCell {
 #[derive(Debug)]
 #[repr(C)]
 struct FileStateCell {
-    /// All fields are 0 if the file is not written. A file that is written always has a device and an inode.
+    /// All fields are 0 if the file is not written. If the file is written, its device and inode are not 0.
     file: FileCell,
     len: AtomicU64,
 }
 
-/// Returns what to write to the spool, as an offset and bytes, to announce the file that is about to replace the map. For
-/// `awaited`, see `Header::awaited`.
+/// Returns an offset in the spool, and the bytes that the caller has to write at this offset. These bytes announce the file
+/// that is about to replace the map. For `awaited`, see `Header::awaited`.
 pub fn next_map_cell(identity: Identity, awaited: u64) -> (u64, Vec<u8>) {
     const { assert!(offset_of!(Header, awaited) == offset_of!(Header, next_map) + size_of::<FileCell>()) }
     let words = [identity.device, identity.inode, identity.born, awaited];
     (offset_of!(Header, next_map) as u64, words.iter().flat_map(|word| word.to_ne_bytes()).collect())
 }
 
-/// Returns what to write to the spool, as an offset and bytes, to store the number of the last committed round.
+/// Returns an offset in the spool, and the bytes that the caller has to write at this offset. These bytes are the number of the
+/// last committed round.
 pub fn committed_cell(round: u64) -> (u64, Vec<u8>) {
     (offset_of!(Header, committed) as u64, round.to_ne_bytes().into())
 }
@@ -218,7 +220,7 @@ impl Header {
         known.then_some((owner, usize::try_from(self.units.load(Ordering::Relaxed)).ok()?))
     }
 
-    /// The directory of a spool that has `units` units, and whose memory begins with this header.
+    /// Returns the directory of the spool that begins with this header. The spool must have `units` units.
     pub fn directory(&self, units: usize) -> &[AtomicU32] {
         // SAFETY: the directory lies after the header in the same mapping (`header_len`); zero is a valid value.
         unsafe { std::slice::from_raw_parts((&raw const *self).add(1).cast(), units) }
@@ -246,9 +248,9 @@ impl Header {
         fence(Ordering::SeqCst);
     }
 
-    /// Prepares a commit by renaming a new file. This file is in `state`, but not in the state of the last committed round.
-    /// Everything that was stored for `round` becomes valid once the new file gets its final name. After the rename, the
-    /// round still has to be committed.
+    /// Prepares a round that is committed by renaming a new file. `state` names the new file, and the state of the last
+    /// committed round does not name it. Everything that was stored for `round` becomes valid once the new file gets its final
+    /// name. After the rename, the round still has to be committed.
     pub fn prepare(&self, round: u64, state: &Progress) {
         self.store(round, state);
         self.awaited.store(round, Ordering::Release);
@@ -290,9 +292,9 @@ impl Header {
         self.next_map.get()
     }
 
-    /// For the spool of a dead process: if a round was to be committed by renaming a file, and the file was renamed, commits
-    /// the round. `has_name` says whether the map or jitdump with the given identity has its final name. Returns whether
-    /// this call has committed a round.
+    /// Only for the spool of a dead process. If the process had prepared a round (`prepare`), and a new file of this round
+    /// already has its final name, this call commits the round. `has_name` says whether the map or jitdump with the given
+    /// identity has its final name. Returns whether this call has committed a round.
     pub fn settle(&self, has_name: impl Fn(Sinks, Identity) -> bool) -> bool {
         let (committed, awaited) = (self.committed(), self.awaited.load(Ordering::Acquire));
         if awaited.checked_sub(1) != Some(committed) {
@@ -311,8 +313,8 @@ impl Header {
         is_committed
     }
 
-    /// Returns what to write to the spool, as an offset and bytes, to make another file the map of the last committed round.
-    /// The length of that file is not known, and is stored as 0.
+    /// Returns an offset in the spool, and the bytes that the caller has to write at this offset. These bytes make another file
+    /// the map of the last committed round. The length of that file is not known, and is stored as 0.
     pub fn map_cell(&self, identity: Identity) -> (u64, Vec<u8>) {
         const { assert!(offset_of!(FileStateCell, file) == 0 && offset_of!(FileStateCell, len) == size_of::<FileCell>()) }
         let state = (self.committed() & 1) as usize * size_of::<StateCell>();
@@ -321,13 +323,14 @@ impl Header {
         (at as u64, words.iter().flat_map(|word| word.to_ne_bytes()).collect())
     }
 
-    /// Whether a recovery has written all records to the map that it has announced. The records count as written once that map
-    /// has its final name.
+    /// Whether a recovery has announced a new map, and has written all records to this map. The records count as written once
+    /// that map has its final name.
     pub fn awaits_all(&self) -> bool {
         self.awaited.load(Ordering::Acquire) == ALL
     }
 
-    /// Stores the properties of the files. The last store makes all of them valid. To be called while no file is written.
+    /// Stores the properties of the files. The last store makes all new properties valid. To be called while no file is
+    /// written.
     pub fn set_files(&self, files: &Files) {
         let Files { map_path, dump_path, simpleperf, arch_timestamps } = files;
         let set = self.files_set.load(Ordering::Relaxed).wrapping_add(1);

@@ -1,4 +1,4 @@
-//! The memory for records on their way to the writer. If possible, it outlives the process.
+//! The memory for records on their way to the writer. If possible, this memory outlives the process.
 //!
 //! The memory consists of a header and a range of units. Each unit has the size of a full-size chunk. If possible, the
 //! memory is the spool, which is a file in shared memory. Published records and the writer's progress in a spool survive
@@ -208,7 +208,7 @@ impl Memory {
         self.region.discard(self.bytes(units.start, len));
     }
 
-    /// The chunk that begins with a unit.
+    /// The chunk that begins in this unit.
     ///
     /// # Safety
     /// `make_chunk` has made this chunk, and `unmake_chunks` has not removed it.
@@ -217,7 +217,8 @@ impl Memory {
         unsafe { Chunk::at(self.region.start().add(self.start + unit * CHUNK_SIZE)) }
     }
 
-    /// Whether a published record is not consumed yet. Chunks that are being made or given up may be missed.
+    /// Whether a published record is not consumed yet. This function may miss chunks that another thread makes or gives up
+    /// during the call.
     pub fn has_unread(&self) -> bool {
         self.chunks().any(|(_, chunk)| chunk.consumed() < chunk.committed())
     }
@@ -226,7 +227,8 @@ impl Memory {
     fn chunks(&self) -> impl Iterator<Item = (usize, Chunk)> + '_ {
         let begins = |word: &AtomicU32| !matches!(word.load(Ordering::Acquire), 0 | INSIDE);
         let directory = self.header().directory(self.units).iter().enumerate();
-        // SAFETY: a chunk begins there. If it is given up just now, its memory still exists and reads as an empty chunk.
+        // SAFETY: a chunk begins there. If another thread gives up the chunk at this moment, the chunk's memory still exists
+        // and reads as an empty chunk.
         directory.filter(move |(_, word)| begins(word)).map(|(unit, _)| (unit, unsafe { self.chunk_of(unit) }))
     }
 

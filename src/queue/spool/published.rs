@@ -14,7 +14,8 @@ pub const PLACE: usize = 64;
 /// The first version of the spool's layout that contains `Published`.
 pub const SINCE: u32 = 7;
 const LAYOUT: u32 = 1;
-/// The maximum number of values, and the bytes of room for the names of the values and for the text of the last failure.
+/// The sizes of the parts of `Published`: the maximum number of values (`VALUES`), the maximum length of the names of all
+/// values (`NAMES`), and the maximum length of the text of the last failure (`FAILURE`). Both lengths are in bytes.
 const VALUES: usize = 64;
 const NAMES: usize = 896;
 const FAILURE: usize = 256;

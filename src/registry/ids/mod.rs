@@ -28,8 +28,7 @@ const NO_SLOT: u32 = u32::MAX;
 /// A free slot with this generation is not used again, because after one more use its generations would start again from 0.
 const LAST: u32 = u32::MAX - 1;
 
-/// A bit in the word of a slot. It means that the bytes of the code were not copied, and that the writer has not read them
-/// yet.
+/// If this bit of a slot's word is set, the bytes of the code were not copied, and the writer has not read these bytes yet.
 const UNREAD: u64 = 1 << 31;
 
 /// The slot of one registration.
@@ -46,9 +45,10 @@ pub struct Ids {
     fresh: AtomicU32,
     /// The kernel has provided the memory of all slots below this number. Only the writer asks for this memory ahead of use.
     ready: AtomicU32,
-    /// The stack of free slots. The lower half is the slot on top, or `NO_SLOT`. The upper half changes with each push and
-    /// pop. The word of a free slot holds the slot below in place of a size. (With a channel instead of a stack, registering
-    /// threads would free memory that the writer has allocated, and would wait for the lock of the writer's arena.)
+    /// The stack of free slots. The lower half is the slot on top, or `NO_SLOT`. The upper half changes with each push and pop.
+    /// The lower half of a free slot's word is the next slot of the stack (the slot below), or `NO_SLOT`. (With a channel
+    /// instead of a stack, registering threads would free memory that the writer has allocated, and would wait for the lock of
+    /// the writer's arena.)
     free: AtomicU64,
 }
 
@@ -80,7 +80,7 @@ impl Ids {
                 continue;
             }
             registry.remove(registered);
-            // Either nobody has an id of this slot, or calls with that id will report that the code has ended.
+            // If somebody still has an id with this slot, calls with the id will report that the code has ended.
             place.word.store(word_of(generation.wrapping_add(generation % 2), 0), Ordering::Relaxed);
             child.push_free(slot);
         }
@@ -126,22 +126,24 @@ impl Ids {
             let places = unsafe { alloc::alloc_zeroed(layout) }.cast::<IdSlot>();
             let exchange = start.compare_exchange(ptr::null_mut(), places, Ordering::AcqRel, Ordering::Acquire);
             if exchange.is_err() && !places.is_null() {
-                // SAFETY: another thread was faster, and no other thread has seen the segment that is freed here.
+                // SAFETY: another thread has published its segment first. So this thread has not published the segment that it
+                // frees here, and no other thread has seen this segment.
                 unsafe { alloc::dealloc(places.cast(), layout) };
             }
         }
         self.place(slot)
     }
 
-    /// Makes the kernel provide memory for the next slots. Otherwise, once in `IN_A_PAGE` calls, a page fault would cost a
-    /// registering thread some microseconds. Only one thread at a time may call this.
+    /// Makes the kernel provide memory for the next slots. Without this call, one of every `IN_A_PAGE` registrations with a new
+    /// slot would cause a page fault, which costs the registering thread some microseconds. Only one thread at a time may call
+    /// this.
     pub fn prepare(&self) {
         let fresh = self.fresh.load(Ordering::Relaxed);
         let mut ready = self.ready.load(Ordering::Relaxed).max(fresh);
         while ready < fresh.saturating_add(ahead(fresh)) {
             let Some(place) = self.place_or_new(ready) else { break };
-            // This exchange makes the kernel provide the page. It never changes the word, even if a registration uses the
-            // slot by now.
+            // This exchange makes the kernel provide the page. The exchange never changes the word, even if a registration has
+            // begun to use the slot.
             let _ = place.word.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
             ready += IN_A_PAGE as u32;
         }
@@ -215,13 +217,14 @@ impl Ids {
         }
     }
 
-    /// Ends an id. True for exactly one caller, which passes the id to `recycle` once nothing refers to it.
+    /// Ends an id. Of all calls for the same id, exactly one returns true. The caller of this call has to pass the id to
+    /// `recycle` once nothing refers to the id.
     pub fn retire(&self, id: Id) -> bool {
         let dead = word_of(split(id).0.wrapping_add(1), 0);
         loop {
             let Some((place, word)) = self.live(id) else { return false };
-            // The end of the session may retire the id first. In that case the caller sees, from this call on, that the
-            // session has ended.
+            // The end of the session may retire the id first. In that case, the caller sees that the session has ended once
+            // this call has returned false.
             match place.word.compare_exchange(word, dead, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return true,
                 // Another thread has just retired the id, or has noted that the code's bytes are read.
