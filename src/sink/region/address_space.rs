@@ -43,7 +43,8 @@ impl Room {
 /// Reserves address space for a region.
 pub(super) fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) -> Result<Room> {
     let page = page_size() as u64;
-    // At least one page lies between the header page and the code. Otherwise the kernel would merge the mappings of the two.
+    // At least one page lies between the header page and the code. Without this page, the kernel would merge the mapping of the
+    // header page with the mapping of the code.
     let text = (2 * page).next_multiple_of(alignment);
     let code = text + max_len + page + tables_len;
     let room = |base: u64, write: u64| {
@@ -93,7 +94,8 @@ pub(super) fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) ->
 mod tests {
     use super::*;
 
-    /// The second view lies below the region if there is no room above, and the region stays near the wanted address.
+    /// If there is no room above the region, the second view lies below the region. The region is near the wanted address in
+    /// both cases.
     #[test]
     fn near_the_end_of_the_address_space() {
         const LEN: u64 = 64 << 20;

@@ -32,7 +32,7 @@ const HEADER_REACH: u64 = 16 << 20;
 /// The header page of the first region at an address lies this number of pages below the code, if these pages are free. The
 /// header pages of later regions at the same address lie nearer to the code.
 const APART: u64 = 16;
-/// The library takes the memory below a range for an arena only if at least this number of bytes there looks unused: see
+/// The library assumes that the memory below a range is an arena only if at least this number of bytes there looks unused: see
 /// `may_be_arena`.
 const ARENA_LEAST: u64 = 64 << 10;
 /// The preferred distance between the code and its tables is the length of the code, but at most this number of bytes. The
@@ -102,7 +102,7 @@ impl Regions {
         }
         let place = self.place_beside(maps, start, end)?;
         self.swap_range(status, &pieces, &place).inspect_err(|_| {
-            // SAFETY: the range was set aside for tables, which nobody reads there.
+            // SAFETY: the range was set aside for tables, and nobody in this process reads the tables.
             unsafe { place.unmap_tables() };
         })
     }
@@ -118,9 +118,9 @@ impl Regions {
             let wish = end + (end - start).min(GROWTH_NEAR);
             let tables = maps::gap(maps, end + page, highest, tables_len, page, wish);
             let (base, header_len) = match tables {
-                // An arena below the range may get code later, so no header page lies below the range. If the object can
-                // begin at two addresses in turn (see `Region::can_begin_at_code`), one of these addresses is the last page
-                // of the arena.
+                // An arena below the range may get code later, so no header page lies below the range. In some directories, the
+                // library lets the beginning of the object alternate between two addresses (see `Region::can_begin_at_code`).
+                // In that case one of the two addresses is the last page of the arena.
                 Some(_) if may_be_arena(maps, start) => {
                     let can = can_begin_at_code(&self.settings().dir);
                     (if can { start - page } else { start }, 0)
@@ -184,8 +184,8 @@ impl Regions {
     }
 
     fn swap_range(&self, status: &Status, pieces: &[Mapping], place: &Placement) -> Result<&'static Region> {
-        // If the object can begin in the last page of the memory below (see `place_beside`), its first file makes it begin
-        // at the code instead, provided that the code is a single executable mapping.
+        // The object may be able to begin in the last page of the memory below (see `place_beside`). But if the code is a
+        // single executable mapping, the region's first file makes the object begin at the code.
         let is_in_memory_below = (place.base, place.header_len) == (place.start - page_size() as u64, 0);
         let at_code = is_in_memory_below && matches!(pieces, [one] if one.is_executable());
         let mut attempts = 1;
@@ -236,9 +236,10 @@ pub(super) fn is_object(mapping: &Mapping) -> bool {
     mapping.inode != 0 && mapping.is_executable()
 }
 
-/// Returns the address where perf 7.2 assumes the end of the last object before `start`. perf assumes that the distance from
-/// an object's beginning to its code is the same in memory and in the file. Some linkers (lld) use a larger distance in
-/// memory. In that case, perf assumes a beginning and an end that are too high, by the difference of the two distances.
+/// Returns the address where perf 7.2 assumes the end of the last object before `start`. perf assumes that the distance from an
+/// object's beginning to its code is the same in memory and in the file. Some linkers (lld) make the distance in memory larger
+/// than the distance in the file. In that case, perf assumes that the object begins and ends at higher addresses than it does.
+/// The difference of the two distances is the size of this error.
 fn reach_of_last(maps: &[Mapping], start: u64) -> Option<u64> {
     let at = maps.iter().rposition(|mapping| mapping.start < start && is_object(mapping))?;
     let code = maps[at];
@@ -249,8 +250,8 @@ fn reach_of_last(maps: &[Mapping], start: u64) -> Option<u64> {
     Some(rest.last().map_or(code, |pair| pair[1]).end + farther)
 }
 
-/// Whether the memory right below an address looks like an arena, which is memory in which the program has not put code yet,
-/// but will. A program with several arenas often maps all of them before it uses the first.
+/// Whether the memory right below an address looks like an arena. An arena is memory in which the program will put code, but
+/// has not put any code yet. A program with several arenas often maps all of them before it uses the first.
 fn may_be_arena(maps: &[Mapping], end: u64) -> bool {
     let start = end.saturating_sub(ARENA_LEAST);
     let below = || maps::overlapping(maps, start, end).iter().filter(|mapping| mapping.is_plain());

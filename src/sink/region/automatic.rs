@@ -131,7 +131,8 @@ impl Regions {
         }
     }
 
-    /// Checks all waiting memory whose next check is due by `before`, and adopts the memory that has become executable.
+    /// Checks all waiting memory whose next check is due at the time `before` or earlier. Adopts the memory that has become
+    /// executable.
     fn adopt_waiting(&self, status: &Status, maps: &[Mapping], now: u64, before: u64) {
         for mut wait in self.candidates.take_due(before) {
             while let Some(it) = overlapping(maps, wait.start, wait.end).first() {

@@ -1,9 +1,10 @@
 //! Candidates: memory that contains registered code, but is no region yet.
 //!
-//! Declined memory could not be adopted, and no call looks at it again for a while. Waiting memory is not executable yet. Later
-//! calls of the host that register, move or unregister code look at waiting memory again. Other threads must not, because
-//! only the thread that makes such a call knows that nobody writes to the memory meanwhile. Each registration outside of
-//! regions calls `any_waits` and `shows_declined`. So these two functions take no lock and make no system call.
+//! Declined memory could not be adopted, and no call looks at it again for a while. Waiting memory is not executable yet. When
+//! the host later calls the library to register, move or unregister code, this call looks at waiting memory again. No other
+//! thread may look at this memory, because only the thread that makes such a call knows that nobody writes to the memory during
+//! the call. Each registration outside of regions calls `any_waits` and `shows_declined`. So these two functions take no lock
+//! and make no system call.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -55,7 +56,7 @@ struct Table {
 pub struct Wait {
     pub start: u64,
     pub end: u64,
-    /// The end of the pages of the range's first registered code.
+    /// Where the pages end that contain the first code that was registered in the range.
     pub first_end: u64,
     since: u64,
     /// The last time at which code was registered in the pages while the pages were not executable.
@@ -103,8 +104,8 @@ impl Candidates {
         self.shown.has(start, end, now)
     }
 
-    /// Whether a range is declined, or its pages wait. Waiting pages count only if a registration less than `NOT_NOW`
-    /// nanoseconds ago found that they are not executable.
+    /// Whether a range is declined, or consists of pages that wait. Waiting pages count only if a registration less than
+    /// `NOT_NOW` nanoseconds ago found that these pages are not executable.
     pub fn has_put_off(&self, (start, end): (u64, u64), pages: &Range<u64>, now: u64) -> bool {
         let mut table = lock(&self.table);
         if self.shown.has(start, end, || now) {
@@ -124,12 +125,13 @@ impl Candidates {
         self.shown.show(range, now, pause);
     }
 
-    /// Makes whole pages wait until they become executable. Returns false if too many ranges wait.
+    /// Records whole pages that are not executable yet. The pages wait until they become executable. Returns false if too many
+    /// ranges wait.
     pub fn wait(&self, pages: &Range<u64>, now: u64) -> bool {
         self.change(|table| table.wait(pages.start, pages.end, now))
     }
 
-    /// Removes and returns the waiting ranges whose next look is due by `before`.
+    /// Removes and returns the waiting ranges whose next look is due at the time `before` or earlier.
     pub fn take_due(&self, before: u64) -> Vec<Wait> {
         self.change(|Table { waiting, .. }| {
             let mut taken = Vec::new();

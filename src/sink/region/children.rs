@@ -21,17 +21,18 @@ use crate::sys::listing;
 use crate::sys::sync::lock;
 use crate::sys::sync::outside::Mutex;
 
-/// Most children that execute another program do so within this number of nanoseconds. The files of children that end sooner are
-/// removed too.
+/// Most children that execute another program do so within this number of nanoseconds. The files of children that end sooner
+/// are removed too.
 const SETTLED: u64 = 100_000_000;
 
-/// The files of forked children. Times are those of the monotonic clock, or 0.
+/// The files of forked children. `last_fork` and `due` are times of the monotonic clock, or 0.
 #[derive(Debug, Default)]
 pub struct Children {
     last_fork: AtomicU64,
     /// The time of the next look at the files.
     due: AtomicU64,
-    /// The files that stay, and whether the child of each file has ended.
+    /// The names of the files that are not removed. The flag of each name says whether the child of this file has ended or has
+    /// executed another program.
     settled: Mutex<Vec<(OsString, bool)>>,
 }
 

@@ -11,8 +11,9 @@ const PIECE: u64 = 16;
 /// The number of epochs that fit into a mark.
 pub const EPOCH_MOST: u32 = 1 << 24;
 
-/// Two sets of marks for a region. For each piece of 16 bytes, `memory` has the dead part of the piece and the epoch since
-/// which the code there is dead, or 0. For each byte, `ends` has a bit, which is set if live code begins or ends there.
+/// Two sets of marks for a region. `memory` has one mark for each piece of 16 bytes. If a part of the piece has dead code, the
+/// mark has the place of this part in the piece, and the first epoch in which the code is dead. Otherwise the mark is 0. `ends`
+/// has one bit for each byte, which is set if live code begins or ends at this byte.
 #[derive(Debug)]
 pub struct Marks {
     memory: Region,
@@ -130,7 +131,7 @@ impl Marks {
         did
     }
 
-    /// Records that code in a range is dead since `epoch`.
+    /// Records that the code in a range is dead in `epoch` and in all later epochs.
     pub fn set(&self, offset: u64, len: u64, epoch: u32) {
         for (mark, from, to) in self.pieces(offset, len) {
             // If a piece has dead code at both ends, the bytes between the two count as dead too.
@@ -139,13 +140,13 @@ impl Marks {
             mark.store(epoch << 8 | begin << 4 | (end - 1), Ordering::Relaxed);
         }
         if self.newest.load(Ordering::Relaxed) < epoch {
-            // `fetch_max` instead of a store, because another thread may be one epoch ahead.
+            // This must be `fetch_max` and not a store, because another thread may already have stored the next epoch.
             self.newest.fetch_max(epoch, Ordering::Relaxed);
         }
     }
 }
 
-/// How many words of bits belong to this number of pieces.
+/// Returns how many words of `ends` belong to this number of pieces.
 fn words_for(pieces: usize) -> usize {
     pieces.div_ceil(64 / PIECE as usize)
 }

@@ -45,15 +45,15 @@ pub struct RegionOptions {
 }
 
 /// A region of code memory that [`Session::create_region`](crate::Session::create_region) has made. The struct may be copied,
-/// and dropping it unmaps nothing. The memory ends with [`Session::release_region`](crate::Session::release_region) or with the
-/// process.
+/// and dropping it unmaps nothing. The memory stays mapped until [`Session::release_region`](crate::Session::release_region)
+/// unmaps it, or until the process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeRegion {
     /// The address where code runs. Code is registered with this address. The memory there is readable and executable, but
     /// with [`one_view`](RegionOptions::one_view) it is at first readable and writable.
     pub exec: u64,
-    /// The address where code is written. The same memory is readable and writable there, and zero at first. With
-    /// [`one_view`](RegionOptions::one_view) this is the same address as `exec`.
+    /// The address where code is written. At this address, the memory is readable and writable. The memory contains zeros at
+    /// first. With [`one_view`](RegionOptions::one_view) this is the same address as `exec`.
     pub write: u64,
     /// The size in bytes, a multiple of the page size.
     pub size: u64,
@@ -155,8 +155,8 @@ fn fill(new: New, wanted: &RegionOptions, room: &Room, len: u64) -> io::Result<P
     })
 }
 
-/// Maps a file for a region with two views, over free address space or over the region's earlier file. The writable view is
-/// mapped first, because a forked child must not write to its parent's file.
+/// Maps a file twice, for the two views of a region. The new mappings replace reserved address space, or the mappings of the
+/// region's earlier file. The writable view is mapped first, because a forked child must not write to its parent's file.
 pub(super) fn map_two_views(file: &File, place: &Placement, write: u64, len: u64) -> io::Result<()> {
     static IS_SAID: AtomicBool = AtomicBool::new(false);
     let (start, text) = (place.start, place.text());

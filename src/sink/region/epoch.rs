@@ -1,14 +1,15 @@
-//! Epochs. When new code takes the place of dead code, the library gives the region's file another name, and perf sees the
-//! new name. So perf does not take the new code for the dead code.
+//! Epochs. When new code takes the place of dead code, the library gives the region's file another name, and perf sees the new
+//! name. So perf does not attribute samples of the new code to the dead code.
 //!
 //! The names of several epochs are hard links to one file, as long as no code takes the place of dead code. When code takes
 //! the place of dead code, the writer makes a copy of the file's earlier contents. The copy gets the names of the epochs in
 //! which the dead code ran. After this step, the file itself describes only the later epochs. The step is called a split.
 //!
-//! perf takes a name when memory is mapped, or when its protection changes. With two views, the thread that registers code
-//! renames the file and makes perf take the name. The thread does the same for memory that is writable and executable at once.
-//! Where the host changes the protection, the host's own `mprotect` makes perf take the name. The host may call `mprotect` long
-//! before it registers the code, so in such memory the name changes when code dies.
+//! perf learns the name of a file when a process maps the file, or when the protection of such a mapping changes. If a region
+//! has two views, the thread that registers the code renames the file and makes perf learn the new name. The thread does the
+//! same if the memory is writable and executable at once. If the host changes the protection of the memory, perf learns the new
+//! name from the host's own `mprotect`. The host may call `mprotect` long before it registers the code. So the library renames
+//! the file of such memory when code dies.
 
 use std::sync::atomic::Ordering;
 
@@ -24,40 +25,42 @@ use crate::sys::maps::{self, Mapping};
 use crate::sys::panic_guard;
 use crate::sys::thread::undisturbed;
 
-/// The maximum number of a region's splits that wait for the writer, and the maximum number of functions that the copies of
-/// these splits describe together. Each split makes a copy of the file, which describes all live functions.
+/// The maximum number of splits of one region that wait for the writer.
 const PENDING_MOST: u64 = 256;
+/// The maximum number of functions that the copies for the waiting splits of one region describe in total. Each split makes a
+/// copy of the file, and each copy describes all live functions. But two splits may always wait.
 const COPIED_MOST: u64 = 4 << 20;
 
 /// The maximum number of older names of a file.
 const NAMES_MOST: usize = 4096;
 
-/// A new name skips the epoch numbers for which a dead process has left a file. It skips fewer numbers than this.
+/// A new name skips the epoch numbers for which a dead process has left a file. Fewer than `LEFT_MOST` epoch numbers are tried
+/// for one new name.
 const LEFT_MOST: u32 = 256;
 
 /// Code that is registered within this number of nanoseconds after the beginning of an epoch may have the earlier name in perf.
 const SETTLE_TIME: u64 = 20_000_000;
 
-/// When code dies, a turn (see `turn`) begins at the earliest this number of nanoseconds after the last turn, because each
-/// turn costs a copy of the file's contents. perf takes some samples in this time.
+/// When code dies, a turn (see `turn`) may begin. The last turn must then be more than this number of nanoseconds ago, because
+/// each turn costs a copy of the file's contents. In this time, perf takes some samples.
 const TURN_PAUSE: u64 = 10_000_000;
 
-/// The object's beginning moves at the earliest this number of nanoseconds after its last move. In a shorter time, perf has
-/// probably taken no sample.
+/// The minimum time between two moves of the object's beginning, in nanoseconds. If less time has passed since the last move,
+/// perf has probably taken no sample since that move.
 const BRIEF: u64 = 300_000;
 
-/// If no code has been registered in an epoch yet, code that dies within this number of nanoseconds after the beginning of
-/// the epoch counts as dead since this epoch.
+/// When code dies, a new epoch begins only if code has been registered in the present epoch, or if the present epoch is older
+/// than this number of nanoseconds. Otherwise the code counts as dead since the beginning of the present epoch.
 const SHARED: u64 = 10_000_000;
 
 impl Region {
-    /// Whether the host changes the protection of the memory. Each change makes perf take the name of the file.
+    /// Whether the host changes the protection of the memory. With each change, perf learns the present name of the file.
     pub(super) fn flips(&self) -> bool {
         matches!(self.kind, Backing::Private { never_flips: false, .. })
     }
 
-    /// Returns the first epoch in which code that has just died is dead. If the host changes the protection of the memory,
-    /// this call may begin that epoch.
+    /// Called when code has just died. Returns the first epoch in which this code counts as dead. If the host changes the
+    /// protection of the memory, this call may begin that epoch.
     pub(super) fn dead_since(&self, status: &Status) -> u32 {
         let last = self.epoch.load(Ordering::Relaxed);
         if !self.flips() || self.pages.are_of_group() {
@@ -78,8 +81,9 @@ impl Region {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    /// Called before code is registered in the place of code that is dead since the epoch `since`. Begins an epoch, or only
-    /// splits the file if the epoch `since` has already begun. So perf does not take the new code for the dead code.
+    /// Called before new code is registered in the place of dead code. `since` is the first epoch in which the old code is
+    /// dead. If this epoch has already begun, this call only splits the file. If not, this call begins an epoch and splits the
+    /// file. Without this step, perf would attribute samples of the new code to the dead code.
     #[cold]
     pub(super) fn replace(&self, status: &Status, addr: u64, size: u64, since: u32) {
         let now = status.clock.now();
@@ -113,8 +117,8 @@ impl Region {
         may.then(|| self.turn(status, now, last, 0)).flatten()
     }
 
-    /// Makes perf take the present name of the file. Does nothing unless the memory is still writable and executable at the
-    /// same time.
+    /// Makes perf learn the present name of the file, by changing the protection of the memory for a moment. Does nothing
+    /// unless the memory is still writable and executable at the same time.
     pub(super) fn announce(&self, addr: u64, size: u64) {
         let page = page_size() as u64;
         let (start, end) = (addr / page * page, (addr + size).next_multiple_of(page));
@@ -122,9 +126,9 @@ impl Region {
         let rwx = READ_WRITE | READ_EXEC;
         let is_rwx = |piece: Mapping| piece.start <= start && end <= piece.end && piece.protection == rwx;
         if !panic_guard::is_beside_host() && self.mapped_in(&maps).any(is_rwx) {
-            // An `mprotect` that changes something makes perf take the name. On the supported processors, writable pages are
-            // also readable (linux mm, `protection_map`), so no reader faults meanwhile. The second `mprotect` makes the
-            // pages and their neighbours one mapping again, and perf sees all of that mapping.
+            // When an `mprotect` changes the protection, perf learns the name of the file. On the supported processors,
+            // writable pages are also readable (linux mm, `protection_map`), so no reader faults meanwhile. The second
+            // `mprotect` makes the pages and their neighbours one mapping again, and perf sees this whole mapping.
             // SAFETY: the pages hold code that the caller is about to register, so nobody unmaps them now. They belong to this
             // region, and no thread makes a forbidden access meanwhile.
             let _ = unsafe {
@@ -136,11 +140,11 @@ impl Region {
 
     /// Whether the file may have a name that makes the object begin at the code.
     ///
-    /// perf 7 uses libdw, which keeps one table of the objects of a process and finds an object by the address where it
-    /// begins. If a path begins with `/tmp/jitted-`, perf takes the beginning of the mapping for the beginning of the object
-    /// (linux tools/perf/util/unwind-libdw.c, `__report_module`). With other paths, perf takes the beginning of the file.
-    /// The library alternates between two kinds of names. So in each epoch, the object begins at another address than in the
-    /// epoch before, although nothing moves.
+    /// perf 7 uses libdw, which keeps one table of the objects of a process and finds an object by the address where it begins.
+    /// If a file's path begins with `/tmp/jitted-`, perf assumes that the object begins where the mapping begins (linux
+    /// tools/perf/util/unwind-libdw.c, `__report_module`). If the path begins in another way, perf assumes that the object
+    /// begins where the first byte of the file would be mapped. The library alternates between these two kinds of paths (see
+    /// `turn`). With each change of the kind, the object begins at another address, although no memory moves.
     pub(super) fn can_begin_at_code(&self, naming: &Naming) -> bool {
         let is_whole = self.text() > 0 && !self.pages.any_lost(self.start(), self.end());
         is_whole && naming.path.parent().is_some_and(can_begin_at_code)
@@ -184,8 +188,8 @@ impl Region {
             .flatten()
     }
 
-    /// Begins an epoch after `last`. With `turns`, the object begins at another address in the new epoch, if possible. Returns
-    /// false if no epoch could begin.
+    /// Begins an epoch after `last`. If `turns` is true and such a change is possible, the object begins at another address in
+    /// the new epoch. Returns false if no epoch could begin.
     fn rename(&self, status: &Status, now: u64, last: u32, turns: bool) -> bool {
         let mut naming = self.naming();
         if self.epoch.load(Ordering::Relaxed) != last {
@@ -194,9 +198,10 @@ impl Region {
         }
         let dir = if naming.names.len() < NAMES_MOST { naming.dir().ok() } else { None };
         let was_at_code = naming.begins_at_code();
-        // The object's beginning moves only if there is room for a split. Otherwise one file would have names for both
-        // beginnings. Enough time for a sample must also have passed since the last move. Without a sample in that time,
-        // perf would continue to use the tables from before that move.
+        // The object's beginning moves only if there is room for a split. Without a split, the same file would have one name
+        // for the old beginning and one name for the new beginning. Enough time for a sample must also have passed since the
+        // last move. If perf took no sample in that time, perf would continue to use the tables that it read before the last
+        // move.
         let turns = turns && Self::has_room(status, &naming) && now > naming.turned_at.saturating_add(BRIEF);
         let at_code = if turns { !was_at_code && self.can_begin_at_code(&naming) } else { was_at_code };
         let name_of = |epoch| naming.name_of(epoch, at_code);
@@ -247,7 +252,8 @@ impl Region {
         // The caller registers its code after this split, so the code gets a later time than `now`.
         let now = status.clock.now();
         if settle_time == 0 {
-            // Code takes the place of dead code, so the writer has to handle the waiting splits before that code.
+            // New code takes the place of dead code. The writer has to handle the waiting splits before it handles the new
+            // code.
             self.make_due(&mut naming, now);
         }
         let is_waiting = naming.archives.back().is_some_and(|last| last.first >= first);
@@ -280,8 +286,8 @@ impl Region {
         self.splits_at.load(Ordering::Acquire) != NEVER
     }
 
-    /// For the writer: removes and returns the next split, if its due time is `before` or earlier. With `even_undue`, the
-    /// time at which the split was made counts instead of its due time.
+    /// For the writer: removes and returns the next split, if its due time is `before` or earlier. If `even_undue` is true,
+    /// this function compares `before` with the time at which the split was made, and not with the due time.
     pub fn next_archive(&self, before: u64, even_undue: bool) -> Option<Archive> {
         if self.splits_at.load(Ordering::Acquire) > if even_undue { NEVER - 1 } else { before } {
             return None;

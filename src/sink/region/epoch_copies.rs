@@ -35,8 +35,8 @@ impl RegionSink {
         }
     }
 
-    /// Copies the contents of a region's file to a file with the names of older epochs. The region's file keeps its
-    /// contents, because dead code keeps its name until other code takes its place.
+    /// Copies the contents of a region's file to a file with the names of older epochs. The region's file also keeps these
+    /// contents, because profilers must find the name of dead code until other code takes the place of the dead code.
     fn archive_epochs(&mut self, registry: &mut Registry, region: &'static Region, split: &Archive) {
         let mut guard = region.opened();
         let Some(file) = guard.as_mut() else { return };
@@ -60,7 +60,8 @@ impl RegionSink {
         let dir = naming.dir()?;
         drop(naming);
         let mut result = self.copy_to(registry, region, file, &dir, &names, own);
-        // An older name that still belongs to the present file would show other code. So the name is removed.
+        // If an older name still belonged to the present file, profilers would find other code under the older name. So such a
+        // name is removed.
         let is_own = |name: &&OsString| dir.identity_of(name).is_ok_and(|found| own.is_some_and(|own| own.is(&found)));
         for name in names.iter().filter(is_own) {
             // If one name cannot be removed, the loop still removes the other names.
@@ -71,8 +72,8 @@ impl RegionSink {
         result
     }
 
-    /// Writes the contents of the file to a copy, which takes over the given names. At any time, readers find the file or
-    /// the whole copy under each name.
+    /// Writes the contents of the file to a copy, which takes over the given names. At any time, each name belongs either to
+    /// the file or to the complete copy.
     fn copy_to(
         &self,
         registry: &Registry,

@@ -1,4 +1,5 @@
-//! Replaces plain memory by a private mapping of a file that has the same bytes, and such a mapping by plain memory.
+//! Replaces plain memory by a private mapping of a file that has the same bytes. Also replaces such a mapping by plain memory
+//! with the same bytes.
 
 use std::fs::File;
 use std::io;
@@ -95,7 +96,8 @@ pub(super) fn for_pages(piece: &Mapping, mut each: impl FnMut(u64, &[u8]) -> io:
     Ok(())
 }
 
-/// Copies a mapping to the file. For each page that is not all zero, returns the page's address and the value of its first byte.
+/// Copies a mapping to the file. For each page that is not all zero, returns the page's address and the value of its first
+/// byte.
 fn copy_to_file(piece: &Mapping, file: &File, offset: u64) -> io::Result<Vec<(u64, u8)>> {
     let mut pages = Vec::new();
     for_pages(piece, |addr, bytes| {
@@ -106,8 +108,8 @@ fn copy_to_file(piece: &Mapping, file: &File, offset: u64) -> io::Result<Vec<(u6
     Ok(pages)
 }
 
-/// Gives the process its own copy of pages of a private mapping, with the same bytes. Otherwise the process would execute
-/// what is written to these places of the file later: zeros (see `clear`), or the header page.
+/// Gives the process its own copy of pages of a private mapping, with the same bytes. The library later writes zeros (see
+/// `clear`) or the header page to these places of the file. Without its own copy, the process would execute these later bytes.
 fn part_from_file(pages: &[(u64, u8)]) -> io::Result<()> {
     // A write to `/proc/thread-self/mem` also changes memory whose protection forbids writing.
     let memory = File::options().write(true).open("/proc/thread-self/mem")?;

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use crate::format::file_names::{parse, FileKind};
 
-/// The name of a region's file in an epoch. The pid is that of the process, and the number is that of the region. The first
-/// epoch is 0.
+/// The name of a region's file in an epoch. `pid` is the pid of the process, and `number` is the number of the region. The
+/// first epoch is 0.
 pub fn file_name((pid, number): (u32, u32), epoch: u32, begins_at_code: bool) -> OsString {
     FileKind::Region { number, begins_at_code, epoch, parent: 0 }.name(pid).into()
 }
@@ -26,7 +26,7 @@ pub fn name_for_child(child: u32, (parent, number): (u32, u32), begins_at_code: 
     FileKind::Region { number, begins_at_code, epoch: 0, parent }.name(child).into()
 }
 
-/// The pid of the child whose file has this name, if the name says that `parent` forked this child.
+/// If `name` is the name of a file of a child that `parent` has forked, returns the pid of this child.
 pub fn child_of(name: &OsStr, parent: u32) -> Option<u32> {
     match parse(name)? {
         (child, FileKind::Region { parent: of, .. }) if of == parent => Some(child),

@@ -1,6 +1,5 @@
-//! Regions in a forked child. Right after the fork, the child gets its own copy of the memory that it shares with the
-//! parent. Regions get new files when the child first uses a session of its parent. With this use, the child takes over the
-//! parent's state.
+//! Regions in a forked child. Right after the fork, the child gets its own copy of the memory that it shares with the parent.
+//! When the child first uses a session of its parent, the child takes over the parent's state, and the regions get new files.
 
 use std::fs::File;
 use std::io;
@@ -29,8 +28,8 @@ use crate::sys::maps::{self, Mapping};
 use crate::sys::rights;
 
 impl Regions {
-    /// In the parent, after a fork: records that the child may have got files. Returns whether the caller must notify the
-    /// writer.
+    /// Called in the parent after a fork. If the child may have got files, records the fork. Returns whether the caller must
+    /// notify the writer.
     pub fn has_forked(&self) -> bool {
         self.all().any(|region| region.has_shared_file()) && self.children.add()
     }
@@ -39,7 +38,8 @@ impl Regions {
     /// child. After this call, parent and child do not see each other's writes.
     ///
     /// Only the forking thread exists in the child, so nothing else in the child uses the memory. The parent's other threads
-    /// may continue to write to the memory during the copy, because the kernel copies the bytes, as when a file is read.
+    /// may write to the memory during the copy. This is allowed, because the kernel copies the bytes. The kernel also allows
+    /// writes to a file while it reads the file.
     pub fn part_in_child(&self, status: &Status) {
         let may_have_names = status.sinks().has(Sinks::REGION) && !rights::are_more();
         for region in self.all() {
@@ -132,7 +132,8 @@ fn copy_with_name(region: &Region, write: u64) -> io::Result<(File, PathBuf)> {
         (naming.open_file().ok_or_else(busy)?, naming.path_for_child(std::process::id()).ok_or_else(busy)?);
     drop(naming);
     let data = from.metadata()?;
-    // Twice the length must be free, because the child may later write to pages that are holes in the file now.
+    // The file system must have free room for twice the region's length. The copy has holes, and the child may later write to
+    // the pages of these holes.
     let free = path.parent().and_then(file::free_space);
     if free.is_some_and(|free| free < 2 * region.len()) {
         return Err(io::ErrorKind::StorageFull.into());
@@ -214,7 +215,8 @@ fn adopt_again(mut new: New, old: &Region) -> io::Result<Parts> {
     let pieces = old.mapped().inspect_err(|_| new.naming.remove())?;
     let group = if old.is_mapping_group() { Pages::of_group(old.start(), old.len()).ok() } else { None };
     if let Some(pages) = &group {
-        // The time 0 lies before every registration, so all code of the parent counts as registered in these pages.
+        // The pages join at the time 0, which is earlier than every registration. So all code of the parent counts as code that
+        // was registered after the pages joined.
         pieces.iter().for_each(|piece| pages.join(piece.start, piece.end, 0));
     }
     let place = Placement { max_len: old.len(), ..old.place.clone() };

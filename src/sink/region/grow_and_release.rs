@@ -80,7 +80,8 @@ impl Regions {
 
     fn starting(&self, start: u64) -> Result<&'static Region> {
         let mut all = self.all().filter(|region| region.start() == start && region.gone() == NEVER);
-        // If a region has lost its first page, another region may begin there too. The caller then means that other region.
+        // If a region has lost its first page, another region may begin at the same address. In that case the address stands
+        // for the other region.
         let first = all.next();
         all.find(|region| !region.pages.any_lost(start, start + 1)).or(first).ok_or(Error::Region)
     }
@@ -103,8 +104,8 @@ impl Regions {
             // The host had unmapped the region, and the writer has already ended it.
             return Ok(());
         }
-        // SAFETY: the caller gives up the memory of the region. The other ranges hold the library's tables, which nobody reads
-        // there.
+        // SAFETY: the caller gives up the memory of the region. The other ranges hold the library's tables, and nobody in this
+        // process reads the tables.
         unsafe {
             match region.kind {
                 Backing::Private { adopted: true, .. } => region.place.unmap_tables(),
@@ -125,7 +126,8 @@ impl Regions {
     /// Ends a region that the host has unmapped. The writer must have handled all code of the region.
     pub fn end_gone(&self, status: &Status, region: &'static Region) {
         if self.end(status, region) {
-            // SAFETY: these are the tables, which nobody reads there, and address space that the host does not know of.
+            // SAFETY: these ranges hold the tables, which nobody in this process reads, and address space that the host does
+            // not know of.
             unsafe {
                 match region.kind {
                     Backing::Private { adopted: false, .. } => unmap_around(region),

@@ -95,7 +95,7 @@ mod tests {
         assert!(tally.settle(0, 3 * PART) && !tally.settle(0, 3 * PART));
         tally.doubt(2 * PART, 1);
         assert!(!tally.add(2 * PART, 1));
-        // Even after the end of the same code was counted twice, the end of later code causes a doubt.
+        // The end of the same code is counted a second time. Even then, the end of later code causes a doubt.
         tally.subtract(0, 64);
         assert!(tally.settle(0, PART) && tally.add(0, 64) && tally.add(0, 64));
         tally.subtract(0, 64);

@@ -13,7 +13,7 @@ pub const MOST: usize = 768;
 /// All regions, and their index. Regions are never freed, so a call that races with the end of a region finds valid memory.
 #[derive(Debug, Default)]
 pub struct Places {
-    /// Allocated with the first region.
+    /// The memory is allocated for the first region.
     memory: OnceLock<Box<Memory>>,
     /// The number of places that were ever used.
     used: AtomicUsize,
@@ -88,7 +88,7 @@ impl Places {
 
     fn memory(&self) -> Option<&Memory> {
         if self.memory.get().is_none() {
-            // Another thread may set the memory first.
+            // Another thread may allocate the memory at the same time. Both threads then use the memory that was set first.
             let _ = self.memory.set(Memory::new()?);
         }
         self.memory.get().map(Box::as_ref)

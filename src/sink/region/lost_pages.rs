@@ -16,14 +16,14 @@ const PAGE: u64 = 4096;
 pub struct Pages {
     start: u64,
     len: u64,
-    /// A bit for each page. Allocated with the first lost page.
+    /// A bit for each page. The bits are allocated when the first page is lost.
     lost: OnceLock<Box<[AtomicU64]>>,
-    /// Only set in a mapping group.
+    /// Only a mapping group has these times.
     times: Option<Times>,
 }
 
-/// For each page, when it began and ceased to belong to the region. Code that was registered in the page between these two
-/// times is in the region's file.
+/// Two times for each page: when the page joined the mapping group, and when the page left the group. Code that was registered
+/// in the page between these two times is in the group's file.
 #[derive(Debug)]
 struct Times {
     /// 0 if no mapping has joined at this page yet.
@@ -32,12 +32,12 @@ struct Times {
 }
 
 impl Pages {
-    /// Makes the record of a region with a maximum length of `len` bytes and no lost pages.
+    /// Creates the record of a region that has at most `len` bytes. No page is lost yet.
     pub fn new(start: u64, len: u64) -> Pages {
         Pages { start, len, lost: OnceLock::new(), times: None }
     }
 
-    /// Makes the record of a mapping group. Pages belong to the group once they join.
+    /// Creates the record of a mapping group. A page belongs to the group once the page joins.
     pub fn of_group(start: u64, len: u64) -> Result<Pages> {
         let count = len.div_ceil(PAGE) as usize;
         let words = |count, first| words(count, first).ok_or(Error::NoMemory);
@@ -55,8 +55,8 @@ impl Pages {
         (offset(start) / PAGE) as usize..offset(end).div_ceil(PAGE) as usize
     }
 
-    /// The bits of the pages in a range. Each item has the number of a word that contains some of these bits, and the mask
-    /// of these bits.
+    /// Returns which bits belong to the pages of a range. Each item stands for one word: the number of the word, and a mask of
+    /// the bits of the range in this word.
     fn words(&self, start: u64, end: u64) -> impl Iterator<Item = (usize, u64)> {
         let Range { start: first, end: behind } = self.numbers(start, end);
         let words = if first < behind { first / 64..behind.div_ceil(64) } else { 0..0 };
@@ -80,8 +80,8 @@ impl Pages {
         start >= end || self.lost.get().is_some_and(|bits| has(bits))
     }
 
-    /// Marks a range as lost, except for the parts `left`, which must be in order. Returns false if there is no memory for
-    /// the bits.
+    /// Marks a range as lost. But the parts of the range that `left` yields are not lost. These parts must be in order of their
+    /// addresses. Returns false if there is no memory for the bits.
     pub fn lose(&self, start: u64, end: u64, left: impl Iterator<Item = (u64, u64)>, now: u64) -> bool {
         let mut next = start;
         for (from, to) in left.chain(std::iter::once((end, end))) {
@@ -105,7 +105,7 @@ impl Pages {
 
     #[cold]
     fn make(&self) -> Option<&[AtomicU64]> {
-        // Another thread may set the bits first.
+        // Another thread may allocate the bits at the same time. Both threads then use the bits that were set first.
         let _ = self.lost.set(words(self.len.div_ceil(64 * PAGE) as usize, 0)?);
         self.lost.get().map(Box::as_ref)
     }
@@ -194,7 +194,7 @@ mod tests {
         let any_bytes = |from, to| pages.any_lost(from, to);
         assert!(any_bytes(at(20) - 1, at(20) + 1) && any_bytes(at(29) + 100, at(29) + 101));
         assert!(!any_bytes(at(20) - 9, at(20)));
-        // Pages may be lost again, and all pages may be lost.
+        // Pages that are lost may be marked as lost again, and all pages of a region may be lost.
         let others: Vec<_> = (100..2000).step_by(2).map(|page| (page, page + 1)).collect();
         for _ in 0..2 {
             assert!(lose(10, 100, &[(10, 20), (30, 90)]) && lose(100, 2000, &others));

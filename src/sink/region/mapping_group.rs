@@ -1,14 +1,15 @@
 //! Mapping groups: regions that many small mappings share, for runtimes that map each function by itself.
 //!
 //! A mapping group is a range of address space that contains no other object. Its file has room for the whole range. The first
-//! mapping is adopted like any other memory, and the rest of the range counts as lost. Later mappings *join*: their pages become
-//! a mapping of the same file, at the offset that belongs to their address, and are no longer lost. So one header page, one set
-//! of tables and one descriptor serve all mappings. When a mapping joins, no region is made, and the list of all mappings is
-//! not read.
+//! mapping is adopted like any other memory, and the rest of the range counts as lost. Later mappings *join*: their pages
+//! become a mapping of the same file, at the offset that belongs to their address, and are no longer lost. So one header page,
+//! one set of tables and one descriptor serve all mappings. When a mapping joins, no region is made, and the list of all
+//! mappings is not read.
 //!
 //! Each page joins a group once. A later mapping at the same place joins another group, which covers the same range. So a
 //! mapping group has no epochs, and its file keeps one name. perf with libunwind computes the addresses of tables from the
-//! lowest mapping that has the same name. This must be the mapping of the header page, and with a single name it always is.
+//! lowest mapping that has the same name. For this computation, the lowest mapping must be the mapping of the header page. This
+//! is always so, because the file has a single name.
 
 use std::io;
 use std::iter;
@@ -83,7 +84,7 @@ impl Regions {
             self.publish_swapped(status, &[*it], Parts { pages, ..parts }).ok().map(|region| (region, path))
         })();
         let Some((region, path)) = made else {
-            // SAFETY: the range was set aside for tables, which nobody reads there.
+            // SAFETY: the range was set aside for tables, and nobody in this process reads the tables.
             unsafe { place.unmap_tables() };
             return None;
         };
@@ -122,9 +123,8 @@ impl Regions {
         None
     }
 
-    /// Called before code is registered in a range of a mapping group in the place of other code. Turns the memory that is
-    /// now mapped there into plain memory, which no longer belongs to the group. While the bridge registers code, the memory
-    /// stays in the group.
+    /// Called before new code replaces other code in a mapping group. Turns the memory of the new code into plain memory. This
+    /// memory then no longer belongs to the group. While the bridge registers code, the memory stays in the group.
     #[cold]
     pub(super) fn part_from_mapping_group(&self, status: &Status, region: &Region, addr: u64, size: u64) {
         let page = page_size() as u64;
@@ -144,7 +144,8 @@ impl Regions {
 }
 
 impl Region {
-    /// Makes a mapping join this group: a mapping of the group's file replaces the memory. Returns `None` if that fails.
+    /// Makes the mapping `it` join this group, by replacing its memory with a mapping of the group's file. Returns `None` if
+    /// that fails.
     fn take_in(&self, status: &Status, it: &Mapping) -> Option<()> {
         let file = self.naming().file().ok()?;
         if let Err(error) = exchange(it, &file, self.place.base) {
@@ -178,8 +179,8 @@ impl Region {
     }
 }
 
-/// Returns the largest range around a mapping that no object overlaps, except for mapping groups. libdw finds nothing in
-/// objects that overlap.
+/// Returns the largest range around the mapping `it` that overlaps no object and no special mapping. Mapping groups do not
+/// count as objects here. The range must overlap no object, because libdw finds nothing in objects that overlap.
 fn around(maps: &[Mapping], it: &Mapping, mapping_groups: &[u64]) -> (u64, u64) {
     let objects = maps.iter().filter(|mapping| is_object(mapping) && !mapping_groups.contains(&mapping.inode));
     let objects: Vec<u64> = objects.map(|mapping| mapping.inode).collect();
@@ -204,7 +205,7 @@ mod tests {
     use crate::sys::sync::outside::{Arc, Mutex, MutexGuard, PoisonError};
     use crate::sys::thread::sleep_micros;
 
-    /// Regions that adopt memory, and address space for the mappings of a test.
+    /// What a test needs: a `Regions` that adopts memory, and address space in which the test makes its mappings.
     struct Host {
         status: Status,
         regions: Regions,

@@ -43,8 +43,8 @@ pub struct Naming {
     pub(super) archives: VecDeque<Archive>,
     /// Whether code has taken the place of dead code since the last epoch that moved the beginning of the loaded segment.
     pub(super) is_reused: bool,
-    /// The last time at which an epoch moved the beginning of the loaded segment, or at which a check found no reason to
-    /// move this beginning.
+    /// The time when an epoch last moved the beginning of the loaded segment. If a later check has found no reason for a move,
+    /// the time of this check.
     pub(super) turned_at: u64,
 }
 
@@ -55,7 +55,8 @@ struct Open {
     file: Option<Arc<Held>>,
 }
 
-/// A split. The contents that the file of a region had until `time` describe the epochs before `first`.
+/// A split. The contents of a region's file at `time` describe the epochs before `first`. Later contents describe `first` and
+/// later epochs.
 #[derive(Debug)]
 pub struct Archive {
     /// When the split was made, and when it is due. The writer handles the split before any record with a later time than
@@ -66,13 +67,13 @@ pub struct Archive {
     pub first: u32,
     /// Where the loaded segment begins after the split, as an offset in the file.
     pub begin: u64,
-    /// Whether all code that is dead when the writer handles the split ran only before the epoch `first`. If so, the file
-    /// need not describe this dead code after the split.
+    /// True if no code that ran in the epoch `first` or later is dead when the writer handles the split. In that case the file
+    /// need not describe the dead code after the split.
     pub is_clean: bool,
 }
 
 impl Naming {
-    /// Makes the naming of a file that the calling thread has opened.
+    /// Creates the `Naming` of a file that the calling thread has opened.
     pub fn new(dir: Arc<Dir>, path: PathBuf, file: Arc<Held>, of: (u32, u32)) -> Naming {
         let mut naming = Naming { path, is_named: true, of, ..Naming::nameless(Some(file)) };
         if DescriptorTable::current().is_host() {
@@ -81,7 +82,7 @@ impl Naming {
         naming
     }
 
-    /// Makes the naming of a file without a name, or of a region without a file.
+    /// Creates the `Naming` of a file that has no name, or of a region that has no file.
     pub fn nameless(file: Option<Arc<Held>>) -> Naming {
         let mut naming = Naming {
             path: PathBuf::new(),
@@ -125,7 +126,8 @@ impl Naming {
         file_names::begins_at_code(self.name())
     }
 
-    /// Turns an empty file of this name into the file of a region that has no code yet.
+    /// Makes the empty file `file` the file of a region that has no code yet. The name of the file decides where its loaded
+    /// segment begins.
     pub(super) fn create_file(&self, file: Arc<Held>, layout: Layout) -> io::Result<RegionFile> {
         let mut file = RegionFile::create(file, layout)?;
         if self.begins_at_code() {
@@ -143,7 +145,7 @@ impl Naming {
         Some(self.path.with_file_name(name_for_child(child, self.of, self.begins_at_code())))
     }
 
-    /// In a forked child: sets the child's own file, which has a name if `path` is given.
+    /// Called in a forked child. Sets the child's own file. `path` is the path of this file, or `None` if the file has no name.
     pub(super) fn set_file_of_child(&mut self, file: Option<Arc<Held>>, path: Option<PathBuf>) {
         self.set_file(file);
         self.is_of_child = path.is_some();
@@ -172,7 +174,7 @@ impl Naming {
         self.identity.is_some()
     }
 
-    /// The identity of the file of which the memory is a mapping.
+    /// The identity of the file that is mapped as the region's memory, or `None` if there is no such file.
     pub fn identity(&self) -> Option<Identity> {
         self.identity
     }
@@ -182,8 +184,8 @@ impl Naming {
         self.identity.filter(|_| self.is_named)
     }
 
-    /// The identity of the file that has the region's names. This is the final copy if there is one, and else the region's
-    /// file.
+    /// The identity of the file that has the region's names. This file is the final copy, or the region's file if there is no
+    /// final copy.
     pub(super) fn last(&self) -> Option<Identity> {
         self.last.or_else(|| self.named())
     }
@@ -206,8 +208,8 @@ impl Naming {
         Ok(())
     }
 
-    /// The directory of the file, as a descriptor for the calling thread. If the host has closed its descriptor, this call
-    /// reopens the directory.
+    /// Returns a descriptor of the file's directory in the descriptor table of the calling thread. If the host has closed the
+    /// descriptor in its own table, this call reopens the directory.
     pub fn dir(&mut self) -> io::Result<Arc<Dir>> {
         if !self.is_named {
             return Err(io::ErrorKind::NotFound.into());
@@ -223,7 +225,8 @@ impl Naming {
         Ok(self.host.dir.insert(dir).clone())
     }
 
-    /// The file, as a descriptor for the calling thread. If the host has closed its descriptor, this call reopens the file.
+    /// Returns a descriptor of the file in the descriptor table of the calling thread. If the host has closed the descriptor in
+    /// its own table, this call reopens the file.
     pub fn file(&mut self) -> io::Result<Arc<Held>> {
         if let Some(file) = self.here().file.as_ref().filter(|file| file.checked().is_ok()) {
             return Ok(file.clone());

@@ -40,7 +40,7 @@ impl New {
 }
 
 impl Regions {
-    /// Creates a file. With `at_code`, the loaded segment of the file begins at the code.
+    /// Creates a file. If `at_code` is true, the loaded segment of the file begins at the code.
     pub(super) fn new_file(&self, status: &Status, at_code: bool) -> Result<New, String> {
         const ATTEMPTS: u32 = 1000;
         if rights::are_more() {

@@ -40,8 +40,8 @@ pub struct Files {
     /// Files of older epochs, and the last files of ended regions; oldest first.
     old: VecDeque<Past>,
     old_bytes: u64,
-    /// How many bytes the files of older epochs had taken recently, at the time `recent_at`. The number decreases by
-    /// `OLD_BYTES` per `KEPT_FOR`.
+    /// How many bytes the recent files of older epochs took at the time `recent_at`. Each new file adds its size to this
+    /// number. With time, the number decreases by `OLD_BYTES` per `KEPT_FOR`.
     recent_bytes: u64,
     recent_at: u64,
 }
@@ -58,7 +58,7 @@ impl Files {
         }
     }
 
-    /// Whether old files take little room so far.
+    /// Whether the old files together take less than `OLD_BYTES_FEW` bytes.
     pub fn are_few(&self) -> bool {
         self.old_bytes < OLD_BYTES_FEW
     }
@@ -77,7 +77,8 @@ impl Files {
     }
 }
 
-/// How long a file that takes `part` of the room has to delay the next file, so that a full room lasts for [`KEPT_FOR`].
+/// Returns how long the next file has to wait after a file of `part` bytes, in nanoseconds. `used` is the number of bytes that
+/// recent files take. If the room is full, it takes [`KEPT_FOR`] to write files that would fill the whole room again.
 fn pause(part: u64, used: u64) -> u64 {
     let fullness = (4 * used).saturating_sub(3 * OLD_BYTES) as f64 / OLD_BYTES as f64;
     (KEPT_FOR as f64 * fullness * part as f64 / OLD_BYTES as f64) as u64
@@ -98,8 +99,8 @@ mod tests {
     fn what_was_taken_long_ago_delays_nothing() {
         let mut old = Files::default();
         let mut now = 7;
-        // Each file is written as soon as the pause allows. In the end, it takes `KEPT_FOR` to write files that fill the
-        // whole room.
+        // Each file is written as soon as the pause allows. Once the pauses are long enough, it takes `KEPT_FOR` to write files
+        // that fill the whole room.
         let (mut files, mut begin) = (0, now);
         while files < 3 * (OLD_BYTES >> 20) {
             now += old.pause_after(1 << 20, now);

@@ -20,7 +20,8 @@ pub struct Placement {
     pub header_len: u64,
     /// Where the tables are mapped.
     pub tables: Range<u64>,
-    /// Whether libdw may take the last page of this region for the beginning of the object above.
+    /// Whether another object lies right above this region, and libdw may assume that this object begins in the last page of
+    /// the region.
     pub has_object_above: bool,
 }
 
@@ -50,8 +51,8 @@ impl Placement {
     pub fn map_tables(&self, sharing: Sharing, file: &File) -> io::Result<()> {
         let header_len = self.header_len.min(page_size() as u64);
         self.beside_code(header_len).try_for_each(|range| {
-            // SAFETY: the range is the caller's. Nobody reads there, and the range shows nothing yet or the same part of the
-            // file.
+            // SAFETY: the range belongs to the caller, and nobody reads there. Either nothing is mapped in the range yet, or
+            // the range shows the header page or the tables of this file or of the region's earlier file.
             unsafe {
                 code_memory::map_over(
                     range.start,
@@ -97,8 +98,9 @@ impl Placement {
     /// `noexec` and some security policies (SELinux `execmod`) forbid that. If the host's own `mprotect` failed for this
     /// reason, the host would not survive.
     ///
-    /// The test page lies where the tables are mapped later. It must not lie elsewhere, because perf sees a new mapping but
-    /// not the removal of a mapping, and takes the lowest mapping of a file for the beginning of the file.
+    /// The test page lies where the tables are mapped later. It must not lie elsewhere. perf sees each new mapping, but it does
+    /// not see when a mapping is removed. perf also assumes that a file begins at its lowest mapping. So a lower test page
+    /// would mislead perf even after its removal.
     pub fn check_private_exec(&self, file: &File, protection: i32) -> io::Result<()> {
         let (at, offset, page) = (self.tables.start, self.tables.start - self.base, page_size() as u64);
         if file.metadata()?.len() < offset + page {

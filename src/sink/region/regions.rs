@@ -34,8 +34,8 @@ const BUSY_FOR: u64 = 1_000_000_000;
 /// See the module's description.
 #[derive(Debug, Default)]
 pub struct Regions {
-    /// Whether threads that register code must look for the code's region. They must if regions exist, or if unknown memory
-    /// is adopted.
+    /// Whether threads that register code must look for the code's region. This is so if regions exist, or if unknown memory is
+    /// adopted.
     watching: AtomicBool,
     adopting: AtomicBool,
     pub(super) without_files: AtomicBool,
@@ -80,16 +80,16 @@ pub(super) struct Changer<'r> {
 }
 
 impl Regions {
-    /// Waits while the process forks, and then until no other thread makes or ends regions. Both waits are limited. If the
-    /// first wait is too short, the call continues. If the second wait is too short, the call fails, because the other
-    /// thread may be waiting for a disk.
+    /// Waits while the process forks. Then waits while another thread makes or ends regions. Both waits are limited. If the
+    /// process still forks at the end of the first wait, the call continues. If the other thread has not finished at the end of
+    /// the second wait, the call fails, because the other thread may be waiting for a disk.
     pub(super) fn begin_change(&self) -> Result<Changer<'_>> {
         let inside = fork_lock::enter();
         Ok(Changer { _one: self.changing.lock_in_time().ok_or(Error::Timeout)?, _inside: inside })
     }
 
-    /// Like `begin_change`, for a change that can be made later. Returns `None` if the process is forking, or if another
-    /// thread makes or ends regions for longer than `PATIENCE`.
+    /// Like `begin_change`, but for a change that the caller can also make later, so the call does not wait for a fork. Returns
+    /// `None` if the process is forking, or if another thread makes or ends regions for longer than `PATIENCE`.
     pub(super) fn begin_change_unless_forking(&self) -> Option<Changer<'_>> {
         let inside = fork_lock::try_enter()?;
         Some(Changer { _one: self.changing.lock_until(Instant::now() + PATIENCE)?, _inside: inside })
@@ -158,13 +158,13 @@ impl Regions {
         self.around(addr, size).filter(|region| !region.has_failed.load(Ordering::Relaxed))
     }
 
-    /// Whether the file of a region names the code now, or may name the code later. The latter is possible while memory
-    /// waits to become executable (see `candidates`).
+    /// Whether the file of a region names the code now, or may name the code later. While memory waits to become executable
+    /// (see `candidates`), a file may name any code later.
     pub fn may_name(&self, addr: u64, size: u64) -> bool {
         self.find(addr, size).is_some() || self.candidates.any_waits()
     }
 
-    /// For the writer: returns the region that contained the code at `time`, when the code was registered.
+    /// For the writer. `time` is when the code was registered. Returns the region that contained the code at that time.
     pub fn find_at(&self, addr: u64, size: u64, time: u64) -> Option<&'static Region> {
         let mut first: Option<&'static Region> = None;
         self.places.around(addr, |region| {
@@ -187,7 +187,8 @@ impl Regions {
         self.settings().mode
     }
 
-    /// The path of the file of the last region. Waits at most `timeout` while another thread renames the file on a slow disk.
+    /// Returns the path of the file of the last region. If another thread is renaming this file on a slow disk, this call waits
+    /// for that thread, but at most for `timeout`.
     pub fn last_path(&self, timeout: Duration) -> Result<PathBuf> {
         let last = self.settings().last.ok_or(Error::NotRunning)?;
         let end = Instant::now() + timeout;
@@ -272,7 +273,8 @@ impl Regions {
         self.settings().files.keep(Past { path, identity, bytes });
     }
 
-    /// Returns for how many nanoseconds the next epoch of a region has to wait, after an epoch whose file has `bytes` bytes.
+    /// Returns how long the next epoch of a region has to wait, in nanoseconds. `bytes` is the size of the previous epoch's
+    /// file.
     pub(super) fn pause_after(&self, bytes: u64, now: u64) -> u64 {
         let pause = self.settings().files.pause_after(bytes, now);
         if pause == 0 {

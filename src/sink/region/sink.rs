@@ -102,8 +102,8 @@ impl RegionSink {
         ids
     }
 
-    /// Ends the regions that the host had unmapped before a time. The writer must have handled all records from before that
-    /// time.
+    /// Ends the regions that the host had unmapped by the time `before`. The writer must already have handled all records that
+    /// were made before this time.
     pub fn end_gone(&mut self, registry: &mut Registry, before: u64) {
         for region in self.regions.gone(before) {
             self.close_all(registry, region, before, true);
@@ -126,8 +126,8 @@ impl RegionSink {
     }
 
     /// Closes the files of ended regions, removes the files of forked children that nobody needs, and ends the regions that the
-    /// host has unmapped. Returns false if there are no regions and unknown memory is not adopted. The writer must have
-    /// handled all records from before the time `until`.
+    /// host has unmapped. Returns false if there are no regions and unknown memory is not adopted. The writer must already have
+    /// handled all records that were made before the time `until`.
     pub fn tidy(&mut self, registry: &mut Registry, until: u64) -> bool {
         self.regions.close_ended();
         let keep = |path, identity, bytes| self.regions.keep_old(path, identity, bytes);

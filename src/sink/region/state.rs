@@ -81,7 +81,7 @@ pub struct Region {
     pub(super) file: Mutex<Option<Box<RegionFile>>>,
 }
 
-/// The parts of a new region, once its memory is in place.
+/// The parts from which `Region::new` makes a region. The memory of the region is already mapped.
 #[derive(Debug)]
 pub(super) struct Parts {
     pub place: Placement,
@@ -189,11 +189,11 @@ impl Region {
         maps::collect(self.mapped_in(&maps::within(self.start(), self.end())?))
     }
 
-    /// Like `mapped`, with a list of mappings that the caller has read.
+    /// Like `mapped`, but uses the list `maps` of mappings, which the caller has read.
     pub(super) fn mapped_in<'a>(&self, maps: &'a [Mapping]) -> impl Iterator<Item = Mapping> + use<'a> {
         let inode = self.inode();
         let (start, end, base) = (self.start(), self.end(), self.place.base);
-        // Another file system may have a file with the same inode number, but the first byte of that file would not be mapped
+        // A file in another file system may have the same inode number. But the first byte of such a file would not be mapped
         // at `base`.
         let is_ours = move |mapping: &&Mapping| {
             let begin = mapping.start.checked_sub(mapping.offset);
@@ -211,9 +211,9 @@ impl Region {
         lock(&self.naming)
     }
 
-    /// The file, opened for the calling thread. This call reopens the file if necessary, for two reasons. The writer has
-    /// another descriptor table than the threads that make and end regions. And a host may have closed all descriptors in
-    /// its own table.
+    /// Locks and returns the file. If the calling thread has no open descriptor of the file, this call reopens the file. There
+    /// are two possible reasons for that. The writer and the threads that make and end regions have different descriptor
+    /// tables. And a host may have closed all descriptors in its own table.
     pub fn opened(&self) -> MutexGuard<'_, Option<Box<RegionFile>>> {
         let mut guard = lock(&self.file);
         if let Some(file) = guard.as_mut().filter(|file| !file.is_open()) {

@@ -13,10 +13,10 @@ use crate::sys::panic_guard;
 use crate::sys::thread::undisturbed;
 
 impl Regions {
-    /// Prepares the region of code that is about to be registered. Counts and marks the code, and begins an epoch if the code
-    /// takes the place of dead code. May adopt unknown memory. Without this call, samples of the code could get the name of
-    /// dead code, or no name. Every registration calls this function, so it must be cheap, and it usually takes no lock.
-    /// Returns flags for the code's event.
+    /// Called before code is registered. Prepares the region that contains the code. Counts and marks the code, and begins an
+    /// epoch if the code takes the place of dead code. May adopt unknown memory. Without this call, samples of the code could
+    /// get the name of dead code, or no name. Every registration calls this function, so it must be cheap, and it usually takes
+    /// no lock. Returns flags for the code's event.
     #[inline(never)]
     pub fn before_code(&self, status: &Status, addr: u64, size: u64) -> u8 {
         if self.candidates.any_waits() {
@@ -79,7 +79,7 @@ impl Regions {
     pub fn not_registered(&self, addr: u64, size: u64, flags: u8) {
         if let Some(region) = self.around(addr, size) {
             region.tally.subtract(addr - region.start(), size);
-            // If the flag is set, the code that was to be replaced is still live.
+            // If the flag is set, the new code would have replaced older code. The older code is still live.
             if flags & flag::REPLACES == 0 {
                 region.marks.end(addr - region.start(), size);
             }
@@ -135,7 +135,8 @@ impl Region {
         if replaces {
             self.mark_dead(status, addr, size);
             if self.flips() {
-                // The host's `mprotect` came earlier, so perf already has the earlier name of the file.
+                // The host has called `mprotect` before this call. So perf knows the name that the file had at that time, and
+                // no later name.
                 status.counters.region_late.add(1);
             }
         }
@@ -155,8 +156,8 @@ impl Region {
     #[cold]
     fn begin_to_use(&self, addr: u64, size: u64) {
         self.is_in_use.store(true, Ordering::Relaxed);
-        // The file may have got another name since code was last registered. Usually the host's `mprotect` makes perf take the
-        // new name. If the memory is now writable and executable at the same time, no `mprotect` has done that.
+        // The library may have renamed the file since code was last registered. Usually perf learns the new name from an
+        // `mprotect` of the host. If the memory is now writable and executable at the same time, there was no such `mprotect`.
         if self.epoch.load(Ordering::Relaxed) > FIRST {
             undisturbed(|| self.announce(addr, size));
         }
@@ -176,7 +177,8 @@ impl Region {
         let since = self.dead_since(status);
         let (addr, size) = self.counted(addr, size);
         self.marks.set(addr - self.start(), size, since);
-        // Meanwhile, another thread may have begun an epoch, in which the file still names this code.
+        // In the meantime, another thread may have begun an epoch. In the new epoch, the file still has the name of the dead
+        // code.
         let last = self.epoch.load(Ordering::Relaxed);
         if since <= last && !self.flips() {
             self.marks.set(addr - self.start(), size, last + 1);
@@ -194,7 +196,8 @@ impl Region {
         (start, (addr + size).next_multiple_of(page) - start)
     }
 
-    /// Whether the memory is still the region's. Reads the list of mappings only if the tally is in doubt.
+    /// Checks whether the host has unmapped the region or parts of it. Marks the unmapped parts as lost. Reads the list of
+    /// mappings only if the tally is in doubt about the code's memory. Returns false if no part of the region is left.
     fn is_there(&self, regions: &Regions, status: &Status, addr: u64, size: u64) -> bool {
         if !self.tally.settle(addr - self.start(), size) {
             return true;

@@ -13,7 +13,7 @@ use crate::sys::maps::{self, Mapping};
 use crate::sys::thread::undisturbed;
 
 impl Regions {
-    /// The regions that the host had unmapped before a time.
+    /// Returns the regions that the host had unmapped by the time `before`.
     pub fn gone(&self, before: u64) -> Vec<&'static Region> {
         if !self.some_gone.load(Ordering::Relaxed) || !self.some_gone.swap(false, Ordering::AcqRel) {
             return Vec::new();
@@ -26,8 +26,8 @@ impl Regions {
         gone
     }
 
-    /// Reads the list of all mappings, and immediately checks all private regions against this list. If a check came later,
-    /// it would find a region that was made in between, and would treat this region as unmapped.
+    /// Reads the list of all mappings, and immediately checks all private regions against this list. A later check would be
+    /// wrong: it would treat a region that was made after the list was read as unmapped.
     pub(super) fn all_mapped(&self, status: &Status) -> io::Result<Vec<Mapping>> {
         let maps = maps::all()?;
         for region in self.all().filter(|region| region.gone() == NEVER && region.is_private()) {
@@ -52,8 +52,9 @@ impl Regions {
         }
     }
 
-    /// Marks a range as lost, except for the parts `left`, which must be in order. If the whole region is lost, the region is
-    /// gone. Returns false if memory for the record of lost pages is lacking.
+    /// Marks a range as lost. But the parts of the range that `left` yields are not lost. These parts must be in order of their
+    /// addresses. If the whole region is lost, the region is gone. Returns false if memory for the record of lost pages is
+    /// lacking.
     pub(super) fn lose(
         &self,
         status: &Status,

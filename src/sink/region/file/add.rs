@@ -103,8 +103,8 @@ impl RegionFile {
         self.rows.clear();
         self.frames.append(section, &to, &mut part.pending, &mut self.rows)?;
         if !self.table.has_room(self.rows.len()) {
-            // The appended bytes stay, because `frames` may have remembered CIEs in these bytes for later code. But readers
-            // must not find the FDEs.
+            // The appended bytes stay in the section. They may contain CIEs that `frames` has remembered, to use them for later
+            // code. But readers must not find the FDEs in these bytes.
             for row in &self.rows {
                 part.patch(u64::from(row.fde) + FDE_RANGE, &[0; 4]);
             }

@@ -56,7 +56,7 @@ impl PendingCode {
     }
 }
 
-/// The number of pieces, counted from the first, that lie next to each other, and the range that these pieces cover.
+/// Returns how many of the first pieces are neighbours, and the range that these pieces cover.
 fn neighbours(pieces: &[(u64, usize)]) -> (usize, Range<u64>) {
     let mut range = pieces[0].0..pieces[0].0;
     let is_near = |range: &Range<u64>, &(offset, len): &(u64, usize)| {
@@ -76,7 +76,8 @@ mod tests {
 
     #[test]
     fn neighbours_are_near() {
-        // The first pieces go downwards with a gap, then upwards, and then overlap. The last piece is distant.
+        // The second piece lies below the first piece, and there is a gap between the two. The third piece lies above the first
+        // piece, and the fourth piece overlaps the second piece. The last piece is distant.
         assert_eq!(neighbours(&[(1000, 10), (900, 93), (1010, 20), (905, 4), (5000, 1)]), (4, 900..1030));
         assert_eq!(neighbours(&[(5000, 1), (900, 93)]), (1, 5000..5001));
         assert_eq!(neighbours(&[(100, 100), (200 + GAP, 1), (201 + 2 * GAP, 1), (202 + 3 * GAP + 1, 1)]).0, 3);

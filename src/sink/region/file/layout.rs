@@ -9,19 +9,21 @@ pub(super) const HDR_SHARE: u64 = 4;
 /// Where the parts of a region lie in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Offset of the text, a multiple of the page size. If the offset is 0, the header page lies over the first page of the
-    /// text. In that case the file has no code bytes in that page.
+    /// The offset of the text, which is a multiple of the page size. If the offset is 0, the header page lies over the first
+    /// page of the text. In that case the file has no code bytes in that page.
     pub text: u64,
     /// The length of the text.
     pub text_len: u64,
     /// The maximum length of the text. The parts of the file after the text begin after this room.
     pub text_room: u64,
-    /// Offset of the tables, after the text or before it, and their size; see [`RegionFile::tables_room`].
+    /// The offset and the size of the tables. The tables lie after the text or before it. For the size, see
+    /// [`RegionFile::tables_room`].
     pub tables: u64,
     pub tables_len: u64,
     /// Whether the mapping of the text is private.
     pub is_private: bool,
-    /// Whether libdw may take the last page of the text for the beginning of the object above.
+    /// Whether another object lies right above the text, and libdw may assume that this object begins in the last page of the
+    /// text.
     pub has_object_above: bool,
 }
 

@@ -9,8 +9,8 @@
 //!          .symtab, .strtab, .debug_*   appended to; see `section`
 //! ```
 //! A private mapping shows the contents of the file wherever the process has not written. So nobody writes to the text of a
-//! file for private memory. The bytes of the code lie elsewhere in that file. Only a [`RegionFile::snapshot`] has these bytes
-//! where readers look for them.
+//! file for private memory. In that file, the bytes of the code lie in another place, where readers do not look for them. A
+//! copy that [`RegionFile::snapshot`] makes has these bytes in its text.
 //!
 //! In memory, the header page lies below all other parts or over the beginning of the text, or is not mapped. The tables are
 //! in no loaded segment. So the object begins at the header page or at the text, and ends with the text.
@@ -172,8 +172,9 @@ impl RegionFile {
         Ok(file)
     }
 
-    /// Brings the file up to date. New code below existing code gets into the search table when a new table is due, or at
-    /// once with `now`. After an error the file has its former contents, and the next call tries again.
+    /// Brings the file up to date. If `now` is true, this call adds all code to the search table. Otherwise, code that lies
+    /// below existing code is added only when a new table is due. After an error the file has its former contents, and the next
+    /// call tries again.
     pub fn write(&mut self, now: bool) -> io::Result<()> {
         let due = self.table.has_work() && (now || self.table.is_due());
         if !due && !self.has_news() {
@@ -329,7 +330,8 @@ impl RegionFile {
         self.is_reset = true;
     }
 
-    /// Writes everything, and the build-id last. A file with a build-id must not change. So the next write removes the build-id.
+    /// Writes everything that waits to be written, and then the build-id. A file with a build-id must not change. So the next
+    /// write removes the build-id.
     pub fn finish(&mut self, build_id: Option<[u8; 20]>) -> io::Result<()> {
         self.write(true)?;
         self.publish_as(Image { build_id, ..self.image() })?;

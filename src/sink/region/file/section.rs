@@ -21,7 +21,7 @@ const LARGE: u64 = 64 << 20;
 /// A section is expected to grow to at most this multiple of its length. The length of the file may be limited
 /// (RLIMIT_FSIZE).
 const FORESIGHT: u64 = 64;
-/// Patches with at most this distance are written together.
+/// Patches are written together if the first and the last of them lie at most this number of bytes apart.
 const BLOCK: u64 = 16 << 10;
 /// An empty buffer that is larger than this is freed.
 const KEPT: usize = 1 << 20;
@@ -62,7 +62,7 @@ impl Space {
         self.left.is_empty()
     }
 
-    /// Called when a new header has been written, which no longer mentions the ranges in `left`.
+    /// Called when a new header has been written. The new header no longer mentions the ranges in `left`.
     pub fn published(&mut self) {
         let now = Instant::now();
         for stretch in &mut self.left {
@@ -70,8 +70,8 @@ impl Space {
         }
     }
 
-    /// Gives back the ranges that no header has mentioned for the time `after`. Before this time is over, somebody may still
-    /// use an earlier header.
+    /// Gives ranges back to the file system if no header has mentioned them for at least the time `after`. Until then, a reader
+    /// may still use an earlier header.
     pub fn give_back(&mut self, disk: &Disk, after: std::time::Duration) {
         self.left.retain(|stretch| {
             let is_over = stretch.unused.is_some_and(|since| since.elapsed() >= after);
@@ -96,17 +96,17 @@ pub struct Part {
     len: u64,
     /// The next bytes of the section, which are not written yet.
     pub pending: Vec<u8>,
-    /// The changes of bytes that are in the file. Each change has an offset in the section, a number, and the new bytes.
+    /// Changes to bytes that are already in the file. Each change has an offset in the section, a number, and the new bytes.
     patches: Vec<(u64, u64, Patch)>,
     /// The number of the next change.
     next_patch: u64,
 }
 
-/// The bytes of a patch, and the number of bytes that are used. No patch is longer than a symbol.
+/// A buffer with the bytes of a patch, and the length of the patch. No patch is longer than a symbol.
 type Patch = ([u8; 24], usize);
 
 impl Part {
-    /// A section that cannot become longer than this range.
+    /// Returns a section that cannot move and cannot become longer than `range`.
     pub fn fixed(range: Range<u64>) -> Part {
         Part { at: range.start, room: range.end - range.start, fixed: true, ..Part::growing() }
     }
@@ -121,7 +121,7 @@ impl Part {
         self.len + self.pending.len() as u64
     }
 
-    /// The written bytes of the section in the file.
+    /// Where the written bytes of the section lie in the file.
     pub fn range(&self) -> Range<u64> {
         self.at..self.at + self.len
     }
@@ -213,8 +213,8 @@ impl Part {
         }
     }
 
-    /// Forgets the contents. With `elsewhere`, the next contents go to another range, so the file keeps the old contents for
-    /// now. A fixed section has only one range.
+    /// Forgets the contents. If `elsewhere` is true, the next contents are written to another range, so the file keeps the old
+    /// contents for now. A fixed section has only one range, so `elsewhere` does not matter there.
     pub fn clear(&mut self, elsewhere: bool) {
         if elsewhere && !self.fixed {
             (self.at, self.room, self.other) = (self.other.0, self.other.1, (self.at, self.room));

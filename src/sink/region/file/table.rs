@@ -31,11 +31,11 @@ pub struct SearchTable {
     rows: Vec<Row>,
     /// How many of `rows` are in the file.
     written: usize,
-    /// The count that the table in the file states.
+    /// The number of rows that is stated in the file's table.
     counted: usize,
     /// Whether the rows in the file include dead rows, or differ from the first rows of `rows`.
     stale: bool,
-    /// The rows that wait to enter `rows`. The keys are the starts of their code, and the values are their FDEs.
+    /// The rows that are not in `rows` yet. Each key is where the code of a row starts, and each value is the FDE of this row.
     fresh: Ordered,
     not_before: Instant,
 }
@@ -65,7 +65,7 @@ impl SearchTable {
             && self.fresh.make_room(more)
     }
 
-    /// Adds a row, for which `has_room` has made room. No live row has the same start.
+    /// Adds a row. An earlier call of `has_room` has made room for the row. No live row has the same start.
     pub fn add(&mut self, row: Row) {
         if self.fresh.len() == 0 && self.rows.last().is_none_or(|last| last.start < row.start) {
             self.rows.push(row);
@@ -127,7 +127,8 @@ impl SearchTable {
         self.rows.last().map_or(0, |row| u64::from(row.start) + 1)
     }
 
-    /// Appends rows. If a new table is needed, writes the table when it is due, or at once with `now`.
+    /// Appends rows to the table in use. If a new table is needed, this call writes the new table, but only if the new table is
+    /// due or `now` is true.
     pub fn write(&mut self, disk: &mut Disk, now: bool) -> io::Result<()> {
         let merge = (self.stale || self.first_fresh(0..self.behind()).is_some()) && (now || self.is_due());
         if merge || self.written == 0 {
@@ -195,10 +196,12 @@ impl SearchTable {
         disk.write(self.slots[slot].start, &bytes)
     }
 
-    /// Writes this table, which must be up to date, to the first place in a copy of the file, and returns its range there. All
-    /// copies must have their tables at the same place. The reason is that when an epoch begins, perf learns of the new
-    /// mapping of the tables a moment before it learns of the new mapping of the text. In between, perf reads the table of
-    /// one file at the place that the header page of the other file names.
+    /// Writes this table to a copy of the file, and returns the range of the table in the copy. This table must be up to date.
+    /// The copy has its table at the first of the two places for tables.
+    ///
+    /// All copies must have their tables at the same place. When an epoch begins, perf learns of the new mapping of the tables
+    /// a moment before it learns of the new mapping of the text. In this moment, perf uses the header page of one file, and
+    /// reads the table of the other file at the place that this header page states.
     pub fn copy_to(&self, copy: &mut Disk) -> io::Result<Range<u64>> {
         if self.written > 0 {
             self.write_to(copy, 0)?;
@@ -206,7 +209,8 @@ impl SearchTable {
         Ok(self.range_in(0))
     }
 
-    /// Writes the number of rows to the table. The header page, which has the size of the section, must be written first.
+    /// Writes the number of rows to the table. The caller must have written the header page before, because the header page
+    /// states the size of the section.
     pub fn count(&mut self, disk: &mut Disk) -> io::Result<()> {
         if self.counted != self.written {
             disk.write(self.slots[self.slot].start + COUNT_AT, &(self.written as u32).to_ne_bytes())?;

@@ -36,8 +36,8 @@ impl RegionFile {
         }
     }
 
-    /// The number of symbols in the symbol table before the symbols that have numbers. These are the null symbol and, if the
-    /// text begins at address 0, a second symbol for the code at address 0.
+    /// Returns how many symbols at the beginning of the symbol table have no symbol number. These are the null symbol and, if
+    /// the text begins at address 0, a second symbol for the code at address 0.
     pub(super) fn symbols_before_code(&self) -> usize {
         1 + usize::from(self.layout.text == 0)
     }

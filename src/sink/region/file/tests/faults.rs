@@ -41,7 +41,7 @@ fn the_file_is_in_order_between_any_two_writes() {
         if random.below(3) == 0 {
             region.file.write(random.below(2) == 0).unwrap();
         } else if random.below(3) == 0 {
-            // Adding much code at once also writes the parts without the header page.
+            // If much code is added at once, `add` writes the parts too, but not the header page.
             region.file.write_parts().unwrap();
         }
         if number % 130 == 100 {
@@ -63,8 +63,8 @@ fn the_file_is_in_order_between_any_two_writes() {
     assert!(count > 1000 && most > 100, "{count} {most}");
 }
 
-/// Checks what holds at any time: readers can read every structure to its end. A header that is about to be replaced may miss
-/// rows, or describe dead code.
+/// Checks what holds at any time: readers can read every structure to its end. Until a new header is written, the old header
+/// may lack rows, or may still describe dead code.
 fn read_anytime(bytes: &[u8]) -> usize {
     let elf = ElfFile64::<object::Endianness>::parse(bytes).unwrap();
     let section = |name: &str| elf.section_by_name(name).map_or(&[][..], |section| section.data().unwrap());
@@ -107,7 +107,7 @@ fn a_write_that_fails_is_made_up_for() {
     }
 }
 
-/// Adds code, and lets the write with the number `fail_at` fail. Returns false if there are fewer writes.
+/// Adds code, and lets the write with the number `fail_at` fail. Returns false if no write has this number.
 fn add_with_failure(fail_at: u32, in_order: bool) -> bool {
     let mut region = Region::new(1 << 18);
     let mut writes = 0;

@@ -1,4 +1,4 @@
-//! Tests of the number of writes and bytes that a file with much code costs.
+//! Tests how many writes a file with much code needs, and how many bytes these writes have.
 
 use std::sync::{Arc, Mutex};
 
@@ -66,7 +66,7 @@ fn assert_even_costs(numbers: &[u64], numbers_downwards: &[u64]) {
                 }
                 region.check();
             }
-            // Each update costs at most ten appends and the header. Sections that move cost some more writes.
+            // Each update makes at most eleven writes: ten appends, and the header. Sections that move cost some more writes.
             assert!(writes * 20 < functions * 11 + 4000, "{writes} writes");
             costs.push(bytes as f64 / functions as f64);
         }
@@ -146,8 +146,8 @@ fn a_flush_for_each_function_costs_the_same() {
     assert!(costs[1] < 1.3 * costs[0], "{costs:?}");
 }
 
-/// A new epoch begins with more live code than may wait to be written. Until the file is complete for this epoch, readers
-/// see the contents of the epoch before.
+/// In a new epoch, the information about the live code has more bytes than may wait to be written. Until the file is complete
+/// for the new epoch, readers see the contents of the previous epoch.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn an_epoch_may_be_larger_than_what_waits() {

@@ -24,7 +24,8 @@ use crate::format::elf::SYMBOL_SIZE;
 use crate::format::info::Info;
 use crate::format::jitdump::{frame_load, inlines, Group, Unwinding, LOAD_FIXED_SIZE};
 
-/// Where the code of these tests runs. The address is so high that a test fails if the library takes an address for an offset.
+/// The address where the code of these tests runs. This address is so high that a test fails if the library confuses an address
+/// with an offset.
 const BASE: u64 = 0x7f12_3450_0000;
 const ID: [u8; 20] = *b"twenty bytes of name";
 
@@ -121,7 +122,7 @@ impl Truth {
     }
 }
 
-/// Returns the records before the LOAD record, as a registration makes them.
+/// Returns the records that a registration makes before the LOAD record.
 fn info(addr: u64, size: u64, name: &str, lines: &[Line<'_>], tables: Option<&Tables>) -> Vec<u8> {
     let mut group = head(addr, size, name, lines, tables);
     group.truncate(group.len() - LOAD_FIXED_SIZE - name.len() - 1);
@@ -332,7 +333,7 @@ fn final_copy(is_private: bool) {
     region.file.finish(Some(ID)).unwrap();
     region.check();
     assert_eq!(Seen::read(&region.bytes()).build_id.as_deref(), Some(&ID[..]));
-    // Other contents must not have the same build-id, whatever has changed.
+    // If any part of the contents changes, the file must lose its build-id.
     region.file.set_text_len(region.file.layout.text_len - 4096);
     region.file.write(true).unwrap();
     assert_eq!(Seen::read(&region.bytes()).build_id, None);
@@ -421,7 +422,8 @@ fn unwind_tables_end_where_the_search_tables_begin() {
     assert_eq!((hdr - 12) / 8, 4000 - region.file.left_out());
 }
 
-/// Code with a frame load (see `frame_load`) has unwind tables twice. Only the tables outside of the frame load count.
+/// Code with a frame load (see `frame_load`) has unwind tables inside and outside of the frame load. The library must ignore
+/// the tables inside the frame load.
 #[test]
 fn stand_ins_count_for_nothing() {
     let mut region = Region::new(1 << 16);

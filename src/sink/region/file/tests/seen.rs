@@ -1,4 +1,5 @@
-//! Reads a region's file with independent readers: `object` for sections and symbols, `gimli` for their contents.
+//! Reads a region's file with independent readers. `object` reads the sections and symbols, and `gimli` reads the contents of
+//! the sections.
 
 use gimli::read::{BaseAddresses, CfaRule, Dwarf, EhFrame, EhFrameHdr, EndianSlice, UnwindContext, UnwindSection};
 use gimli::LittleEndian;
@@ -13,11 +14,12 @@ pub struct Seen {
     /// Where the loaded segment begins.
     pub begin: u64,
     pub text: Range<u64>,
-    /// The name and the size of each symbol, by the symbol's address.
+    /// The symbols. Each key is the address of a symbol, and each value is the name and the size of this symbol.
     pub names: BTreeMap<u64, (String, u64)>,
-    /// The size and the CFA offset in the FDE of each row of the search table, by the row's start.
+    /// The rows of the search table. Each key is the start of a row, and each value is the size and the CFA offset of the FDE
+    /// to which this row points.
     pub frames: BTreeMap<u64, (u64, i32)>,
-    /// The units, by the address of the unit's function.
+    /// The units. Each key is the address of the function of a unit.
     pub units: Units,
     pub build_id: Option<Vec<u8>>,
 }
@@ -82,8 +84,8 @@ impl Seen {
 
 /// Looks up each row of the search table as an unwinder does, and then reads `.eh_frame` from its start as libdw does.
 fn frames(elf: &ElfFile64<'_>, eh_frame: &[u8], hdr: &[u8]) -> BTreeMap<u64, (u64, i32)> {
-    // The address of loaded bytes is their offset in the file. For perf, a section header may have another address, so this
-    // function uses the offset.
+    // The address of loaded bytes is their offset in the file. But the address in the section header of `.eh_frame_hdr` may be
+    // different, because perf needs a different address there. So this function uses the offset.
     let address =
         |name: &str| elf.section_by_name(name).and_then(|section| section.file_range()).map_or(0, |(at, _)| at);
     let bases = BaseAddresses::default().set_eh_frame(address(".eh_frame")).set_eh_frame_hdr(address(".eh_frame_hdr"));

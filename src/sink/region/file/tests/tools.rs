@@ -70,7 +70,7 @@ fn check_with_tools(path: &Path, region: &Region) {
     let debug = ["-a", "-N", "--debug-dump=info", "--debug-dump=decodedline", "--debug-dump=aranges"];
     let has_lines = region.truth.values().any(|truth| !truth.lines.is_empty());
     tool("eu-readelf", &debug[..if has_lines { debug.len() } else { 2 }], path);
-    // Tables are in no loaded segment, so that objects do not overlap.
+    // The tables are in no loaded segment, because objects could overlap otherwise. eu-elflint reports such tables.
     let is_known = |line: &str| line.is_empty() || line == "No errors" || line.ends_with("not in any loaded segment");
     let lint = tool("eu-elflint", &["--gnu-ld"], path);
     assert!(lint.lines().all(is_known), "{lint}");
@@ -122,7 +122,7 @@ fn frames_at(truth: &Truth, at: u32, place: &str) -> String {
     frames + &format!("{}\n{place}\n", truth.name)
 }
 
-/// Removes what only elfutils prints: columns, and the place of inlining after a name.
+/// Removes what only elfutils prints: the columns, and ` inlined at ` with a place after the name of a function.
 fn plain(frames: &str) -> String {
     let cut = |line: &str| match line.splitn(3, ':').collect::<Vec<_>>()[..] {
         _ if line.contains(" inlined at ") => line.split_once(" inlined at ").unwrap().0.to_owned(),
@@ -132,9 +132,9 @@ fn plain(frames: &str) -> String {
     frames.lines().map(|line| cut(line) + "\n").collect()
 }
 
-/// The header page may lie over the first code, which begins at address 0. For readers that skip address 0, the file has a
-/// second symbol of another type for this code. addr2line must find no name for address 0, because perf 6 asks for address 0
-/// to recognise the end of the answer to another question.
+/// The header page may lie over the first code, which begins at address 0. Some readers skip symbols with address 0, so the
+/// file has a second symbol of another type for this code. perf 6 asks addr2line for address 0 to find where the answer to
+/// another question ends. So addr2line must find no name for address 0.
 #[test]
 fn code_below_the_header_page() {
     let (live, copy) = (Named::new("below"), Named::new("below-copy"));
