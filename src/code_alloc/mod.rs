@@ -66,8 +66,8 @@ impl Wanted {
         Ok(Wanted { len: size.next_multiple_of(GRANULE), alignment: alignment.max(GRANULE), near, named })
     }
 
-    /// Whether the region suits the request: all of it can be reached from `near`, and it has a file if the sink for regions
-    /// runs.
+    /// Whether the region suits the request: the whole region can be reached from `near`, and the region has a file if the sink
+    /// for regions runs.
     fn is_met_by(&self, arena: &Arena) -> bool {
         let (start, end) = (arena.exec, arena.exec + arena.max_len);
         let is_near = start >= self.near.saturating_sub(REACH) && end <= self.near.saturating_add(REACH);

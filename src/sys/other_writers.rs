@@ -55,8 +55,8 @@ fn file_of(descriptor: RawFd) -> Option<(u64, u64)> {
     let mut data = MaybeUninit::<libc::statx>::zeroed();
     // The system call is made by number, because older C libraries have no wrapper, and rustix would ask the loader whether
     // there is a wrapper.
-    // SAFETY: the path ends with a NUL, and `data` has room for the answer. If the call fails, `data` has only zeros, which are
-    // a valid value.
+    // SAFETY: the path ends with a NUL, and `data` has room for the answer. Zeros are a valid value of `data`, so `data` is
+    // initialised even if the call fails.
     let (result, data) = unsafe {
         let (path, mask) = (c"".as_ptr(), libc::STATX_INO);
         let result = libc::syscall(libc::SYS_statx, descriptor, path, flags, mask, data.as_mut_ptr());

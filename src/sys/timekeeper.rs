@@ -16,8 +16,8 @@ pub enum Timekeeper {
     #[cfg(target_arch = "x86_64")]
     Tsc {
         clock: Calibrated,
-        /// A time stamp that was taken after the last end or move of code was published. `now_after_ends` needs this stamp,
-        /// because that function may read the counter before the thread's earlier loads have completed.
+        /// A time stamp. It was taken when the latest end or move of code had already been published. `now_after_ends` needs
+        /// this stamp, because that function may read the counter before the thread's earlier loads have completed.
         last_end: AtomicU64,
     },
 }

@@ -61,7 +61,7 @@ const HELD_NS: u64 = 1_000_000;
 const LATE_TICKS: u64 = 50_000;
 /// A reading of the clock that takes more ticks than this counts as interrupted. The limit is about 200 ns.
 const WIDEST_READING_TICKS: u64 = 500;
-/// Of this many readings, the one that took the shortest time becomes the sample.
+/// The number of readings for one sample. The reading that took the shortest time becomes the sample.
 const READINGS: usize = 4;
 
 /// The clock and the counter at one moment.

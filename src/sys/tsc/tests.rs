@@ -98,7 +98,8 @@ fn a_line_holds_from_its_beginning_to_its_end() {
         assert_eq!(line.height(tsc.wrapping_add(1 << 62), u64::MAX), 5_500);
         assert_eq!(line.height(tsc.wrapping_sub(1 << 62), u64::MAX), 5_000);
         assert_eq!(line.height(tsc.wrapping_add(999), 0), 5_499);
-        // The clock stood still: at first for less time than the line covers, and then for more time.
+        // In the first assertion, the clock stood still for no more time than the line covers. In the next two, the clock stood
+        // still for more time.
         assert_eq!(line.height(tsc.wrapping_add(2_000), 5_500), 5_500);
         assert_eq!(line.height(tsc.wrapping_add(2_002), 5_500), 5_000);
         assert_eq!(line.height(tsc.wrapping_add(1 << 62), 5_500), 5_000);
@@ -247,7 +248,7 @@ fn a_suspend_is_no_time() {
             fake.pass(since);
             let before = fake.stamp(&calibration.line);
             fake.suspend(suspended);
-            // No thread runs for a while before the clock stops and after it continues.
+            // For a while before the clock stops and after the clock continues, no thread runs.
             fake.pass(5_000);
             assert_eq!(fake.stamp(&calibration.line), fake.ns(), "{suspended} ns, {since} ns after a round");
             assert!(fake.ns() >= before);
@@ -321,8 +322,8 @@ fn there_is_no_line_while_the_writer_sleeps() {
     assert!((0..10_000).any(|_| is_gone()) && calibrated.now() >= before);
 }
 
-/// Runs `reader` on three threads while this thread rebases after each of the pauses. Ends early if the counter is unfit, or
-/// if the kernel gives the counter up.
+/// Runs `reader` on three threads while this thread rebases after each of the pauses. Ends early if the counter is unfit, or if
+/// the kernel stops using the counter.
 fn while_rebasing(pauses: impl Iterator<Item = Duration>, reader: impl Fn(&Calibrated) + Sync) {
     let calibrated = Calibrated::default();
     let done = AtomicBool::new(false);
@@ -335,7 +336,7 @@ fn while_rebasing(pauses: impl Iterator<Item = Duration>, reader: impl Fn(&Calib
                 }
             });
         }
-        // On a busy machine, the pauses above may be too few for a line to be published, so more pauses follow.
+        // On a busy machine, it can happen that no line is published during `pauses`. In that case more pauses follow.
         let longer = std::iter::repeat_n((Duration::from_millis(1), true), 30_000);
         for (pause, is_longer) in pauses.map(|pause| (pause, false)).chain(longer) {
             if is_longer && lines > 0 {
