@@ -1,9 +1,9 @@
 //! Keeps account of the pieces of one region: which memory callers have, and which memory is free.
 //!
 //! A region begins an epoch when code is registered in the place of code that died in the present epoch. In the new epoch, the
-//! places of all code that died earlier can be reused at no cost. So the arena keeps freed memory back at first (the memory
-//! rests), and later makes a large amount of it available at once. While memory rests, new pieces take memory that was never
-//! used.
+//! places of all code that died earlier can be reused at no cost. So the arena first keeps freed memory back, and later makes a
+//! large amount of this memory available at once. Memory that is kept back *rests*. If no available memory is large enough for
+//! a new piece, the piece takes memory that was never used, even while other memory rests.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -17,11 +17,11 @@ pub const GRANULE: u64 = 64;
 /// Memory is returned to the file system in parts of this size, which is a multiple of every page size.
 pub const CHUNK: u64 = 64 << 10;
 
-/// This many bytes may rest, or a quarter of the bytes in use if that is more.
+/// The number of bytes that may rest is this number or a quarter of the number of bytes in use, whichever is larger.
 pub const RESTING_MIN: u64 = 1 << 20;
 
-/// Free memory is returned to the file system only if the number of free bytes exceeds both this number and the number of
-/// bytes in use. The reason is that the next use of a returned page costs as much as the use of a new page.
+/// Free memory is returned to the file system only if the number of free bytes that still have memory exceeds both this number
+/// and the number of bytes in use. The reason is that the next use of a returned page costs as much as the use of a new page.
 const KEPT_MIN: u64 = 1 << 20;
 
 /// One region, divided into pieces. A place is an offset in the region, in bytes.
@@ -32,21 +32,21 @@ pub struct Arena {
     /// The length of the region in bytes, and the length to which it can grow.
     pub len: u64,
     pub max_len: u64,
-    /// Whether the sink for regions ran when the region was made. If it did not run, the region never has a file.
+    /// Whether the sink for regions ran when the region was made. If the sink did not run, the region never has a file.
     pub named: bool,
-    /// The end of the memory that is in use, rests or is free. `begin` hands out the memory from this place on.
+    /// All memory below this place is in use, rests or is free. `begin` hands out the memory from this place on.
     top: u64,
-    /// The lengths of the pieces that callers have, by their places.
+    /// The pieces that callers have: maps the place of a piece to its length.
     pieces: BTreeMap<u64, u64>,
     in_use: u64,
     /// Places and lengths of the freed pieces that rest, in the order in which they were freed.
     resting: VecDeque<(u64, u64)>,
     resting_len: u64,
-    /// Memory that can be handed out again: the lengths by their places. Neighbours are merged.
+    /// The free parts, which can be handed out again: maps the place of a part to its length. Adjacent parts are merged.
     free: BTreeMap<u64, u64>,
     free_by_len: BTreeSet<(u64, u64)>,
     free_len: u64,
-    /// The parts that were returned to the file system: their lengths, which are all `CHUNK`, by their places.
+    /// The parts that were returned to the file system: maps the place of a part to its length, which is always `CHUNK`.
     given_back: BTreeMap<u64, u64>,
 }
 
@@ -81,7 +81,7 @@ impl Arena {
 
     /// Hands out a piece of free memory, by best fit, and returns the place of the piece.
     pub fn reuse(&mut self, len: u64, alignment: u64) -> Option<u64> {
-        // A free part of this length holds an aligned piece, wherever the part begins.
+        // A free part of this length has room for an aligned piece, wherever the part begins.
         let &(free_len, start) = self.free_by_len.range((len + alignment - GRANULE, 0)..).next()?;
         let place = start.next_multiple_of(alignment);
         self.take_free(start, free_len);
@@ -139,8 +139,8 @@ impl Arena {
         }
     }
 
-    /// Shortens a piece to `len` bytes. The end of the piece need not rest, because no code was registered there since the
-    /// piece was handed out.
+    /// Shortens a piece to `len` bytes. The memory that is cut off need not rest, because no code was registered in that memory
+    /// since the piece was handed out.
     pub fn shrink(&mut self, place: u64, len: u64) {
         let Some(old) = self.pieces.insert(place, len) else { return };
         self.in_use -= old - len;
@@ -176,11 +176,12 @@ impl Arena {
         self.free_len -= len;
     }
 
-    /// The ranges of whole `CHUNK`s to be returned to the file system. Empty if few bytes are free.
+    /// Returns the ranges that the caller should return to the file system. Each range consists of whole `CHUNK`s. There is no
+    /// range if few bytes are free.
     pub fn unused(&self) -> Vec<Range<u64>> {
         let mut found: Vec<Range<u64>> = Vec::new();
-        // The difference can be negative. If returned memory could not be provided again for a piece, the piece rests, so its
-        // returned parts are not free.
+        // The difference can be negative, because memory that was returned to the file system is not always free: if the memory
+        // of a new piece could not be provided again, the piece rests.
         if self.free_len.saturating_sub(self.given_back.len() as u64 * CHUNK) <= KEPT_MIN.max(self.in_use) {
             return found;
         }
@@ -202,7 +203,7 @@ impl Arena {
         self.given_back.extend(range.step_by(CHUNK as usize).map(|chunk| (chunk, CHUNK)));
     }
 
-    /// The `CHUNK`s of a piece that were returned to the file system.
+    /// Returns those `CHUNK`s of a piece whose memory was returned to the file system.
     pub fn missing(&self, place: u64, len: u64) -> Vec<u64> {
         self.given_back.range(place / CHUNK * CHUNK..place + len).map(|(&chunk, _)| chunk).collect()
     }

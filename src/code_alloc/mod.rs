@@ -17,8 +17,8 @@ use arena::{Arena, CHUNK, GRANULE};
 /// The largest alignment, in bytes. Regions begin at page boundaries, and no page is smaller than this.
 const ALIGNMENT_MAX: u64 = 4096;
 
-/// The first size of a region in bytes, and a limit for its growth. A region doubles when it grows, but the growth exceeds
-/// `GROWTH_MAX` only if a piece needs more.
+/// `FIRST_LEN` is the minimum size of a new region in bytes. `GROWTH_MAX` limits how many bytes are added to a region at once.
+/// A region doubles when it grows, but it grows by more than `GROWTH_MAX` only if a piece needs more.
 const FIRST_LEN: u64 = 256 << 10;
 const GROWTH_MAX: u64 = 4 << 20;
 
@@ -66,8 +66,8 @@ impl Wanted {
         Ok(Wanted { len: size.next_multiple_of(GRANULE), alignment: alignment.max(GRANULE), near, named })
     }
 
-    /// Whether the region suits the request: all of it can be reached from `near`, and it has a file if the sink for regions
-    /// runs.
+    /// Whether the region suits the request: the whole region can be reached from `near`, and the region has a file if the sink
+    /// for regions runs.
     fn is_met_by(&self, arena: &Arena) -> bool {
         let (start, end) = (arena.exec, arena.exec + arena.max_len);
         let is_near = start >= self.near.saturating_sub(REACH) && end <= self.near.saturating_add(REACH);
@@ -124,7 +124,7 @@ impl Allocator {
         let arena = &mut arenas[number];
         arena.end(place);
         if arena.is_empty() {
-            // One empty region is kept for the next code, if its maximum length is the usual one.
+            // One empty region is kept for later code. Only a region with the usual maximum length is kept.
             let is_spare = |other: &Arena| other.is_empty() && other.max_len == MAX_LENS[0];
             if !is_spare(arena) || arenas.iter().filter(|other| is_spare(other)).count() > 1 {
                 return Ok(Some(arenas.remove(number).exec));

@@ -51,7 +51,7 @@ impl Nowhere {
         self.regions.lock().unwrap().len()
     }
 
-    /// Asserts that all of a piece has memory.
+    /// Asserts that a piece lies inside its region, and that no memory of the piece is discarded.
     fn check(&self, piece: CodeRegion) {
         let regions = self.regions.lock().unwrap();
         let (start, known) = regions.range(..=piece.exec).next_back().expect("a region");
@@ -124,7 +124,7 @@ impl Random {
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16) % end
     }
 
-    /// A random size. Most are small, few are very large.
+    /// Returns a random size. Most of the sizes are small, and few are very large.
     fn size(&mut self) -> u64 {
         let bits = [8, 8, 10, 10, 12, 14, 16, 18, 21][self.below(9) as usize];
         if self.below(20_000) == 0 {
@@ -154,8 +154,8 @@ impl Drop for Seed {
     }
 }
 
-/// Allocates and frees pieces, with a source that fails at random. Each piece is as requested and overlaps no other. In the end
-/// all memory is returned.
+/// Allocates and frees pieces, with a source that fails at random. Each piece has the requested size, alignment and distance,
+/// and overlaps no other piece. After all pieces are freed, one region is left.
 #[test]
 fn pieces_at_random() {
     const NEAR: u64 = 1 << 44;
@@ -229,7 +229,7 @@ fn freed_memory_comes_back() {
 fn freed_memory_rests() {
     let (allocator, nowhere) = (Allocator::default(), Nowhere::default());
     let mut freed_at: BTreeMap<u64, u32> = BTreeMap::new();
-    // The epoch in which the code at an address died, as a region records it.
+    // Maps an address to the epoch in which the latest code at this address died. A region keeps the same record.
     let mut marks: BTreeMap<u64, u32> = BTreeMap::new();
     let mut generation = 0;
     let mut pieces: Vec<u64> = (0..1000).map(|_| alloc(&allocator, &nowhere, 64).exec).collect();
@@ -259,7 +259,7 @@ fn what_is_empty_goes() {
     free(&allocator, &nowhere, larger);
     assert_eq!(nowhere.count(), 4);
     large.iter().for_each(|&exec| free(&allocator, &nowhere, exec));
-    // One region is kept, mostly without memory.
+    // The allocator keeps one region, but returns most of the region's memory.
     assert_eq!(nowhere.count(), 1);
     assert!(nowhere.len() <= 2 << 20, "{} bytes for nothing", nowhere.len());
     // The kept region is used for the next piece.
@@ -267,7 +267,7 @@ fn what_is_empty_goes() {
     assert_eq!(nowhere.count(), 1);
 }
 
-/// When a piece shrinks before it is used, later pieces can take the memory at its end.
+/// When a piece shrinks before it is used, later pieces can take the memory that is cut off.
 #[test]
 fn shrunk() {
     let (allocator, nowhere) = (Allocator::default(), Nowhere::default());
@@ -278,7 +278,7 @@ fn shrunk() {
     assert_eq!(allocator.shrink(first.exec + 64, 64), Err(Error::Region));
     allocator.shrink(first.exec, 65).unwrap();
     assert_eq!(allocator.shrink(first.exec, 129), Err(Error::TooLarge));
-    // The second piece takes the end of the first.
+    // The second piece takes the memory that was cut off the first piece.
     let second = alloc(&allocator, &nowhere, 4096);
     assert_eq!(second.exec, first.exec + 128);
     allocator.shrink(first.exec, 1).unwrap();

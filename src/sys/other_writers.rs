@@ -1,5 +1,5 @@
-//! Finds out whether other libraries in this process use or write a file. These are other runtimes, and other copies of this
-//! library.
+//! Finds out whether other libraries in this process use or write a file. Such a library is another runtime, or another copy of
+//! this library.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
@@ -28,7 +28,7 @@ fn descriptors(file: Identity) -> Vec<RawFd> {
         (false, Some(tid)) => format!("/proc/self/task/{tid}/fd"),
         _ => "/proc/thread-self/fd".into(),
     };
-    // Without `/proc`, all descriptor numbers below 1024 are tried, which is the usual limit of a process.
+    // Without `/proc`, all descriptor numbers below 1024 are tried. A process usually cannot have more descriptors.
     let listed = listing::numbers(Path::new(&dir)).ok();
     in_host_table(|| {
         let numbers = listed.clone().unwrap_or_else(|| (0..1024).collect());
@@ -48,14 +48,15 @@ fn numbered(descriptor: RawFd) -> BorrowedFd<'static> {
     unsafe { BorrowedFd::borrow_raw(descriptor) }
 }
 
-/// Device and inode of the file that a descriptor is open for. On a network file system, the kernel does not ask the server,
-/// which may not answer.
+/// Device and inode of the file that a descriptor is open for. The kernel does not ask the server of a network file system,
+/// because the server may not answer.
 fn file_of(descriptor: RawFd) -> Option<(u64, u64)> {
     let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
     let mut data = MaybeUninit::<libc::statx>::zeroed();
     // The system call is made by number, because older C libraries have no wrapper, and rustix would ask the loader whether
     // there is a wrapper.
-    // SAFETY: the path ends with a NUL, and there is room for the answer, for which zero is a valid value.
+    // SAFETY: the path ends with a NUL, and `data` has room for the answer. Zeros are a valid value of `data`, so `data` is
+    // initialised even if the call fails.
     let (result, data) = unsafe {
         let (path, mask) = (c"".as_ptr(), libc::STATX_INO);
         let result = libc::syscall(libc::SYS_statx, descriptor, path, flags, mask, data.as_mut_ptr());
@@ -136,10 +137,10 @@ pub(super) const COPIES: libc::off_t = 1 << 62;
 /// Length of the range of a process.
 const RANGE: libc::off_t = 1 << 30;
 
-/// Computes a number from `of`. All copies of this library in this process get the same number for the same `of`, and other
-/// processes get other numbers. The number is computed from the random bytes that the kernel has given to the process
-/// (getauxval(3), `AT_RANDOM`). Every process can see which bytes are locked. So the number must reveal neither an address nor
-/// the random bytes, from which the C library makes secrets.
+/// Computes a number from the argument. If all copies of this library in this process give the same argument, they get the same
+/// number. Other processes get other numbers. The number is computed from the random bytes that the kernel has given to the
+/// process (getauxval(3), `AT_RANDOM`). Every process can see which bytes are locked. So the number must reveal neither an
+/// address nor the random bytes, from which the C library makes secrets.
 fn secret(of: usize) -> libc::off_t {
     // SAFETY: getauxval returns 0 or the address of 16 bytes that never change.
     let random = unsafe { (libc::getauxval(libc::AT_RANDOM) as *const [u8; 16]).as_ref() };
@@ -158,7 +159,7 @@ fn this_copy() -> libc::off_t {
     secret(note as *const () as usize) % RANGE
 }
 
-/// The bytes from `start` to `end` of the range of this process.
+/// Returns a part of this process's range. `start` and `end` are offsets in this process's range.
 fn bytes(start: libc::off_t, end: libc::off_t) -> range_lock::Bytes {
     (this_process() + start, end - start)
 }
@@ -178,7 +179,7 @@ fn has_other_copy(ours: &File) -> bool {
 
 /// Whether a file was written to since this process started. `None` if this is unknown. The file has this process's pid in its
 /// name, and any earlier process with this pid ended before this process started. So only a library in this process can be the
-/// writer. It may have closed the file since.
+/// writer. That library may have closed the file since.
 pub fn has_written(data: &Metadata) -> Option<bool> {
     Some(data.modified().ok()? >= start()?)
 }
@@ -187,8 +188,8 @@ pub fn has_written(data: &Metadata) -> Option<bool> {
 /// be up to two clock ticks too early. `None` without `/proc`.
 fn start() -> Option<SystemTime> {
     let (tick, now) = (clock::tick_ns() as u64, SystemTime::now());
-    // The age is read after `now`. If this thread is interrupted between the two readings, the result is too early, which does
-    // no harm.
+    // The age is read after `now`. If this thread is interrupted between the two readings, the result is too early. A result
+    // that is too early does no harm.
     let age = clock::boottime_ns().checked_sub(owner_process::start_time("self")? * tick)?;
     // The clock of modification times advances only at timer interrupts, so it may be one tick behind.
     now.checked_sub(Duration::from_nanos(age + tick))
@@ -239,8 +240,8 @@ mod tests {
     fn the_start_of_this_process_is_known() {
         let start = start().unwrap();
         let age = SystemTime::now().duration_since(start).unwrap();
-        // The age is not compared with that of the process's directory in `/proc`, because the kernel makes that directory
-        // only when somebody accesses it.
+        // The test does not compare the age with the age of the process's directory in `/proc`, because the kernel makes that
+        // directory only when somebody accesses it.
         assert!(age < Duration::from_secs(3600), "{age:?}");
     }
 }

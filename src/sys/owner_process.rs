@@ -49,7 +49,7 @@ impl Owner {
         }
     }
 
-    /// Whether this process could recognise the owner, by its pid and start time, if the owner still runs.
+    /// Whether the pid and the start time of a running owner are enough for this process to recognise the owner.
     pub fn is_visible(&self) -> bool {
         self.start_time != 0 && self.pid_namespace != 0 && self.pid_namespace == namespace("pid")
     }

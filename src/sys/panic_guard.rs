@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The state that the library keeps for each thread. All fields are cells of plain values, so an access costs only the lookup
 /// of the thread's storage.
 pub struct PerThread {
-    /// Two flags. `INSIDE` means that the thread runs code of this library. `NOTED` means that the current call has noted why
-    /// it is refused.
+    /// Two flags. `INSIDE` means that the thread runs code of this library. `NOTED` means that the reason for refusing the
+    /// current call was noted (`refusal::note`).
     state: Cell<u8>,
     /// Whether the thread runs inside `beside_host`. In that case, other threads may change or unmap the code that this thread
     /// registers.
@@ -20,7 +20,8 @@ pub struct PerThread {
     pub local: Cell<Option<NonNull<c_void>>>,
     /// Whether a running call of this thread uses the state in `local`.
     pub in_use: Cell<bool>,
-    /// Whether the thread is ending. Calls that the thread still makes free their state before they return.
+    /// Whether the thread is ending. If an ending thread still calls the library, the call frees the thread's state before it
+    /// returns.
     pub is_ending: Cell<bool>,
 }
 
@@ -58,8 +59,8 @@ pub fn guarded<T>(body: impl FnOnce(&PerThread) -> T) -> Option<T> {
     }
 }
 
-/// Runs `body` as one call. Earlier calls may have noted why they were refused (`refusal::note`); these notes do not count for
-/// `body`. Does not catch panics.
+/// Runs `body` as one call. Reasons that were noted for refusing earlier calls (`refusal::note`) do not count for `body`. Does
+/// not catch panics.
 #[inline]
 pub fn as_one_call<T>(body: impl FnOnce() -> T) -> T {
     PER_THREAD.with(|thread| {
@@ -70,12 +71,12 @@ pub fn as_one_call<T>(body: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Records that the current call has noted why it is refused.
+/// Records that the reason for refusing the current call was noted.
 pub fn set_noted() {
     PER_THREAD.with(|thread| thread.state.set(thread.state.get() | NOTED));
 }
 
-/// Whether the current call has noted why it is refused.
+/// Whether the reason for refusing the current call was noted.
 pub fn has_noted() -> bool {
     PER_THREAD.with(|thread| thread.state.get() & NOTED != 0)
 }
@@ -83,7 +84,7 @@ pub fn has_noted() -> bool {
 /// Keeps Rust from printing messages about panics of this library to standard error. Panics of the host's own Rust code still
 /// reach the hook that was installed before.
 pub fn silence_panics() {
-    // `DONE` is an atomic, because a lock that another thread holds when the process forks is never released in the child.
+    // `DONE` is an atomic and not a lock: if another thread holds a lock at a fork, nobody releases the lock in the child.
     static DONE: AtomicBool = AtomicBool::new(false);
     if !std::thread::panicking() && !DONE.swap(true, Ordering::Relaxed) {
         let before = panic::take_hook();
@@ -105,7 +106,7 @@ pub fn enter_for_good() {
     PER_THREAD.with(|thread| thread.state.set(INSIDE));
 }
 
-/// Marks the calling thread, which was one of the library's, as a thread of the host.
+/// Ends the effect of `enter_for_good`: the calling thread counts as a thread of the host from now on.
 pub fn leave_for_good() {
     PER_THREAD.with(|thread| thread.state.set(0));
 }
@@ -130,8 +131,8 @@ pub fn is_beside_host() -> bool {
 /// sees.
 ///
 /// Neither the shared nor the static C library of this project exports this name. But with the feature `capi` (cargo-c),
-/// programs are linked with the archive as rustc has written it. That archive would export the name, so it is built without
-/// this function.
+/// programs are linked with the archive as rustc has written it. The archive would export the name. So builds with the feature
+/// `capi` do not contain this function.
 #[cfg(all(feature = "reserve", not(feature = "capi")))]
 #[no_mangle]
 extern "C" fn _Unwind_Backtrace(_visit: *const c_void, _argument: *mut c_void) -> std::ffi::c_int {

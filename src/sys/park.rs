@@ -21,8 +21,8 @@ const ASLEEP: u32 = u32::MAX;
 pub struct Parker(AtomicU32);
 
 impl Parker {
-    /// Sleeps until another thread wakes this one, at most for `time` if given. Returns at once if `unpark` was called since
-    /// the last call of `park`. May also wake up spuriously.
+    /// Sleeps until another thread wakes this thread. If `time` is given, the thread sleeps for at most this time. Returns at
+    /// once if `unpark` was called since the last call of `park`. May also wake up spuriously.
     pub fn park(&self, time: Option<Duration>) {
         if self.0.fetch_sub(1, Ordering::Acquire) == WOKEN {
             return;

@@ -1,8 +1,8 @@
 //! Locks on ranges of bytes of an open file (`F_OFD_SETLK`, fcntl(2)).
 //!
-//! A lock of this kind belongs to the open file. It lasts until the last descriptor and the last mapping of the open file are
-//! gone. A lock that belongs to the process (`F_SETLK`) would end earlier: when the process closes any descriptor of the file,
-//! or when the descriptor table of the locking thread is freed.
+//! A lock of this kind belongs to the open file. The lock lasts until the last descriptor and the last mapping of the open file
+//! are gone. A lock that belongs to the process (`F_SETLK`) would end earlier: when the process closes any descriptor of the
+//! file, or when the descriptor table of the locking thread is freed.
 
 use std::fs::File;
 use std::io;

@@ -14,15 +14,15 @@ pub struct Refusal {
     /// The number of this failure. The failures of a process are numbered in the order in which they happen.
     pub number: u64,
     /// The process in which the call was refused. After a fork, the child's thread still has the refusal of the parent's
-    /// thread, which does not count in the child.
+    /// thread. That refusal does not count in the child.
     pid: u32,
     /// The number of the error; 0 if no call was refused.
     pub error: u32,
-    /// A text in which `{}` stands for a number, and `{x}` for a number in hexadecimal digits. Empty if there is nothing to add
-    /// to the error.
+    /// A text in which `{}` stands for a number, and `{x}` for a number in hexadecimal digits. Empty if no text was noted.
     text: &'static str,
     numbers: [u64; 3],
-    /// The beginning of the name of the code that the error is about, filled up with NULs. Empty if there is no name.
+    /// The name of the code that the error is about. A long name is cut, and a short name is followed by NULs. If there is no
+    /// name, all bytes are NULs.
     code: [u8; NAME_MOST],
 }
 
@@ -89,12 +89,12 @@ pub fn last() -> Refusal {
 }
 
 impl Refusal {
-    /// Whether the refusal says more than its error does.
+    /// Whether a text was noted for the refusal. Without such a text, only the error is known.
     pub fn has_text(&self) -> bool {
         !self.text.is_empty()
     }
 
-    /// The name of the code that the refusal is about, or the beginning of a long name. `None` if there is no name.
+    /// Returns the name of the code that the refusal is about. A long name is cut. `None` if there is no name.
     pub fn code(&self) -> Option<Cow<'_, str>> {
         let name = self.code.split(|&byte| byte == 0).next().filter(|name| !name.is_empty())?;
         Some(String::from_utf8_lossy(name))

@@ -1,9 +1,9 @@
 //! The reserve is memory that the allocator of this project's C libraries keeps for the time when the system has no more
 //! memory. Without the reserve, a failed allocation in Rust's standard library would end the host's process.
 //!
-//! The reserve provides the small pieces that a call or a round of the writer needs to finish its work properly. Code that
-//! begins something new calls [`is_short`] first, and does not begin while memory is short. Large pieces do not come from the
-//! reserve: their allocation can fail, and the code handles the failure.
+//! The reserve provides the small pieces that a call or a round of the writer needs to finish its work properly. Before the
+//! library begins something new, it calls [`is_short`]. While memory is short, the library begins nothing new. Large pieces do
+//! not come from the reserve: their allocation can fail, and the code handles the failure.
 //!
 //! Large pieces are mappings, which return to the kernel when they are freed. glibc also makes a mapping for each piece above a
 //! threshold. But when such a piece is freed, glibc raises the threshold for the whole process, up to 32 MiB. With the higher
@@ -33,7 +33,7 @@ pub fn copy_of(bytes: &[u8]) -> Result<Vec<u8>, TryReserveError> {
     Ok(copy)
 }
 
-/// Whether `bytes` bytes can be allocated. To be called before an allocation that cannot report a failure.
+/// Whether `bytes` bytes can be allocated. Callers ask this before an allocation that cannot report a failure.
 pub fn is_there(bytes: usize) -> bool {
     let mut probe: Vec<u8> = Vec::new();
     let is_there = probe.try_reserve_exact(bytes).is_ok();
@@ -42,8 +42,8 @@ pub fn is_there(bytes: usize) -> bool {
     is_there
 }
 
-/// Like `is_there`. To be called before another library allocates memory and cannot report a failure. Always true for sizes
-/// that the reserve can provide.
+/// Like `is_there`, but always true for sizes that the reserve can provide. Callers ask this before another library makes an
+/// allocation that cannot report a failure.
 pub fn may_take(bytes: usize) -> bool {
     const LITTLE: usize = 64 << 10;
     bytes <= LITTLE || is_there(bytes)
@@ -62,8 +62,8 @@ mod reserve {
     /// The largest piece that the reserve provides.
     const LARGEST: usize = 64 << 10;
     const ALIGN: usize = align_of::<Reserve>();
-    /// Pieces of this size or more are mappings. Smaller pieces are allocated and freed often. As mappings, they might lie
-    /// right below code memory, where a region needs room for its header page.
+    /// Pieces of this size or more are mappings. Smaller pieces are allocated and freed often. If smaller pieces were mappings,
+    /// they might lie right below code memory, where a region needs room for its header page.
     const LARGE: usize = 512 << 10;
 
     #[global_allocator]
@@ -170,8 +170,8 @@ mod reserve {
         }
     }
 
-    // SAFETY: each piece comes from the system's allocator and returns there, or is a mapping, or comes from the reserve. The
-    // reserve gives out no piece twice.
+    // SAFETY: each piece is memory of the system's allocator, a mapping, or a part of the reserve, and is freed accordingly.
+    // The reserve gives out no memory that is in use.
     unsafe impl GlobalAlloc for Allocator {
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
             new_piece(layout, System::alloc)
@@ -202,7 +202,7 @@ mod reserve {
             // SAFETY: the caller promises that the size makes a valid layout.
             let new_layout = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
             let moved = match (is_mapped(layout), is_mapped(new_layout)) {
-                // SAFETY: the piece is a mapping of this size, and its user takes the new address.
+                // SAFETY: the piece is a mapping of this size, and the caller uses only the new address afterwards.
                 (true, true) => unsafe { libc::mremap(piece.cast(), layout.size(), size, libc::MREMAP_MAYMOVE) }.cast(),
                 // SAFETY: the caller's promise.
                 (false, false) if !is_reserve(piece) => unsafe { System.realloc(piece, layout, size) },

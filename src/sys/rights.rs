@@ -1,7 +1,8 @@
 //! Tells whether this process has more rights than other processes of its user.
 //!
 //! If this process has more rights, the kernel denies the other processes access to its memory (ptrace(2), "Ptrace access mode
-//! checking"). The other processes could still change this memory where it is a mapping of a file that the user owns.
+//! checking"). But if a part of this memory is a mapping of a file that the user owns, the other processes could still change
+//! this part.
 
 use rustix::thread::capabilities;
 
@@ -17,7 +18,7 @@ pub fn is_started_with_more() -> bool {
 }
 
 /// Whether this process has more rights than other processes of its user. Also true if the kernel hides this process's memory
-/// from them for another reason.
+/// from the other processes for another reason.
 pub fn are_more() -> bool {
     is_started_with_more() || is_hidden() || ids_differ() || has_capabilities()
 }
@@ -25,15 +26,15 @@ pub fn are_more() -> bool {
 /// Whether the kernel hides the memory of this process from other processes of its user. The kernel does so after each change
 /// of the process's user or group, and at the request of the process (prctl(2), `PR_SET_DUMPABLE`).
 pub fn is_hidden() -> bool {
-    // SAFETY: the call only reports a value. If a sandbox refuses this call, the answer is no. Such a sandbox also refuses
-    // requests to be hidden, because they take the same call.
+    // SAFETY: the call only reports a value. If a sandbox refuses prctl(2), this function returns false. Such a sandbox also
+    // prevents the process from asking the kernel to hide its memory, because a process asks for this by prctl(2) too.
     matches!(unsafe { libc::prctl(libc::PR_GET_DUMPABLE, 0, 0, 0, 0) }, 0 | 2)
 }
 
 /// Whether the real, effective and saved ids of the process differ. If so, the process can change to another user or group.
 fn ids_differ() -> bool {
     let (mut users, mut groups) = ([0; 3], [0; 3]);
-    // SAFETY: the pointers are valid. If a call fails, all its numbers stay 0, and do not differ.
+    // SAFETY: the pointers are valid. If a call fails, the three numbers of this call stay 0, and so are equal.
     unsafe {
         libc::getresuid(&mut users[0], &mut users[1], &mut users[2]);
         libc::getresgid(&mut groups[0], &mut groups[1], &mut groups[2]);

@@ -18,9 +18,9 @@ pub fn id() -> u32 {
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
-/// Whether the calling thread has a stack that lies in a range, in whole or in part, as far as this can be known. A thread may
-/// have three stacks: the stack that it uses now, the stack that it began on, and its signal stack. The C library keeps the
-/// thread's data on the stack that the thread began on, so `pthread_self` is an address in that stack.
+/// Whether a stack of the calling thread overlaps a range, as far as this can be known. A thread may have three stacks: the
+/// stack that it uses now, the stack that it began on, and its signal stack. The C library keeps the thread's data on the stack
+/// that the thread began on, so `pthread_self` is an address in that stack.
 pub fn has_stack_in(start: u64, end: u64) -> bool {
     let here = 0_u8;
     let mut signals = MaybeUninit::<libc::stack_t>::zeroed();
@@ -70,8 +70,8 @@ pub fn cpu_time() -> u64 {
 const OWN_FAULTS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
-/// Returns a set of signals. If `all` is true, the set has all signals except those in `but`. Otherwise it has only those in
-/// `but`.
+/// Returns a set of signals. If `all` is true, the set consists of all signals that are not in `but`. If `all` is false, the
+/// set consists of the signals in `but`.
 fn signals(all: bool, but: &[libc::c_int]) -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
     let (begin, change): (unsafe extern "C" fn(_) -> _, unsafe extern "C" fn(_, _) -> _) = match all {
@@ -100,7 +100,7 @@ pub fn quietly<T>(body: impl FnOnce() -> T) -> T {
     with_others_blocked(&[libc::SIGXFSZ], body)
 }
 
-/// Like `quietly`, for writes to a file that may be a pipe without a reader: SIGPIPE is discarded too.
+/// Like `quietly`, but SIGPIPE is discarded too. A write raises SIGPIPE if the file is a pipe without a reader.
 pub fn quietly_writing<T>(body: impl FnOnce() -> T) -> T {
     with_others_blocked(&[libc::SIGPIPE, libc::SIGXFSZ], body)
 }
@@ -165,9 +165,9 @@ pub fn uncancelled<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs code that takes a lock, on a thread of the host. While the code runs, the thread is not cancelled, and no signal stops
-/// it. (Some hosts stop threads by a signal, to collect garbage.) Otherwise other threads would wait for the lock of a thread
-/// that is stopped or cancelled.
+/// Runs code that takes a lock. The calling thread is a thread of the host. While the code runs, the thread is not cancelled,
+/// and no signal stops it. (Some hosts stop threads by a signal, to collect garbage.) If the thread were stopped or cancelled
+/// while it holds the lock, other threads would wait for the lock.
 pub fn undisturbed<T>(body: impl FnOnce() -> T) -> T {
     uncancelled(|| quietly(body))
 }
@@ -197,15 +197,16 @@ pub const STACK: usize = 512 << 10;
 /// exit handlers expect a stack and a signal mask like those of the host's threads.
 ///
 /// A sandbox or a limit may forbid the new thread. In that case the calling thread, which belongs to the library, becomes an
-/// ordinary thread and calls `exit` itself. Before that, it calls `leave`, so that nobody waits for this thread any longer.
+/// ordinary thread and calls `exit` itself. Before the calling thread calls `exit`, it calls `leave`, so that nobody waits for
+/// this thread any longer.
 pub fn end_process(leave: fn()) {
-    /// The pid of the process in which this function has begun; 0 once the exiting thread has its name `jitsym-exit`. Until
-    /// then the exiting thread's name is one of `OURS`. So another thread of the library may find no thread of the host, and
-    /// call this function too. That second call must do nothing.
+    /// The pid of the process, from the first call of this function until the exiting thread has the name `jitsym-exit`;
+    /// otherwise 0. Until the exiting thread has this name, its name is one of `OURS`. So another thread of the library may
+    /// find that the host has no thread left, and may call this function too. That second call must do nothing.
     static BEGINS: AtomicU32 = AtomicU32::new(0);
     extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
-        // The thread gets a name that is not in `OURS`. All copies of the library take a thread with a name in `OURS` for a
-        // thread of the library.
+        // The thread gets a name that is not in `OURS`. If a thread has a name in `OURS`, all copies of the library treat the
+        // thread as a thread of the library.
         let _ = set_name(c"jitsym-exit");
         BEGINS.store(0, Ordering::Release);
         change_blocked(libc::SIG_SETMASK, &signals(false, &[]));
@@ -220,7 +221,8 @@ pub fn end_process(leave: fn()) {
     // SAFETY: the pointers are valid.
     if unsafe { libc::pthread_create(thread.as_mut_ptr(), std::ptr::null(), run, std::ptr::null_mut()) } != 0 {
         leave();
-        // Otherwise exit handlers would take the thread for a thread that a signal has interrupted in a call of the library.
+        // If the thread still counted as a thread of the library, the library's exit handlers would assume that a signal
+        // handler has called `exit` while this thread ran code of the library.
         panic_guard::leave_for_good();
         run(std::ptr::null_mut());
     }
@@ -242,15 +244,16 @@ pub fn spawn_quiet(name: &'static CStr, stack: usize, body: impl FnOnce() + Send
 /// A function that the C library can run in a new thread.
 pub type Body = extern "C" fn(*mut libc::c_void) -> *mut libc::c_void;
 
-/// Like `spawn_quiet`, for a thread that allocates no memory, and so saves address space: at a thread's first allocation,
-/// glibc reserves 64 MiB of it. The body must begin with a call of `become_quiet`.
+/// Like `spawn_quiet`, but for a thread that never allocates memory. Such a thread saves address space, because glibc reserves
+/// 64 MiB of address space when a thread first allocates memory. The body must begin with a call of `become_quiet`.
 pub fn spawn_bare(stack: usize, body: Body, argument: *mut libc::c_void) -> io::Result<Thread> {
     // A new thread inherits its creator's signal mask. So the thread takes no signals even before it calls `become_quiet`.
     quietly(|| create(stack, body, argument)).map_err(io::Error::from_raw_os_error)
 }
 
-/// A thread of the library. Whoever makes the thread end should also join it. Otherwise it could be the last thread of the
-/// process, on which the C library runs the exit handlers. The host's exit handlers expect a thread of the host.
+/// A thread of the library. The code that tells the thread to end should also join the thread. Otherwise this thread could
+/// become the last thread of the process, and the C library runs the exit handlers on the last thread. The host expects that
+/// its exit handlers run on a thread of the host.
 #[derive(Debug)]
 pub struct Thread(libc::pthread_t);
 
@@ -283,7 +286,7 @@ fn create(stack: usize, body: Body, argument: *mut libc::c_void) -> Result<Threa
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
     // SAFETY: the attributes belong to this function, and are initialised before they are used. The thread owns its argument.
-    // The function of the C library that `Optional::LeastStack` stands for has the type `Ask`.
+    // `Optional::LeastStack` is a function of the C library, and this function has the type `Ask`.
     unsafe {
         let error = libc::pthread_attr_init(attributes.as_mut_ptr());
         if error != 0 {
@@ -313,11 +316,12 @@ extern "C" fn run(start: *mut libc::c_void) -> *mut libc::c_void {
     std::ptr::null_mut()
 }
 
-/// Makes the calling thread one of the library's: it gets this name, and takes no signals except those of `OWN_FAULTS`.
+/// Makes the calling thread a thread of the library: the thread gets this name, and takes no signals except those of
+/// `OWN_FAULTS`.
 pub fn become_quiet(name: &'static CStr) {
     change_blocked(libc::SIG_SETMASK, &signals(true, &OWN_FAULTS));
     let _ = set_name(name);
-    // A call of the host waits for a thread named `APART`, which therefore keeps the caller's priority and processors.
+    // A call of the host waits for a thread named `APART`. So such a thread keeps the caller's priority and processors.
     if name != APART {
         be_ordinary();
     }
@@ -354,8 +358,8 @@ fn be_ordinary() {
 
 /// Makes the C library call `end` when the calling thread ends. Returns false if there is no memory for this.
 ///
-/// `end` must stay loaded until the process ends (`loader`). When a plugin is unloaded, the C library forgets the plugin's
-/// exit handlers, but it would still call `end`. It would also unload the plugin while another thread runs `end`.
+/// `end` must stay loaded until the process ends (`loader`). When a plugin is unloaded, the C library forgets the plugin's exit
+/// handlers, but would still call `end`. The C library would even unload the plugin while another thread runs `end`.
 ///
 /// A destructor of thread-local storage is no alternative, because the C library ends the process if there is no memory to
 /// register the destructor.

@@ -16,8 +16,8 @@ pub enum Timekeeper {
     #[cfg(target_arch = "x86_64")]
     Tsc {
         clock: Calibrated,
-        /// A time stamp that was taken after the last end or move of code was published. `now_after_ends` needs this stamp,
-        /// because that function may read the counter before the thread's earlier loads have completed.
+        /// A time stamp. It was taken when the latest end or move of code had already been published. `now_after_ends` needs
+        /// this stamp, because that function may read the counter before the thread's earlier loads have completed.
         last_end: AtomicU64,
     },
 }
@@ -43,13 +43,14 @@ impl Timekeeper {
         }
     }
 
-    /// The time now, for code that is registered. If this thread has learned that other code has ended or moved, the time is no
-    /// earlier than that end or move.
+    /// Returns the current time for code that is being registered. If this thread has learned that other code has ended or
+    /// moved, the time is no earlier than that end or move.
     ///
     /// The new code may lie where the other code was, so the new code's time has to be later. The counter alone might be read
     /// slightly too early, so `last_end` is the lower limit. A thread that has learned of an end also sees the value of
-    /// `last_end` that was stored for that end. The end of the new code needs no such care: other threads learn of the new
-    /// code only after the counter was read, so the time that they give to its end is no earlier.
+    /// `last_end` that was stored for that end. The end of the new code needs no such limit. Another thread learns of the new
+    /// code only after this thread has read the counter. So if the other thread ends the new code, it takes a time that is no
+    /// earlier than the new code's time.
     #[inline(always)]
     pub fn now_after_ends(&self) -> u64 {
         match self {
@@ -59,8 +60,8 @@ impl Timekeeper {
         }
     }
 
-    /// Stores the current time in `last_end`, because code has ended or moved. Must be called after the end or move was
-    /// published, and before the library's caller learns of it.
+    /// Stores the current time in `last_end`. Must be called when code has ended or moved: after this event was published, and
+    /// before the library's caller learns of the event.
     #[inline]
     pub fn note_end(&self) {
         #[cfg(target_arch = "x86_64")]

@@ -20,9 +20,9 @@ pub fn debugger() -> Option<Debugger> {
     called(&if name.starts_with(b"ld") { read("cmdline")? } else { name })
 }
 
-/// The debugger that has this name or command line. Names of debuggers are gdb, gdbserver, gdb-multiarch, `.gdb-wrapped`,
-/// lldb-server and lldb-server-14. The command lldb and editors do not trace a process themselves, but run one of the programs
-/// above to trace it.
+/// Returns the debugger that has this name or command line. Names of debuggers are, for example, gdb, gdbserver, gdb-multiarch,
+/// `.gdb-wrapped`, lldb-server and lldb-server-14. The command lldb and editors do not trace a process themselves, but run one
+/// of the programs above to trace it.
 fn called(name: &[u8]) -> Option<Debugger> {
     let has = |part: &[u8]| name.windows(part.len()).any(|found| found == part);
     match () {

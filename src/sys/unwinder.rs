@@ -15,20 +15,21 @@ use super::libunwind;
 /// The kinds of unwinders, which differ in how they store many tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// libgcc before version 13: a list, which each search reads from its beginning. For an address, libgcc asks only the
-    /// table that begins closest below the address. So a table must describe all code from its own beginning to the beginning
-    /// of the next table. Apart from that, the ranges of tables may overlap.
+    /// libgcc before version 13 keeps the tables in a list, and each search reads the list from its beginning. For an address,
+    /// libgcc asks only the table that begins closest below the address. So a table must describe all code from its own
+    /// beginning to the beginning of the next table. Apart from that, the ranges of tables may overlap.
     List,
-    /// libgcc from version 13 on: a tree. No two tables may overlap.
+    /// libgcc from version 13 on keeps the tables in a tree. No two tables may overlap.
     Tree,
-    /// LLVM libunwind: a list of FDEs, which are registered one by one.
+    /// LLVM libunwind keeps a list of FDEs. The FDEs are registered one by one.
     Each,
-    /// nongnu libunwind (`sys/libunwind`), which a process may have in addition to one of the others: a list. No two tables
-    /// should overlap.
+    /// nongnu libunwind (`sys/libunwind`) keeps the tables in a list. No two tables should overlap. A process may have this
+    /// library in addition to one of the other unwinders.
     Offsets,
 }
 
-/// The addresses of the unwinder's functions. The address of a function that no library of the process has is 0.
+/// The addresses of the unwinder's functions. If no library of the process has a function, the function's address in this table
+/// is 0.
 #[repr(C)]
 struct Functions {
     register_info: Option<unsafe extern "C" fn(*const u8, *mut c_void)>,
@@ -80,7 +81,7 @@ fn functions() -> &'static Functions {
     unsafe { &*std::hint::black_box(&raw const jitsym_unwinder_functions) }
 }
 
-/// Memory in which libgcc keeps its data about a table. It is larger than libgcc's `struct object`.
+/// Memory in which libgcc keeps its data about a table. This type is larger than libgcc's `struct object`.
 type Object = [u64; 8];
 
 /// A value that no unwinder writes into an object.
@@ -105,8 +106,9 @@ pub fn dialect() -> Option<Dialect> {
 
 /// Returns which version of libgcc unwinds in this process; `None` if another library unwinds. libgcc has no function that
 /// returns its version. But when a table is registered, the old version links the table's object into a list, and the new
-/// version leaves the link untouched. Older versions of LLVM libunwind have functions with libgcc's names that do nothing, and
-/// later versions do not have these functions. A process that unwinds with LLVM libunwind may also have libgcc's functions.
+/// version leaves the link untouched. Older versions of LLVM libunwind have functions with the names of libgcc's functions, but
+/// these functions do nothing. Later versions of LLVM libunwind do not have these functions. A process that unwinds with LLVM
+/// libunwind may also have libgcc's functions.
 fn dialect_of_libgcc() -> Option<Dialect> {
     /// Index of the link in the object: after `pc_begin`, `tbase`, `dbase`, `u` and `s`.
     const NEXT: usize = 5;
@@ -128,7 +130,7 @@ fn dialect_of_libgcc() -> Option<Dialect> {
     // deregistered.
     unsafe { register(entries.as_ptr(), (&raw mut *object).cast()) };
     let is_asked = functions.find.is_none() || find(NOWHERE.as_ptr() as u64).is_some();
-    // SAFETY: the entries were registered above. If `register` did nothing, so does `deregister`.
+    // SAFETY: the entries were registered above. If `register` has done nothing, `deregister` does nothing either.
     unsafe { deregister(entries.as_ptr()) };
     match (object[0], object[NEXT]) {
         _ if !is_asked => None,
@@ -138,9 +140,10 @@ fn dialect_of_libgcc() -> Option<Dialect> {
     }
 }
 
-/// A table without entries. If an array of tables begins with four zero bytes, libgcc takes the array for an empty table, and
-/// does not forget the array when it is deregistered. The address of a table at a multiple of 4 GiB begins with four zero
-/// bytes. So each array begins with the address of the second word of this table. That address is not a multiple of 8.
+/// A table without entries. An array of tables consists of the addresses of the tables. If the first four bytes of the array
+/// are zero, libgcc mistakes the array for an empty table, and does not forget the array when the array is deregistered. These
+/// bytes are zero if the address of the first table is a multiple of 4 GiB. So each array begins with the address of the second
+/// word of this table. That address is not a multiple of 8.
 #[repr(align(8))]
 struct Empty([u32; 2]);
 
@@ -153,25 +156,27 @@ pub struct Registered {
     /// otherwise with libgcc.
     begin: *const u8,
     object: Option<Box<Object>>,
-    /// The array of tables that is registered with libgcc. It ends with NULL. It is empty if a single table is registered.
+    /// The array of tables that is registered with libgcc. The array ends with NULL. The array is empty if a single table is
+    /// registered.
     array: Vec<*const u8>,
-    /// Only for `Registered::part`: a pointer to the code's address and size in the FDE, and the address and size that the FDE
-    /// had when the table was registered.
+    /// Used only by `Registered::part`. The first element points to the code's address and size in the FDE. The second element
+    /// has the address and size that the FDE had when the table was registered.
     part: Option<(*mut Code, Code)>,
 }
 
-/// The address and size of code, as an FDE has them.
+/// The address and size of code, in the format of an FDE.
 type Code = [u64; 2];
 
 // SAFETY: while other threads use the pointers, only libgcc reads through them, and libgcc may be called from any thread.
 unsafe impl Send for Registered {}
 
 impl Registered {
-    /// Registers an FDE with `Dialect::Each`. Returns `None` if the table has no FDE, or the process has no unwinder of this
-    /// kind.
+    /// Registers an FDE with `Dialect::Each`. Returns `None` if the table ends before the offset `fde`, or if no library of the
+    /// process has `__register_frame`.
     ///
     /// # Safety
-    /// The FDE, the CIE before it, and a zero word after it stay at their addresses until this value is dropped.
+    /// The FDE, the CIE before the FDE, and a zero word after the FDE stay at their addresses until the returned value is
+    /// dropped.
     pub unsafe fn fde(table: &[u8], fde: usize) -> Option<Registered> {
         let begin = table.get(fde..)?.as_ptr();
         // SAFETY: the caller's promise.
@@ -179,22 +184,25 @@ impl Registered {
         Some(Registered { begin, object: None, array: Vec::new(), part: None })
     }
 
-    /// Registers a table with `Dialect::Tree`, but only for a part of its code. The table has one FDE. Returns `None` if
-    /// `addr_at` is not in the table.
+    /// Registers a table with `Dialect::Tree`. The table has one FDE, and is registered only for a part of the code that the
+    /// FDE describes. Returns `None` if `addr_at` is not in the table, or if no library of the process has
+    /// `__register_frame_info`.
     ///
-    /// libgcc reads the code's address and size when the table is registered, and again when it is deregistered. So at these
-    /// two times the FDE has the address and size of the part, and at other times the address and size of the whole code.
+    /// libgcc reads the code's address and size when the table is registered, and again when the table is deregistered. At
+    /// these two times, the FDE has the address and size of the part. At all other times, the FDE has the address and size of
+    /// the whole code.
     ///
     /// # Safety
-    /// The table ends with a zero word, has the code's address and size at `addr_at`, and stays at its address until this
-    /// value is dropped. Nobody else writes to the table. No thread searches for the code during this call, or while this
-    /// value is dropped.
+    /// The table ends with a zero word, has the code's address and size at `addr_at`, and stays at its address until the
+    /// returned value is dropped. Nobody else writes to the table. No thread searches for the code during this call, or while
+    /// the returned value is dropped.
     pub unsafe fn part(table: &mut [u8], addr_at: usize, part: (u64, u64)) -> Option<Registered> {
         let register = functions().register_info?;
         let mut object: Box<Object> = Box::new([0; 8]);
         let whole = table.get_mut(addr_at..addr_at + size_of::<Code>())?.as_mut_ptr().cast::<Code>();
         let begin = table.as_ptr();
-        // SAFETY: `whole` is 16 bytes of the table, and the object has room for libgcc's data. The caller promises the rest.
+        // SAFETY: `whole` points to 16 bytes of the table, and the object has room for libgcc's data. The caller promises the
+        // rest.
         unsafe {
             let code = whole.read_unaligned();
             whole.write_unaligned(part.into());
@@ -204,10 +212,11 @@ impl Registered {
         Some(Registered { begin, object: Some(object), array: Vec::new(), part: Some((whole, part.into())) })
     }
 
-    /// Registers tables with `Dialect::List` as if they were one. Returns `None` if there is no memory, or no table.
+    /// Registers all tables together, as one table, with `Dialect::List`. Returns `None` if there is not enough memory, if
+    /// `tables` is empty, or if no library of the process has `__register_frame_info_table`.
     ///
     /// # Safety
-    /// The tables, each of which ends with a zero word, stay at their addresses until this value is dropped.
+    /// Each table ends with a zero word, and stays at its address until the returned value is dropped.
     pub unsafe fn all<'a>(tables: impl Iterator<Item = &'a [u8]> + Clone) -> Option<Registered> {
         let mut array = Vec::new();
         array.try_reserve_exact(tables.clone().count() + 2).ok()?;
@@ -225,9 +234,9 @@ impl Registered {
     }
 }
 
-/// Objects of tables that were deregistered from libgcc. After a search has found code by a table, libgcc up to version 12
-/// releases its lock, and then reads the table's object once more. The table may have been deregistered by then, because the
-/// code may be live and have another table now.
+/// The objects of arrays that were deregistered from libgcc. After a search has found code by an array, libgcc up to version 12
+/// releases its lock, and then reads the array's object once more. Another thread may have deregistered the array by then, even
+/// if the code is live, because live code can get into another array.
 static RETIRED: FreeLater<Box<Object>> = FreeLater::new();
 
 impl Drop for Registered {
@@ -261,8 +270,8 @@ pub fn await_changes() {
 /// Sets four bytes of a registered table to 0.
 pub fn clear(table: &mut [u8], at: usize) {
     if let Some(field) = table.get_mut(at..at + 4) {
-        // SAFETY: the field has four bytes. The unwinder may read them on another thread, and then sees the old values or the
-        // new ones.
+        // SAFETY: the field has four bytes. If the unwinder reads these bytes on another thread at the same time, it sees the
+        // old values or the new values.
         unsafe { field.as_mut_ptr().cast::<u32>().write_unaligned(0) };
         fence(Ordering::SeqCst);
     }
@@ -283,7 +292,7 @@ mod tests {
     #[test]
     fn table_at_a_multiple_of_4_gib() {
         const ROOM: usize = 8 << 30;
-        // The CIE and the FDE are as in `dialect_of_libgcc`, for code at `CODE`.
+        // The CIE is the same as in `dialect_of_libgcc`. The FDE describes code at `CODE`.
         const ENTRIES: [u8; 64] = {
             let mut entries = [0; 64];
             let cie = [16, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0, 0, 0, 0];
@@ -299,7 +308,8 @@ mod tests {
         if dialect() != Some(Dialect::List) {
             return;
         }
-        // SAFETY: the memory is new, and the page of it that is used stays as long as the table is registered.
+        // SAFETY: the memory is new. The test uses one page of this memory, and the page stays mapped while the table is
+        // registered.
         unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
             let memory = libc::mmap(ptr::null_mut(), ROOM, libc::PROT_NONE, flags, -1, 0);

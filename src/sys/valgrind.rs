@@ -90,7 +90,7 @@ pub enum Tool {
     Nothing,
 }
 
-/// The result of `tool`, once it was called.
+/// The result of the first call of `tool`. Empty before this call.
 static KNOWN: OnceRef<'static, Tool> = OnceRef::new();
 
 /// Returns the tool of valgrind that runs the process. Only the first call asks valgrind. The first call happens when the
@@ -132,7 +132,7 @@ pub fn discard_translations(addr: u64, size: u64) {
     request(DISCARD_TRANSLATIONS, addr as usize, size as usize, 0);
 }
 
-/// The file and the line that valgrind knows for an address. Empty if it knows no line.
+/// The file and the line that valgrind knows for an address. Empty if valgrind knows no line.
 pub fn line_of(addr: u64) -> String {
     let mut text = [0_u8; LINE_SIZE];
     request(MAP_IP_TO_SRCLOC, addr as usize, text.as_mut_ptr() as usize, 0);
@@ -166,17 +166,18 @@ pub fn unreported<T>(body: impl FnOnce() -> T) -> T {
     body()
 }
 
-/// Runs code of the library, on any thread. While `body` runs, helgrind and DRD report no error of this thread, because they
-/// would take the library's atomic operations for accesses without a lock. They still report errors of the host's code before
-/// and after `body`.
+/// Runs code of the library on any thread. While `body` runs, helgrind and DRD report no error of this thread. Otherwise they
+/// would report the library's atomic operations as accesses without a lock. Helgrind and DRD still report errors of the host's
+/// code before and after `body`.
 #[inline]
 pub fn without_races<T>(body: impl FnOnce() -> T) -> T {
     let _silence = (tool() == Tool::Races).then(Silence::begin);
     body()
 }
 
-/// Like `without_races`, for a signal handler. A signal handler must not ask valgrind for the tool, so this function uses only
-/// an earlier answer. Without an earlier answer there is no session yet, and no errors need to be hidden.
+/// Does the same as `without_races`, but may be called by a signal handler. A signal handler must not ask valgrind for the
+/// tool, so this function uses the answer that valgrind gave earlier. If valgrind was not asked yet, no session was opened yet,
+/// and there are no errors to hide.
 #[inline]
 pub fn without_races_in_handler<T>(body: impl FnOnce() -> T) -> T {
     let _silence = (KNOWN.get() == Some(&Tool::Races)).then(Silence::begin);
@@ -192,7 +193,7 @@ pub fn share<T>(value: &T) {
     }
 }
 
-/// Makes memcheck take bytes of code for initialised. Code has padding that was never written, and memcheck would report errors
+/// Makes memcheck treat bytes of code as initialised. Code has padding that was never written, and memcheck would report errors
 /// for it.
 pub fn make_defined(bytes: &[u8]) {
     if tool() == Tool::Memcheck {
@@ -204,8 +205,8 @@ pub fn make_defined(bytes: &[u8]) {
 /// instructions. So if the thread's next work is short and does not wait, no other thread runs before the work is finished.
 ///
 /// A pause instruction shortens the thread's turn to 300 blocks (valgrind, coregrind/m_scheduler/scheduler.c,
-/// `VEX_TRC_JMP_YIELD`). This function executes a pause instruction, and then more than 300 blocks. So when it returns, the
-/// thread's next turn has begun.
+/// `VEX_TRC_JMP_YIELD`). This function executes a pause instruction, and then more than 300 blocks. So when this function
+/// returns, the thread's next turn has begun.
 pub fn begin_turn() {
     const BLOCKS: usize = 400;
     #[inline(never)]

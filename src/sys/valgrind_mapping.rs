@@ -6,8 +6,8 @@
 //! away, the file is mapped, and the pages are moved back over the file. The pages have the same contents, protection and
 //! sharing as before, and valgrind keeps what it has read.
 //!
-//! During the exchange the pages are not at their place. So the exchange works only under valgrind, where one thread runs at a
-//! time.
+//! During the exchange the pages are not mapped at their addresses. So the exchange works only under valgrind, where one thread
+//! runs at a time.
 
 use std::fs::File;
 use std::io;
@@ -51,7 +51,7 @@ pub struct Origin<'a> {
 
 /// Makes valgrind forget what it has read for some pages. If an origin is given, valgrind reads the origin's file instead.
 /// `pieces` lists the pages, in order and without gaps. Each piece is a mapping or a part of one mapping. If the function
-/// fails, the pages are as before.
+/// fails, the pages are unchanged.
 ///
 /// # Safety
 /// The process runs under valgrind, and the data page is from `data_page`.
@@ -71,7 +71,7 @@ pub unsafe fn exchange(pieces: &[Range<u64>], origin: Option<&Origin<'_>>) -> io
         unsafe { code_memory::unmap(aside, len) };
         return Err(io::Error::from_raw_os_error(libc::EFAULT));
     }
-    // SAFETY: no other thread runs before the pages are back, and nobody else knows the range aside.
+    // SAFETY: no other thread runs before the pages are back, and nobody else knows the range that begins at `aside`.
     unsafe {
         let mut result = Ok(());
         let mut away = 0;

@@ -1,5 +1,5 @@
-//! Atomics for builds that look for races (see `sync`). A test can make one access relaxed. If the test then fails, it would
-//! also notice if the code lacked this memory order.
+//! Atomics for builds that look for races (see `sync`). A test can make one access relaxed. If the test then fails, the test is
+//! able to notice code that lacks the memory order of this access.
 
 use std::fmt;
 use std::panic::Location;
@@ -11,9 +11,9 @@ use loom::sync::atomic as inner;
 #[cfg(not(jitsym_loom))]
 use std::sync::atomic as inner;
 
-/// The line, and the end of the file's path, of the place in the source whose accesses are relaxed and whose fences do
-/// nothing. Line 0 means that there is no such place. The two values are read by relaxed loads, which add no order to the
-/// program.
+/// One place in the source: `WEAK_LINE` is the line, and `WEAK_FILE` is the end of the file's path. Atomic accesses at this
+/// place are relaxed, and fences at this place do nothing. Line 0 means that there is no such place. The two values are read by
+/// relaxed loads, which add no order to the program.
 static WEAK_LINE: AtomicU32Plain = AtomicU32Plain::new(NOT_ASKED);
 static WEAK_FILE: AtomicPtrPlain<String> = AtomicPtrPlain::new(std::ptr::null_mut());
 
@@ -58,7 +58,7 @@ pub fn fence(order: Ordering) {
 
 macro_rules! atomics {
     ($($name:ident $(<$T:ident>)?: $value:ty;)*) => {$(
-        /// Replaces the type of this name in `std::sync::atomic`.
+        /// Replaces the type of the same name in `std::sync::atomic`.
         #[repr(transparent)]
         pub struct $name $(<$T>)? (inner::$name $(<$T>)?);
 

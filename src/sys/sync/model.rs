@@ -91,7 +91,8 @@ impl std::ops::Sub for Instant {
     }
 }
 
-/// Waits like a futex: returns when the word differs from `expected`. In a model no time passes.
+/// Waits until the word differs from `expected`, as a wait for a futex does. The time limit is ignored, because no time passes
+/// in a model.
 pub fn wait(word: &AtomicU32, expected: u32, _: Option<Duration>) {
     while word.load(Ordering::Relaxed) == expected {
         yield_now();

@@ -2,28 +2,29 @@
 //! 24 ns).
 //!
 //! Once a round, the writer compares the counter with the clock, and publishes a straight line: time as a function of the
-//! counter. A registering thread reads the counter, and computes the time from the line. This time is the thread's stamp. It
-//! differs from the clock by less than a microsecond, and by only tens of nanoseconds unless the kernel has just begun to slew
-//! the clock (to let the clock run faster or slower). Stamps never go back: if a thread takes a stamp and then publishes data,
-//! no thread that has read the data takes an earlier stamp. Six facts guarantee this.
+//! counter. A registering thread reads the counter, and computes the time from the line. This time is the thread's stamp. The
+//! stamp differs from the clock by less than a microsecond, and usually by only tens of nanoseconds. The difference is larger
+//! when the kernel has just begun to slew the clock (to let the clock run faster or slower). Stamps never go back: if a thread
+//! takes a stamp and then publishes data, no thread that has read the data takes an earlier stamp. Six facts guarantee this.
 //!
 //! * A thread reads the counter after all its earlier instructions have completed (`clock::arch_ticks`).
 //! * A new line begins at the height that the old line has at that moment, or higher. If a new line begins ahead of the clock,
 //!   it is made less steep, so that the clock catches up with the line.
-//! * A line begins no lower than the clock. So its stamps are no earlier than stamps that threads took from the clock before.
-//!   When threads change from a line back to the clock, the clock is held: stamps are no earlier than the height that the line
-//!   has reached. While the clock is held, each stamp is at least a nanosecond later than the stamp before.
+//! * At its beginning, a line is at least as high as the clock. So stamps from the line are no earlier than stamps that threads
+//!   have already taken from the clock. When threads change from a line back to the clock, the clock is held: stamps are no
+//!   earlier than the height that the line has reached. While the clock is held, each stamp is at least a nanosecond later than
+//!   the previous stamp.
 //! * The clock stands still while the machine is suspended. The counter may continue, or restart. If the counter continues, it
-//!   may jump past the line's end. In that case no stamp from the line is later than the clock, so the clock is not held. If
-//!   the counter restarts, it could, hours later, reach values that the old line covers. So the line is withdrawn before the
-//!   writer sleeps.
+//!   may jump past the line's end. In that case no stamp from the line is later than the clock, so the clock is not held. A
+//!   restarted counter could, hours later, have a value that the old line covers. So the line is withdrawn before the writer
+//!   sleeps.
 //! * After a thread has computed a stamp, it checks that the line is still the published line. If another line was published,
 //!   the thread takes a new stamp. So a thread that was interrupted does not return a time from an old line.
 //! * The rates of the old and the new line differ by less than 100 parts in a million. A new line is published within
 //!   `LATE_TICKS` of its beginning, or not at all. So stamps that threads take from the old line before this publication are
-//!   ahead of the new line by 2 ns at most. A thread needs several times these 2 ns to take a stamp and pass it on. The writer
-//!   may be interrupted between its last reading of the counter and the store that publishes the line. In that case the 2 ns
-//!   grow by about 1 ns for each millisecond of the interruption, if the clock is not slewed.
+//!   ahead of the new line by 2 ns at most. A thread needs several times 2 ns to take a stamp and pass the stamp on. The writer
+//!   may be interrupted between its last reading of the counter and the store that publishes the line. In that case the limit
+//!   of 2 ns grows by about 1 ns for each millisecond of the interruption, if the clock is not slewed.
 
 use std::fs::File;
 use std::io::Read;
@@ -34,14 +35,14 @@ use crate::sys::sync::outside::Mutex;
 
 /// The length of a line. After the end of a line, threads ask the clock until the writer publishes a new line.
 const REACH_NS: u64 = 100_000_000;
-/// A line is drawn through two samples that are separated by at least this time, the span. The line is at most twice as long
-/// as the span.
+/// A line is drawn through two samples. The time between the two samples is the span, and is at least as long as this. The line
+/// is at most twice as long as the span.
 const SHORTEST_SPAN_NS: u64 = 20_000_000;
 /// Before the first line is drawn, the rates of two spans are compared. The rates may differ by this many parts in a million,
 /// because of the slewing of NTP (500 parts) and the error of a reading. If the rates differ by more, the counter or the clock
 /// has jumped.
 const ALIKE_PPM: u64 = 1_000;
-/// The span grows until it is between one and two times as long as this. Such a span is long compared with the error of a
+/// The span grows until it lies between this time and twice this time. Such a span is long compared with the error of a
 /// reading, and short enough to follow the slewing of NTP.
 const WINDOW_NS: u64 = 250_000_000;
 /// A span that is longer than this is not used, because the clock may have been slewed during the span, and may have another
@@ -50,17 +51,17 @@ const LONGEST_SPAN_NS: u64 = 1_000_000_000;
 /// If a line misses the clock by more than this, the line is dropped, and so are the samples that it was drawn from.
 const TOLERANCE_NS: u64 = 2_000;
 /// The slope of a line that begins ahead of the clock is chosen so that the line meets the clock after this time. A new line
-/// may replace this line earlier.
+/// may replace this line before this line meets the clock.
 const CATCH_UP_NS: u64 = 50_000_000;
-/// While the clock is held, a stamp exceeds the clock or the line's height, whichever is higher, by at most this time. The
-/// clock is held until it exceeds the line's height by this time. Each stamp adds 1 ns to the excess, and threads can take far
-/// fewer than a million stamps in this time.
+/// While the clock is held, a stamp may be ahead of both the clock and the line's height, but by at most `HELD_NS`. The clock
+/// is held until the clock's time exceeds the line's height by more than `HELD_NS`. Each stamp can be 1 ns further ahead than
+/// the previous stamp. In a millisecond, threads can take far fewer than a million stamps.
 const HELD_NS: u64 = 1_000_000;
 /// The maximum number of ticks between the beginning of a line and its publication. It is about 20 µs.
 const LATE_TICKS: u64 = 50_000;
 /// A reading of the clock that takes more ticks than this counts as interrupted. The limit is about 200 ns.
 const WIDEST_READING_TICKS: u64 = 500;
-/// Of this many readings, the one that took the shortest time becomes the sample.
+/// The number of readings for one sample. The reading that took the shortest time becomes the sample.
 const READINGS: usize = 4;
 
 /// The clock and the counter at one moment.
@@ -115,8 +116,8 @@ impl Line {
         (ticks < self.reach.into()).then(|| self.after(ticks))
     }
 
-    /// The height that the line has reached when the counter's value is `tsc` and the clock's time is `ns`. No thread has
-    /// taken a later stamp from the line.
+    /// The height that the line has reached when the counter's value is `tsc` and the clock's time is `ns`. No stamp that a
+    /// thread has taken from the line is later than this height.
     fn height(&self, tsc: u64, ns: u64) -> u64 {
         let (ticks, reach) = (tsc.wrapping_sub(self.tsc), u64::from(self.reach));
         let was_set_back = (ticks as i64) < 0;
@@ -146,8 +147,7 @@ impl Line {
         }
     }
 
-    /// The time from the clock. While the clock is held, each stamp is at least one nanosecond later than the stamp that was
-    /// taken before.
+    /// The time from the clock. While the clock is held, each stamp is at least one nanosecond later than the previous stamp.
     #[cold]
     fn clock(&self, tsc: u64, last_held: &AtomicU64) -> u64 {
         let ns = monotonic_ns();
@@ -186,8 +186,8 @@ impl Calibration {
         Calibration { line: Line::none(floor), older: sample, newer: sample }
     }
 
-    /// Begins a new calibration. Keeps only the height that the old line reaches before the new calibration is published,
-    /// because threads use the old line until then.
+    /// Begins a new calibration. Threads use the old line until the new calibration is published. So the new calibration keeps
+    /// the height that the old line reaches until then, and nothing else.
     fn restart(&self, sample: Sample) -> Calibration {
         Calibration::start(sample, self.line.height(sample.tsc.wrapping_add(2 * LATE_TICKS), sample.ns))
     }
@@ -235,12 +235,12 @@ impl Calibration {
     }
 }
 
-/// A line as it is published.
+/// A line in the form in which threads read it.
 #[derive(Debug, Default)]
 struct PublishedLine {
     tsc: AtomicU64,
     ns: AtomicU64,
-    /// The slope in the upper half, and the reach in the lower half.
+    /// The upper half is the line's slope, and the lower half is the line's reach.
     slope_and_reach: AtomicU64,
 }
 
@@ -267,8 +267,8 @@ impl PublishedLine {
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Published {
-    /// How many lines were published. The lowest bit is the index in `lines` of the line that was published last. The next
-    /// line is written to the other element. So no thread has to wait if the writer is interrupted.
+    /// How many lines were published. The lowest bit is the index in `lines` of the line that was published last. The writer
+    /// writes the next line to the other element of `lines`. So no thread has to wait if the writer is interrupted.
     count: AtomicUsize,
     lines: [PublishedLine; 2],
     /// The last stamp that was taken while the clock was held.
@@ -288,11 +288,11 @@ impl Published {
         }
     }
 
-    /// Must be called by one thread at a time.
+    /// Only one thread at a time may call this function.
     fn set(&self, line: Line) {
         let count = self.count.load(Ordering::Relaxed).wrapping_add(1);
-        // The store overwrites the line that was published before the current one. A thread may still be reading the
-        // overwritten line, and find new values in it. The fence makes sure that such a thread also finds a new count.
+        // `store` overwrites the older of the two lines. A thread that still reads the older line may get some of the new
+        // values. The fence makes sure that such a thread also sees that `count` has changed.
         fence(Ordering::Release);
         self.lines[count & 1].store(line);
         self.count.store(count, Ordering::Release);
@@ -302,8 +302,8 @@ impl Published {
 /// Whether this machine's counter is fit to tell the time.
 #[derive(Clone, Copy, Debug, Default)]
 enum Counter {
-    /// Not determined yet. The test takes some 40 µs. `jitsym_init` should not be slowed down by the test, so the first
-    /// `rebase` makes the test.
+    /// Not determined yet. The test takes some 40 µs. The first `rebase` runs the test, so that `jitsym_init` is not slowed
+    /// down by the test.
     #[default]
     Unknown,
     Fit(Calibration),
@@ -320,8 +320,8 @@ pub struct Calibrated {
 }
 
 impl Calibrated {
-    /// Nearly `CLOCK_MONOTONIC`, in nanoseconds. The time comes from `CLOCK_MONOTONIC` itself until `rebase` has been called
-    /// for some time, and again when `rebase` has not been called for some time.
+    /// Nearly `CLOCK_MONOTONIC`, in nanoseconds. While no line covers the present, the function reads `CLOCK_MONOTONIC` itself.
+    /// This is the case before `rebase` has been called for some time, and when `rebase` has not been called for some time.
     #[inline]
     pub fn now(&self) -> u64 {
         self.published.now(arch_ticks)
@@ -340,7 +340,7 @@ impl Calibrated {
         self.change(Calibration::next);
     }
 
-    /// Withdraws the line, so that threads ask the clock. Must be called before a long time without calls of `rebase`.
+    /// Withdraws the line, so that threads ask the clock. Must be called if `rebase` will not be called for a long time.
     pub fn rest(&self) {
         self.change(|old, sample| old.restart(sample));
     }

@@ -98,7 +98,8 @@ fn a_line_holds_from_its_beginning_to_its_end() {
         assert_eq!(line.height(tsc.wrapping_add(1 << 62), u64::MAX), 5_500);
         assert_eq!(line.height(tsc.wrapping_sub(1 << 62), u64::MAX), 5_000);
         assert_eq!(line.height(tsc.wrapping_add(999), 0), 5_499);
-        // The clock stood still: at first for less time than the line covers, and then for more time.
+        // In the first assertion, the clock stood still for no more time than the line covers. In the next two, the clock stood
+        // still for more time.
         assert_eq!(line.height(tsc.wrapping_add(2_000), 5_500), 5_500);
         assert_eq!(line.height(tsc.wrapping_add(2_002), 5_500), 5_000);
         assert_eq!(line.height(tsc.wrapping_add(1 << 62), 5_500), 5_000);
@@ -146,7 +147,7 @@ fn a_line_that_is_ahead_runs_slower_and_does_not_step_back() {
     let mut fake = Fake::new(1 << 40, 0);
     let mut calibration = fake.start();
     fake.run(&mut calibration, 10 * MS, 100);
-    // A line has such an error if a reading of the clock was wrong by 1.5 µs.
+    // The test moves the line ahead by 1.5 µs, as a wrong reading of the clock would do.
     calibration.line.ns += 1_500;
     let before = calibration.line;
     let sample = fake.sample();
@@ -156,7 +157,8 @@ fn a_line_that_is_ahead_runs_slower_and_does_not_step_back() {
     assert!(fake.stamp(&calibration.line).abs_diff(fake.ns()) < 600);
     fake.run(&mut calibration, 10 * MS, 5);
     assert!(fake.stamp(&calibration.line).abs_diff(fake.ns()) < 200);
-    // A line is not drawn if it would begin far ahead of the clock. It is drawn once the clock has come close.
+    // While the height at which a line must begin is far ahead of the clock, no line is drawn. Once the clock has come close to
+    // this height, a line is drawn.
     let sample = fake.sample();
     let waiting = Calibration::start(sample, sample.ns + 30 * MS);
     fake.pass(25 * MS);
@@ -206,7 +208,7 @@ fn after_a_gap_the_clock_is_asked_and_the_rate_found_anew() {
         let worst = fake.run(&mut calibration, 5 * MS, 10);
         assert!(calibration.line.exists() && worst < 200, "{worst}");
     }
-    // The same happens while there is no line yet.
+    // After a gap before the first line, no line is drawn across the gap.
     let mut fake = Fake::new(1 << 40, 0);
     let calibration = fake.start();
     fake.pass(2_000 * MS);
@@ -224,7 +226,8 @@ fn a_counter_that_was_set_back_is_found_out() {
     assert!(!calibration.line.exists());
     let worst = fake.run(&mut calibration, 10 * MS, 100);
     assert!(calibration.line.exists() && worst < 200, "{worst}");
-    // The same happens while there is no line yet.
+    // The counter may also be set back before the first line is drawn. No line is drawn from samples before and after that
+    // moment.
     let mut calibration = fake.start();
     fake.pass(30 * MS);
     fake.tsc = 1_000;
@@ -237,7 +240,7 @@ fn a_counter_that_was_set_back_is_found_out() {
 fn a_suspend_is_no_time() {
     const HOUR: u64 = 3_600_000 * MS;
     for suspended in [110 * MS, 500 * MS, 2_000 * MS, HOUR, 10_000 * HOUR] {
-        // The machine is suspended right after a round, or later, but before the line's end.
+        // The machine is suspended between 0 and 99 ms after a round. At that moment the line has not ended.
         for since in [0, MS, 49 * MS, 99 * MS] {
             let mut fake = Fake::new(1 << 40, 0);
             let mut calibration = fake.start();
@@ -245,7 +248,7 @@ fn a_suspend_is_no_time() {
             fake.pass(since);
             let before = fake.stamp(&calibration.line);
             fake.suspend(suspended);
-            // No thread runs for a while before the clock stops and after it continues.
+            // For a while before the clock stops and after the clock continues, no thread runs.
             fake.pass(5_000);
             assert_eq!(fake.stamp(&calibration.line), fake.ns(), "{suspended} ns, {since} ns after a round");
             assert!(fake.ns() >= before);
@@ -290,7 +293,7 @@ fn a_counter_that_begins_anew_does_not_meet_an_old_line() {
     let line = calibration.line;
     fake.pass(3_000 * MS);
     calibration = calibration.restart(fake.sample());
-    // Hours later, the counter has the value again that it had when the line was drawn.
+    // Hours later, the counter has a value that the old line covers.
     fake.pass(3_600_000 * MS);
     fake.tsc = line.tsc + 1_000;
     assert!(line.at(fake.tsc).is_some());
@@ -319,8 +322,8 @@ fn there_is_no_line_while_the_writer_sleeps() {
     assert!((0..10_000).any(|_| is_gone()) && calibrated.now() >= before);
 }
 
-/// Runs `reader` on three threads while this thread rebases after each of the pauses. Ends early if the counter is unfit, or
-/// if the kernel gives the counter up.
+/// Runs `reader` on three threads while this thread rebases after each of the pauses. Ends early if the counter is unfit, or if
+/// the kernel stops using the counter.
 fn while_rebasing(pauses: impl Iterator<Item = Duration>, reader: impl Fn(&Calibrated) + Sync) {
     let calibrated = Calibrated::default();
     let done = AtomicBool::new(false);
@@ -333,7 +336,7 @@ fn while_rebasing(pauses: impl Iterator<Item = Duration>, reader: impl Fn(&Calib
                 }
             });
         }
-        // On a busy machine, the pauses above may be too few for a line to be published, so more pauses follow.
+        // On a busy machine, it can happen that no line is published during `pauses`. In that case more pauses follow.
         let longer = std::iter::repeat_n((Duration::from_millis(1), true), 30_000);
         for (pause, is_longer) in pauses.map(|pause| (pause, false)).chain(longer) {
             if is_longer && lines > 0 {
@@ -365,7 +368,8 @@ fn the_error_is_less_than_a_microsecond() {
     assert_small_error(1_500);
 }
 
-/// Compares stamps with the clock, for `millis` milliseconds at each of three intervals between rebases.
+/// Compares stamps with the clock. This is done for each of three intervals between calls of `rebase`, and takes `millis`
+/// milliseconds for each interval.
 fn assert_small_error(millis: u64) {
     for interval in [1, 10, 50] {
         let pauses = std::iter::repeat_n(Duration::from_millis(interval), (millis / interval) as usize);
@@ -391,7 +395,7 @@ fn time_does_not_go_back_from_thread_to_thread() {
 
 fn assert_order_of_time(turns: usize) {
     let latest = AtomicU64::new(0);
-    // Some pauses are longer than a line reaches, so threads change over to the clock and back.
+    // Some pauses are longer than a line. So threads change from a line to the clock, and later to a new line.
     let pauses = [1, 1, 1, 8, 1, 1, 30, 1, 1, 1, 1, 1, 120, 20, 1, 10, 1];
     let pauses = std::iter::repeat_n(pauses, turns).flatten().map(Duration::from_millis);
     while_rebasing(pauses, |calibrated| {
@@ -414,7 +418,8 @@ fn the_clock_is_held_at_the_height_of_the_line() {
     assert_eq!(published.now(arch_ticks), 1 << 60);
     published.set(Line::none(1 << 61));
     assert_eq!(published.now(arch_ticks), 1 << 61);
-    // A writer is interrupted while it writes the next line. Nobody waits for the writer, and that line is not used.
+    // A writer is interrupted while it writes the next line. No thread waits for the writer, and no thread uses the unfinished
+    // line.
     published.lines[0].store(Line::none(1 << 62));
     assert_eq!(published.now(arch_ticks), (1 << 61) + 1);
 }
@@ -425,7 +430,8 @@ fn a_line_is_never_read_in_parts() {
         return;
     }
     let start = arch_ticks();
-    // The results are parts of one straight line. The result for each `from` begins at another point of that line.
+    // All results are parts of one straight line. The value of `from` determines at which point of this straight line the
+    // result begins.
     let line = |from: u64| {
         let (tsc, ns) = (start - (from << 20), (1 << 60) - (from << 19));
         Line { tsc, ns, slope: 1 << 31, reach: u32::MAX }
