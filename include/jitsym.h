@@ -167,9 +167,9 @@ typedef struct jitsym_options {
 JITSYM_API jitsym_status jitsym_init(const jitsym_options *options, jitsym **out);
 
 /* Fork: the parent is not affected, and the child continues its parent's sessions and ids. The child's first call
-   (except jitsym_close and jitsym_wanted) makes separate files. Code of the parent follows in these files from two
-   seconds on, and jitsym_flush does not wait for this code. fork waits for the library for 75 milliseconds at most,
-   and for 1 second more while adopted memory is copied. A child that cannot continue its parent's sessions gets
+   (except jitsym_close and jitsym_wanted) makes separate files. The parent's code is added to these files two seconds
+   later, and jitsym_flush does not wait for this code. fork waits for the library for 75 milliseconds at most, and for
+   1 second more while adopted memory is copied. A child that cannot continue its parent's sessions gets
    JITSYM_ERR_FORKED, and may call jitsym_init. */
 
 /* Waits until everything that was registered before the call is in the files. The files survive SIGKILL. timeout_ms:

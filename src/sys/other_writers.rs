@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::Hasher;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
@@ -144,8 +144,11 @@ const RANGE: libc::off_t = 1 << 30;
 fn secret(of: usize) -> libc::off_t {
     // SAFETY: getauxval returns 0 or the address of 16 bytes that never change.
     let random = unsafe { (libc::getauxval(libc::AT_RANDOM) as *const [u8; 16]).as_ref() };
-    let mut hasher = DefaultHasher::new();
-    (random, of).hash(&mut hasher);
+    // Copies that were built by different compilers must agree on the number. The algorithm of `DefaultHasher` may change.
+    #[allow(deprecated)]
+    let mut hasher = std::hash::SipHasher::new();
+    hasher.write(random.map_or(&[][..], |random| random));
+    hasher.write(&of.to_ne_bytes());
     (hasher.finish() >> 32) as libc::off_t
 }
 
@@ -156,7 +159,8 @@ fn this_process() -> libc::off_t {
 
 /// The offset of this copy's byte in the range, computed from the address of the copy's code.
 fn this_copy() -> libc::off_t {
-    secret(note as *const () as usize) % RANGE
+    // There are bytes on both sides, because a range without bytes would reach to the end of the file.
+    1 + secret(note as *const () as usize) % (RANGE - 2)
 }
 
 /// Returns a part of this process's range. `start` and `end` are offsets in this process's range.

@@ -70,8 +70,7 @@ fn walk_lines(
     let mut last: Option<(Line<'_>, usize)> = None;
     for index in 0..lines.len() {
         let row = lines.row(index)?;
-        check_row(index, &row, size)?;
-        if row.line == 0 {
+        if !has_line(index, &row, size)? {
             continue;
         }
         let same_place = match last {
@@ -94,16 +93,21 @@ fn walk_lines(
     Ok(Some(end + entry_size(&row)))
 }
 
+/// Checks a row, and returns whether it is not left out.
 #[inline(always)]
-fn check_row(index: usize, row: &Line<'_>, size: u64) -> Result<()> {
+fn has_line(index: usize, row: &Line<'_>, size: u64) -> Result<bool> {
     if u64::from(row.offset) >= size {
         let text = "lines[{}].offset is {}, the code has {} bytes";
         return Err(Error::LineOffset.because(text, [index as u64, row.offset.into(), size]));
     }
-    if row.line != 0 && row.file.is_empty() {
-        return Err(Error::LineFile.because("lines[{}] has no file", [index as u64]));
+    if row.line == 0 || row.file.is_empty() {
+        return if row.line == 0 {
+            Ok(false)
+        } else {
+            Err(Error::LineFile.because("lines[{}] has no file", [index as u64]))
+        };
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Rows in the order of their offsets. The sort is stable.
@@ -121,7 +125,7 @@ impl<'a> InOrder<'a> {
         order.try_reserve_exact(lines.len()).map_err(|_| Error::NoMemory)?;
         for index in 0..lines.len() {
             let row = lines.row(index)?;
-            check_row(index, &row, size)?;
+            has_line(index, &row, size)?;
             order.push(u64::from(row.offset) << 32 | u64::from(u32::try_from(index).map_err(|_| Error::TooLarge)?));
         }
         sort::sort(&mut order);
