@@ -70,7 +70,9 @@ fn walk_lines(
     let mut last: Option<(Line<'_>, usize)> = None;
     for index in 0..lines.len() {
         let row = lines.row(index)?;
-        if !has_line(index, &row, size)? {
+        check_offset(index, &row, size)?;
+        if row.line == 0 || row.file.is_empty() {
+            check_file(index, &row)?;
             continue;
         }
         let same_place = match last {
@@ -93,21 +95,23 @@ fn walk_lines(
     Ok(Some(end + entry_size(&row)))
 }
 
-/// Checks a row, and returns whether it is not left out.
+/// Checks a row, except for its file.
 #[inline(always)]
-fn has_line(index: usize, row: &Line<'_>, size: u64) -> Result<bool> {
+fn check_offset(index: usize, row: &Line<'_>, size: u64) -> Result<()> {
     if u64::from(row.offset) >= size {
         let text = "lines[{}].offset is {}, the code has {} bytes";
         return Err(Error::LineOffset.because(text, [index as u64, row.offset.into(), size]));
     }
-    if row.line == 0 || row.file.is_empty() {
-        return if row.line == 0 {
-            Ok(false)
-        } else {
-            Err(Error::LineFile.because("lines[{}] has no file", [index as u64]))
-        };
+    Ok(())
+}
+
+/// Refuses a row that has a line and no file.
+#[cold]
+fn check_file(index: usize, row: &Line<'_>) -> Result<()> {
+    match row.line != 0 && row.file.is_empty() {
+        true => Err(Error::LineFile.because("lines[{}] has no file", [index as u64])),
+        false => Ok(()),
     }
-    Ok(true)
 }
 
 /// Rows in the order of their offsets. The sort is stable.
@@ -125,7 +129,8 @@ impl<'a> InOrder<'a> {
         order.try_reserve_exact(lines.len()).map_err(|_| Error::NoMemory)?;
         for index in 0..lines.len() {
             let row = lines.row(index)?;
-            has_line(index, &row, size)?;
+            check_offset(index, &row, size)?;
+            check_file(index, &row)?;
             order.push(u64::from(row.offset) << 32 | u64::from(u32::try_from(index).map_err(|_| Error::TooLarge)?));
         }
         sort::sort(&mut order);
