@@ -24,7 +24,7 @@ pub struct Code<'a> {
     pub lines: Lines<'a>,
     /// Inlined functions. Profilers show these functions only for code in a region, but debuggers show them for all code.
     pub inlines: &'a [Inline<'a>],
-    /// The number of bytes after the code that hold no other code as long as this code is registered.
+    /// Number of free bytes after the code. As long as this code is registered, the free bytes hold no other code.
     pub free_after: u64,
     /// Whether the code's bytes stay unchanged until the code is flushed, unregistered or moved: see `JITSYM_CODE_STABLE` in
     /// the C header.
@@ -59,9 +59,10 @@ impl<'a> Code<'a> {
 /// Where the bytes of code can be read.
 #[derive(Clone, Copy, Debug)]
 pub enum Bytes<'a> {
-    /// At the address where the code runs. The library asks the kernel to read the bytes, so unreadable memory does no harm.
+    /// The bytes are at the address where the code runs. The library asks the kernel to read the bytes, so unreadable memory
+    /// does no harm.
     AtAddress,
-    /// In this slice, which is as long as the code.
+    /// The bytes are in this slice, which is as long as the code.
     Here(&'a [u8]),
 }
 
@@ -70,7 +71,7 @@ pub enum Bytes<'a> {
 pub enum Lines<'a> {
     /// Rows in any order. Of two rows with the same offset, the later row counts.
     Rows(&'a [Line<'a>]),
-    /// Rows that the table's functions return, for a caller that stores rows in another layout.
+    /// The caller stores the table in its own layout, and the functions of [`LineTable`] return the rows.
     Table(&'a dyn LineTable),
 }
 
@@ -150,7 +151,7 @@ pub struct Inline<'a> {
 }
 
 impl Inline<'_> {
-    /// Whether this function is inlined into the entry with this index.
+    /// Whether this function is inlined into the function of entry `index`.
     pub(crate) fn is_in(&self, index: usize) -> bool {
         self.parent.is_some_and(|parent| parent as usize == index)
     }
@@ -173,20 +174,21 @@ pub enum Unwind<'a> {
     EhFrame {
         /// The section.
         bytes: &'a [u8],
-        /// The section's address for the purpose of its pc-relative pointers. It may differ from the address of `bytes`.
+        /// The section's own address. The library decodes pc-relative pointers as if the section were at this address, which
+        /// may differ from the address of `bytes`.
         addr: u64,
     },
 }
 
-/// The places where the frame changes, in code that has a frame pointer. See `jitsym_unwind` in the C header. `Default` is the
-/// usual prologue of the architecture and no epilogue.
+/// The places where the frame changes, in code that has a frame pointer. See `jitsym_unwind` in the C header. `Default`
+/// describes code that has the usual prologue of the architecture and no epilogue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FramePointer<'a> {
     /// Offset after the instruction that stores the caller's frame pointer; 0 means the usual place of the architecture.
     pub pushed: u32,
     /// Offset after the instruction that sets the frame pointer; 0 means the usual place of the architecture.
     pub set: u32,
-    /// Offset after the instruction that removes the frame; 0 means that no instruction does.
+    /// Offset after the instruction that removes the frame; 0 if the code has no such instruction.
     pub epilogue_begin: u32,
     /// Offset after the return instruction; 0 means the end of the code.
     pub epilogue_end: u32,
@@ -194,7 +196,7 @@ pub struct FramePointer<'a> {
     pub cfa_offset: i32,
     /// Registers that are saved in addition to the frame pointer and the return address.
     pub saved: &'a [SavedRegister],
-    /// Offset from which the registers of `saved` are saved; 0 means the value of `set`.
+    /// Offset after the instruction that stores the last register of `saved`; 0 means the value of `set`.
     pub saved_from: u32,
 }
 
@@ -206,15 +208,16 @@ pub struct FixedFrame<'a> {
     pub cfa_offset: i32,
     /// Registers that are saved in the frame. If `pushed` is not 0, the frame pointer need not be listed.
     pub saved: &'a [SavedRegister],
-    /// Offset after the instruction that stores the caller's frame pointer; 0 means that no instruction does.
+    /// Offset after the instruction that stores the caller's frame pointer; 0 if the code has no such instruction.
     pub pushed: u32,
     /// Offset after the instruction that allocates the frame; 0 means that the frame exists from the start.
     pub sp_set: u32,
-    /// Offset from which the registers of `saved` are saved; 0 means the value of `sp_set`.
+    /// Offset after the instruction that stores the last register of `saved`; 0 means the value of `sp_set`.
     pub saved_from: u32,
-    /// Offset after the instruction that frees the frame except for the stored frame pointer; 0 means that no instruction does.
+    /// Offset after the instruction that frees all of the frame but the stored frame pointer; 0 if the code has no such
+    /// instruction.
     pub sp_reset: u32,
-    /// Offset after the instruction that removes the frame; 0 means that no instruction does.
+    /// Offset after the instruction that removes the frame; 0 if the code has no such instruction.
     pub epilogue_begin: u32,
     /// Offset after the return instruction; 0 means the end of the code.
     pub epilogue_end: u32,
@@ -268,6 +271,6 @@ pub struct MoveTarget<'a> {
     pub bytes: Bytes<'a>,
     /// How many bytes after the new place hold no other code.
     pub free_after: u64,
-    /// Like [`Code::stable`], for the new place.
+    /// Whether the code's bytes at the new place stay unchanged: see [`Code::stable`].
     pub stable: bool,
 }

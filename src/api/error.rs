@@ -6,7 +6,7 @@ use crate::sys::refusal;
 
 macro_rules! errors {
     ($($number:literal $name:ident, $constant:literal, $text:literal;)*) => {
-        /// Why a call failed. The numbers are those of `jitsym_status` in the C header.
+        /// Why a call failed. Each error has the number of its `jitsym_status` in the C header.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[non_exhaustive]
         #[repr(u32)]
@@ -82,8 +82,7 @@ impl Error {
         self
     }
 
-    /// Returns this error. Also notes the name of the code that the error is about, if the caller can do something about the
-    /// error.
+    /// Returns this error. If `is_callers` is true for the error, also notes the name of the code whose registration failed.
     #[cold]
     pub(crate) fn of_code(self, name: &[u8]) -> Error {
         if self.is_callers() {
@@ -97,7 +96,8 @@ impl Error {
         self.texts().0.trim_end_matches('\0')
     }
 
-    /// Whether the caller can do something about the error, and no other report of the library explains the error better.
+    /// Whether two conditions hold: the caller can do something about the error, and no other report of the library explains
+    /// the error better.
     pub(crate) fn is_callers(self) -> bool {
         matches!(self as u32, 1..=17 | 19 | 23 | 27 | 28 | 33 | 38 | 39)
     }

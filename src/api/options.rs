@@ -61,13 +61,14 @@ impl Sinks {
         Sinks(self.0 & !other.0)
     }
 
-    /// Whether a sink wants records with lines and unwind tables, or code is remembered.
+    /// True if a sink wants records with lines and unwind tables, or if code is remembered.
     #[inline]
     pub(crate) const fn want_groups(self) -> bool {
         self.0 & (Sinks::GROUPS.0 | Sinks::REMEMBER.0) != 0
     }
 
-    /// Whether `want_groups` is true, and calls neither wait for the writer nor report code to the unwinder.
+    /// Whether three conditions hold: `want_groups` is true, calls do not wait for the writer, and calls do not report code to
+    /// the unwinder.
     #[inline]
     pub(crate) const fn want_groups_only(self) -> bool {
         self.want_groups() && self.0 & (Sinks::MUST_WAIT.0 | Sinks::BY_CALLERS.0) == 0
@@ -113,7 +114,7 @@ pub struct Options {
     pub drop_when_full: bool,
     /// Keep records on their way to the writer in private memory instead of a spool.
     pub no_spool: bool,
-    /// First complete the files of this user's killed processes.
+    /// Complete the files of this user's killed processes before the session opens.
     pub recover: bool,
     /// What a forked child takes over.
     pub fork: Option<Fork>,
@@ -169,9 +170,10 @@ pub enum Fork {
 /// Where the jitdump is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DumpDir {
-    /// Into this directory.
+    /// The jitdump is in this directory.
     Exactly(PathBuf),
-    /// Into a new directory in `.debug/jit` below this directory. perf's own agents do the same with `JITDUMPDIR`.
+    /// This directory has a subdirectory `.debug/jit`. The library makes a new directory in this subdirectory, and the jitdump
+    /// is in the new directory. perf's own agents do the same with `JITDUMPDIR`.
     CacheBelow(PathBuf),
 }
 
@@ -209,14 +211,15 @@ pub struct Config {
 }
 
 impl Config {
-    /// Whether a session that asks for `self` can share the files of the sinks `started`, which were started with `running`.
+    /// Whether a session with the configuration `self` can use the files of the sinks that run already. `started` has these
+    /// sinks, and `running` is the configuration with which they were started.
     pub fn can_join(&self, running: &Config, started: Sinks) -> bool {
         let shares = |sink| self.sinks.has(sink) && started.has(sink);
         let map = self.map_dir == running.map_dir && self.dialect == running.dialect;
         (map || !shares(Sinks::MAP)) && (self.dump_dir == running.dump_dir || !shares(Sinks::JITDUMP))
     }
 
-    /// The sinks, except for the sink for valgrind, which runs wherever valgrind runs.
+    /// The sinks without the sink for valgrind. The sink for valgrind starts under valgrind even if nobody asks for it.
     pub fn asked_for(&self) -> Sinks {
         self.sinks.without(Sinks::VALGRIND)
     }
@@ -226,8 +229,8 @@ impl Config {
         self.sinks != Sinks::NONE || self.remember
     }
 
-    /// This configuration with `sinks` added, and with the settings of `other` for these sinks. Settings that only concern
-    /// registering threads are unchanged.
+    /// This configuration with `sinks` added, and with the settings of `other` for these sinks. A setting that matters only to
+    /// threads that register code keeps its value.
     pub fn with_sinks_of(&self, other: &Config, sinks: Sinks) -> Config {
         let mut config = Config { sinks: self.sinks.with(sinks), ..self.clone() };
         if self.sinks == Sinks::NONE {

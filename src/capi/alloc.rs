@@ -11,7 +11,7 @@ use crate::session;
 /// Allocates memory for one piece of code, as `malloc` does for data. Write the code at `out->write`; register and run
 /// it at `out->exec`. The caller owns the memory until `jitsym_free`, even if the session is closed. `size`: in bytes,
 /// at most 1 GiB, rounded up to a multiple of 64. `alignment`: a power of two up to 4096, or 0; values below 64 count
-/// as 64. `near_addr`: all memory is within 32 bits of this address; 0: anywhere. The caller sets `out->struct_size`.
+/// as 64. `near_addr`: all memory is within 2 GiB of this address; 0: anywhere. The caller sets `out->struct_size`.
 ///
 /// The memory is a piece of a region that the library manages ([docs/regions.md](regions.md#memory-for-each-function)).
 /// The memory may contain the bytes of earlier code. Code may fill all of the memory, because code in a region needs no
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn jitsym_alloc(
 ) -> jitsym_status {
     blocking_boundary(|| {
         let alloc = || session::find(session as usize as u64)?.alloc(size, alignment, near_addr);
-        // SAFETY: the caller's promise about `out`.
+        // SAFETY: the caller promises that `out` is NULL or valid.
         unsafe { output::write_region(out, alloc) }
     })
 }

@@ -12,12 +12,12 @@ pub fn boundary(body: impl FnOnce() -> Result<()>) -> jitsym_status {
     valgrind::without_races(|| boundary_on(|_| body()))
 }
 
-/// Like `boundary`, for a body that needs the data that the library keeps for the calling thread. Parts of the body
+/// Does the same as `boundary`, but passes the library's data about the calling thread to `body`. Parts of the body
 /// that access shared data must run in `valgrind::without_races`.
 #[inline]
 pub fn boundary_on(body: impl FnOnce(&PerThread) -> Result<()>) -> jitsym_status {
-    // `refused` is called inside the guard, because the reason that the call has noted is valid only until the guard
-    // ends.
+    // The body may have noted the reason of its error. That reason is valid only until the guard ends, so `refused` is
+    // called inside the guard.
     let tell = |thread: &PerThread| body(thread).inspect_err(|&error| session::refused(error));
     match process::guarded_on(tell) {
         Ok(()) => jitsym_status::JITSYM_OK,
@@ -25,8 +25,10 @@ pub fn boundary_on(body: impl FnOnce(&PerThread) -> Result<()>) -> jitsym_status
     }
 }
 
-/// Like `boundary`, for functions that access files or wait. These operations are cancellation points of POSIX threads,
-/// so cancellation of the calling thread is disabled while `body` runs.
+/// Does the same as `boundary`, for functions that access files or wait.
+///
+/// File accesses and waits are cancellation points of POSIX threads, so cancellation of the calling thread is disabled
+/// while `body` runs.
 pub fn blocking_boundary(body: impl FnOnce() -> Result<()>) -> jitsym_status {
     thread::uncancelled(|| boundary(body))
 }

@@ -72,8 +72,11 @@ pub extern "C" fn Initialize() -> c_uint {
     thread::uncancelled(|| answer(collector::start))
 }
 
-/// Receives an event from a runtime. Also passes the return address to `notify`. The address shows which runtime calls.
-/// If a process has several runtimes, their method numbers overlap, because each runtime numbers its methods from 1.
+/// Receives an event from a runtime.
+///
+/// Passes the event and the return address of the call to `notify`. The return address shows which runtime has made the
+/// call. If a process has several runtimes, their method numbers overlap, because each runtime numbers its methods from
+/// 1.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
 #[cfg_attr(feature = "reserve", no_mangle)]
 #[unsafe(naked)]
@@ -108,7 +111,8 @@ unsafe extern "C" fn notify(event: c_uint, data: *const c_void, caller: u64) -> 
             if data.is_null() {
                 return Ok(false);
             }
-            // SAFETY: the caller's promise, here and below. Only fields that the event's struct has are read.
+            // SAFETY: here and below, `data` points to the event's struct, as the caller promises. Only fields of this
+            // struct are read.
             unsafe {
                 match event {
                     LOAD | LOAD_V2 | LOAD_V3 | INLINE_LOAD => {
@@ -139,11 +143,11 @@ unsafe extern "C" fn notify(event: c_uint, data: *const c_void, caller: u64) -> 
     })
 }
 
-/// Runs the body of `Initialize` or `NotifyEvent`. Returns the function's result: 1 if sampling is on, or if the event
-/// is accepted.
+/// Runs the body of `Initialize` or `NotifyEvent`. Returns the function's result: 1 if sampling is on (`Initialize`),
+/// or if the event is accepted (`NotifyEvent`).
 fn answer(body: impl FnOnce() -> Result<bool>) -> c_uint {
-    // `refused` is called inside the guard, because the reason that the call has noted is valid only until the guard
-    // ends.
+    // The body may have noted the reason of its error. That reason is valid only until the guard ends, so `refused` is
+    // called inside the guard.
     guarded(|| body().inspect_err(|&error| refused(error))).unwrap_or(false).into()
 }
 
@@ -156,7 +160,7 @@ unsafe fn with_method<T>(
     source: *const *const c_char,
     body: impl FnOnce(u32, &Method<'_>) -> T,
 ) -> T {
-    // SAFETY: the caller's promise, here and below.
+    // SAFETY: here and below, the pointers are valid, as the caller promises.
     let (start, source) = unsafe { (start.read_unaligned(), source.read_unaligned()) };
     let text = |text: *const c_char| match text.is_null() {
         true => None,

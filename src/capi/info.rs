@@ -12,9 +12,9 @@ use crate::sys::valgrind;
 /// Tells which information about code is of use now, for all sessions: `JITSYM_WANT_*` bits. 0 means that registering
 /// is of no use. Ask before each registration: `jitsym_enable` and `jitsym_disable` change the answer.
 ///
-/// The answer is also 0 if the session is NULL, is closed or was never opened, and in a forked child that cannot
-/// continue the session. Any other forked child gets the parent's answer from the time of the fork, until the child
-/// makes another call. This call changes neither `errno` nor the text of `jitsym_last_error`.
+/// The answer is also 0 if the session is NULL, is closed or was never opened. A forked child that cannot continue the
+/// session gets the answer 0 too. Any other forked child gets the parent's answer from the time of the fork, until the
+/// child makes another call. This call changes neither `errno` nor the text of `jitsym_last_error`.
 ///
 /// Any thread, concurrently, and from a signal handler. Takes no lock, makes no system call.
 #[no_mangle]

@@ -36,11 +36,12 @@ use types::*;
 /// If `options` is NULL, the defaults and the environment decide. The call succeeds if at least one sink starts:
 /// `jitsym_get_stats` and `jitsym_last_error` report the other sinks.
 ///
-/// A later session also starts the sinks that it asks for and that do not run yet. These sinks receive the code of all
-/// sessions, and run until the last session closes. Otherwise a later session uses the options of the first session.
-/// `JITSYM_ERR_CONFLICT` means that a running sink has another directory or dialect. After the last session is closed, a
-/// new session may have other options. A new session with the same directories continues the same files. If this is the
-/// first call in a forked child, the sessions of the parent also continue in the child, with these options.
+/// If a later session asks for a sink that does not run yet, the call starts this sink. The sink receives the code of
+/// all sessions, and runs until the last session closes. In all other respects a later session uses the options of the
+/// first session. `JITSYM_ERR_CONFLICT` means that a running sink uses a directory or dialect that differs from the new
+/// session's. After the last session is closed, a new session may have other options. A new session with the same
+/// directories continues the same files. If this is the first call in a forked child, the sessions of the parent also
+/// continue in the child, with these options.
 ///
 /// `JITSYM_ERR_TIMEOUT` means that a disk hangs. Either the files cannot be opened, or another call still waits for the
 /// disk. That call opens a session, closes a session, or enables sinks.
@@ -59,10 +60,10 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
             return Err(Error::Null);
         }
         panic_guard::silence_panics();
-        // SAFETY: the caller's promise about `options`.
+        // SAFETY: the caller promises that `options` is NULL or valid.
         let options = unsafe { input::options(options)? };
         let handle = session::open(&options)?;
-        // SAFETY: `out` is not NULL and by the caller's promise writable.
+        // SAFETY: `out` is not NULL, and the caller promises that `out` is writable.
         unsafe { out.write(handle as *mut jitsym) };
         Ok(())
     })
@@ -79,10 +80,11 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
 /// while a debugger looks at new code. `JITSYM_ERR_SINK_FAILED` means that some code could not be reported to valgrind.
 /// In both cases the code is registered, `out_id` is written, and `jitsym_flush` waits until the sinks know the code.
 ///
-/// In two other cases, these statuses mean that nothing is registered. With some unwinders, each call itself reports
-/// its code to the unwinder ([docs/exceptions.md](exceptions.md#how-long-it-holds)). Such a call returns
-/// `JITSYM_ERR_TIMEOUT` if another thread's call has been in the unwinder for 10 seconds. In a forked child whose sinks
-/// could not start yet, a call returns `JITSYM_ERR_SINK_FAILED`.
+/// In two other cases, `JITSYM_ERR_TIMEOUT` or `JITSYM_ERR_SINK_FAILED` means that nothing is registered. First, with
+/// some unwinders each call itself reports its code to the unwinder
+/// ([docs/exceptions.md](exceptions.md#how-long-it-holds)). Such a call returns `JITSYM_ERR_TIMEOUT` if another
+/// thread's call has been in the unwinder for 10 seconds. Second, in a forked child whose sinks could not start yet, a
+/// call returns `JITSYM_ERR_SINK_FAILED`.
 ///
 /// Returns `JITSYM_OK`; a status that names what is wrong with `code`; `JITSYM_ERR_DROPPED` or `_NO_MEMORY` if there
 /// was no room; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`; for some sinks `JITSYM_ERR_TIMEOUT` and
@@ -102,7 +104,7 @@ pub unsafe extern "C" fn jitsym_register(
 ) -> jitsym_status {
     if session::is_off(session as usize as u64) {
         if !out_id.is_null() {
-            // SAFETY: not NULL, and by the caller's promise writable.
+            // SAFETY: the pointer is not NULL, and the caller promises that the pointer is writable.
             unsafe { out_id.write(0) };
         }
         return jitsym_status::JITSYM_OK;
@@ -111,11 +113,11 @@ pub unsafe extern "C" fn jitsym_register(
     unsafe { register(session, code, out_id) }
 }
 
-/// `jitsym_register` for a session that is not off. It is a separate function so that `jitsym_register` does not even
-/// save registers while the session is off.
+/// Does the work of `jitsym_register` if the session is not off. This function is separate, so that `jitsym_register`
+/// does not even save registers while the session is off.
 ///
 /// # Safety
-/// As `jitsym_register`.
+/// The same as for `jitsym_register`.
 #[inline(never)]
 #[link_section = ".text.hot.jitsym"]
 unsafe extern "C" fn register(session: *mut jitsym, code: *const jitsym_code, out_id: *mut jitsym_id) -> jitsym_status {
@@ -124,13 +126,13 @@ unsafe extern "C" fn register(session: *mut jitsym, code: *const jitsym_code, ou
         let mut place = MaybeUninit::uninit();
         let tell = |id: Id| {
             if !out_id.is_null() {
-                // SAFETY: not NULL, and by the caller's promise writable.
+                // SAFETY: the pointer is not NULL, and the caller promises that the pointer is writable.
                 unsafe { out_id.write(id.0) };
             }
         };
         match session::usual_local(thread, handle) {
             Some(local) => {
-                // SAFETY: the caller's promise about `code`, here and below.
+                // SAFETY: here and below, the caller promises that `code` is NULL or valid.
                 let code = unsafe { input::code(code, &mut place)? };
                 if code.has_file() {
                     register_with_file(thread, local, handle, code, tell)
@@ -147,7 +149,7 @@ unsafe extern "C" fn register(session: *mut jitsym, code: *const jitsym_code, ou
     })
 }
 
-/// Registers code whose name is composed of name, file and line.
+/// Registers code that has a file, under a name that is composed of the code's name, file and line.
 #[inline(never)]
 fn register_with_file(
     thread: &PerThread,
@@ -162,10 +164,10 @@ fn register_with_file(
     }
 }
 
-/// Registers code that the fast way does not accept, for instance because the code is not usual (`Given::is_usual`), or
-/// because the thread last used another session. `flags` has the record flags for the code's place, if
-/// `Regions::before_code` has already returned them. Calls `tell` with the id as soon as the id exists: the id is valid
-/// even if a sink does not know the code yet.
+/// Registers code without the fast path (`register_as_usual`), for instance because the code is not usual
+/// (`Given::is_usual`), or because the thread last used another session. If `Regions::before_code` was already called
+/// for this code, `flags` is its result: the record flags for the code's place. Calls `tell` with the id as soon as the
+/// id exists: the id is valid even if a sink does not know the code yet.
 #[inline(never)]
 fn register_otherwise<'a>(
     handle: u64,
@@ -180,7 +182,7 @@ fn register_otherwise<'a>(
         }
         let code = code()?;
         let registered = code.with_code(|code| session.register(code, flags.take()));
-        // If `flags` is still set, the code was refused before the session was called.
+        // If `flags` is still set, `with_code` has refused the code without a call of `session.register`.
         if let Some(flags) = flags {
             session::not_registered(code.addr(), code.size(), flags);
         }
@@ -218,7 +220,7 @@ pub unsafe extern "C" fn jitsym_move(
         if session.is_idle() {
             return session.still_open(());
         }
-        // SAFETY: the caller's promise about `target`.
+        // SAFETY: the caller promises that `target` is NULL or valid.
         let target = unsafe { input::move_target(target, session.code_size(Id(id))?)? };
         session.move_code(Id(id), &target)
     })
@@ -243,8 +245,8 @@ pub extern "C" fn jitsym_unregister(session: *mut jitsym, id: jitsym_id) -> jits
 /// Reports that all code with any byte in [addr, addr + size) has ended. One call can end a whole code cache. A range
 /// without code is no error. `flags`: 0, or `JITSYM_RANGE_UNMAP`.
 ///
-/// The call ends code of all sessions. After the next `jitsym_flush` at the latest, the ids of this code are unknown.
-/// Until that flush, `jitsym_unregister` may still return `JITSYM_OK` for these ids, without effect.
+/// The call ends code of all sessions. The ids of this code become unknown at the next `jitsym_flush` or earlier.
+/// Before that flush, `jitsym_unregister` may still return `JITSYM_OK` for such an id, but has no effect.
 ///
 /// Returns `JITSYM_ERR_FLAGS`, `JITSYM_ERR_SIZE_ZERO`, `JITSYM_ERR_ADDRESS_RANGE`; or a status of `jitsym_register`.
 ///
@@ -284,14 +286,14 @@ pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_
 /// call does not return `JITSYM_OK`, some registered code may be only in the spool (`JITSYM_SPOOL_SHARED`).
 ///
 /// The call returns `JITSYM_ERR_TIMEOUT` at once if another thread is ending the process. `JITSYM_ERR_FORKED` means
-/// that this forked child has made no call yet that continues its parent's sessions, so there is nothing to write. A
-/// handler that runs on the background thread itself gets `JITSYM_ERR_WRITER` at once. The background thread has its
-/// own descriptor table, so none of the host's descriptors is open in such a handler.
+/// that there is nothing to write: this process is a forked child, and no call in the child has continued its parent's
+/// sessions yet. A handler that runs on the background thread itself gets `JITSYM_ERR_WRITER` at once. The background
+/// thread has its own descriptor table, so none of the host's descriptors is open in such a handler.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT`; `JITSYM_ERR_NOT_RUNNING` or `_FORKED` if there is nothing to write;
 /// `JITSYM_ERR_WRITER`, `_SINK_FAILED`, `_INTERNAL`.
 ///
-/// Any thread, concurrently, and from a signal handler, on an alternate stack too.
+/// Any thread, concurrently, and from a signal handler, even on an alternate stack.
 #[no_mangle]
 pub extern "C" fn jitsym_flush_from_signal(timeout_ms: u32) -> jitsym_status {
     const DEFAULT_MS: u32 = 1000;
@@ -305,8 +307,8 @@ pub extern "C" fn jitsym_flush_from_signal(timeout_ms: u32) -> jitsym_status {
 }
 
 /// Starts sinks in a running process, for all sessions: sinks belong to the process. When the call has returned
-/// `JITSYM_OK`, all known live code is in the files. `sinks`: `JITSYM_SINK_*` bits; 0: the sinks that options and
-/// environment selected for this session; if there are none, map, jitdump and region.
+/// `JITSYM_OK`, all known live code is in the files. `sinks`: `JITSYM_SINK_*` bits. 0: the sinks that options and
+/// environment selected for this session (if none: map, jitdump, region).
 ///
 /// Code is known if it was registered while a sink ran, or with `JITSYM_INIT_REMEMBER`. Code whose registration
 /// returned the id 0 is not known, so the host has to register this code again. Code that was registered while only the
@@ -314,11 +316,11 @@ pub extern "C" fn jitsym_flush_from_signal(timeout_ms: u32) -> jitsym_status {
 /// at the code's address at the time of this call.
 ///
 /// A sink that already runs does not change. The started sinks use the directories, bounds and other options of this
-/// session, unless a running sink already uses other values. They continue files that still exist.
+/// session, unless a running sink already uses other values. The started sinks continue files that still exist.
 ///
-/// `JITSYM_ERR_CONFLICT` means that one of the sinks runs with another directory or dialect. `JITSYM_ERR_SINK_FAILED`
-/// means that one of the sinks cannot start or write now, but another sink runs. The call also returns
-/// `JITSYM_ERR_TIMEOUT` if the process exits.
+/// `JITSYM_ERR_CONFLICT` means that one of the sinks already runs with a directory or dialect that differs from this
+/// session's. `JITSYM_ERR_SINK_FAILED` means that one of the sinks cannot start or write now, but another sink runs.
+/// The call also returns `JITSYM_ERR_TIMEOUT` if the process exits.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_FORBIDDEN` if the variable `JITSYM_LATE` is
 /// `off`; `JITSYM_ERR_CONFLICT`, `_NO_SINK`, `_SINK_FAILED`, `_TIMEOUT` (10 seconds), `_NO_MEMORY`, `_THREAD`,
@@ -333,8 +335,8 @@ pub extern "C" fn jitsym_enable(session: *mut jitsym, sinks: u32) -> jitsym_stat
     })
 }
 
-/// Stops sinks in a running process, for all sessions, even for sessions that asked for these sinks. Everything that
-/// was registered before the call is written first. The files stay, and `jitsym_enable` continues them. `sinks`:
+/// Stops sinks in a running process. Every session loses these sinks, even if it asked for them. Everything that was
+/// registered before the call is written first. The files stay, and `jitsym_enable` continues them. `sinks`:
 /// `JITSYM_SINK_*` bits; 0: all.
 ///
 /// With `JITSYM_INIT_REMOVE_FILES`, the call removes the files. When the last sink stops, the background thread ends,
@@ -381,7 +383,7 @@ pub extern "C" fn jitsym_close(session: *mut jitsym) -> jitsym_status {
 pub unsafe extern "C" fn jitsym_get_stats(session: *mut jitsym, out: *mut jitsym_stats) -> jitsym_status {
     blocking_boundary(|| {
         let session = session::find(session as usize as u64)?;
-        // SAFETY: the caller's promise about `out`.
+        // SAFETY: the caller promises that `out` is NULL or valid.
         unsafe { output::write_stats(out, &session.stats()) }
     })
 }
@@ -406,7 +408,7 @@ pub unsafe extern "C" fn jitsym_last_error(session: *mut jitsym, buf: *mut c_cha
         if !session.is_null() {
             session::find(session as usize as u64)?;
         }
-        // SAFETY: the caller's promise about `buf`.
+        // SAFETY: the caller promises that `buf` is NULL or valid.
         unsafe { output::write_text(&session::last_error(), buf, size) }
     })
 }
@@ -426,7 +428,7 @@ pub unsafe extern "C" fn jitsym_path(session: *mut jitsym, sink: u32, buf: *mut 
     blocking_boundary(|| {
         let session = session::find(session as usize as u64)?;
         let path = session.path(input::sink(sink)?)?;
-        // SAFETY: the caller's promise about `buf`.
+        // SAFETY: the caller promises that `buf` is NULL or valid.
         unsafe { output::write_bytes(path.as_os_str().as_bytes(), buf, size) }
     })
 }
@@ -455,10 +457,10 @@ pub unsafe extern "C" fn jitsym_unwind_size(
         if out.is_null() {
             return Err(Error::Null);
         }
-        // SAFETY: the caller's promise about `unwind`.
+        // SAFETY: the caller promises that `unwind` is NULL or valid.
         let unwind = unsafe { input::unwind(unwind)? };
         let size = crate::format::unwind::room_needed(&unwind.as_unwind(), code_size)?;
-        // SAFETY: not NULL, and by the caller's promise writable.
+        // SAFETY: the pointer is not NULL, and the caller promises that the pointer is writable.
         unsafe { out.write(size) };
         Ok(())
     })

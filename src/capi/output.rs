@@ -83,7 +83,7 @@ pub unsafe fn write_text(text: &str, buf: *mut c_char, size: usize) -> Result<()
 /// Copies bytes and a NUL to a buffer. Fails if the buffer is too small for the bytes and the NUL.
 ///
 /// # Safety
-/// As `write_text`.
+/// The same as for `write_text`.
 pub unsafe fn write_bytes(bytes: &[u8], buf: *mut c_char, size: usize) -> Result<()> {
     if buf.is_null() {
         return Err(Error::Null);

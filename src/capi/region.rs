@@ -16,10 +16,10 @@ use crate::session;
 /// returns memory. Code in this memory is then written to the other sinks, and `jitsym_stats.region_refused` and
 /// `jitsym_last_error` report the failure.
 ///
-/// A region with two views (without `JITSYM_REGION_ONE_VIEW`) is shared memory. When `fork` returns, the child has its
-/// own copy, with two exceptions: memory for the copy is missing, or a system call forks without running fork handlers.
-/// In these cases parent and child write to the same memory. [docs/regions.md](regions.md#fork-exit-crash) describes
-/// the child's file.
+/// A region with two views (without `JITSYM_REGION_ONE_VIEW`) is shared memory. When `fork` returns, the child normally
+/// has its own copy of the memory. In two cases the child gets no copy, and parent and child write to the same memory:
+/// no memory is left for the copy, or the child was forked directly by a system call, which runs no fork handlers.
+/// [docs/regions.md](regions.md#fork-exit-crash) describes the child's file.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_SIZE_ZERO`, `_ALIGNMENT`;
 /// `JITSYM_ERR_TOO_LARGE` for sizes above 1 GiB or alignments above 512 MiB; `JITSYM_ERR_NO_MEMORY`, also if no address
@@ -36,9 +36,9 @@ pub unsafe extern "C" fn jitsym_region_create(
     out: *mut jitsym_region,
 ) -> jitsym_status {
     blocking_boundary(|| {
-        // SAFETY: the caller's promise about `options`.
+        // SAFETY: the caller promises that `options` is NULL or valid.
         let wanted = unsafe { input::region(options)? };
-        // SAFETY: the caller's promise about `out`.
+        // SAFETY: the caller promises that `out` is NULL or valid.
         unsafe { output::write_region(out, || session::find(session as usize as u64)?.create_region(&wanted)) }
     })
 }

@@ -17,13 +17,13 @@ pub enum jitsym_status {
     JITSYM_ERR_NULL = 1,
     /// A `struct_size`, or the size of an element, is smaller than in version 0.1.
     JITSYM_ERR_STRUCT_SIZE = 2,
-    /// A struct is larger than the library knows, and its tail is not all zero.
+    /// A struct has nonzero bytes after the fields that the library knows.
     ///
     /// A `struct_size` above 4096 always gets this status.
     JITSYM_ERR_STRUCT_TAIL = 3,
     /// An unknown flag bit, a reserved field that is not 0, a file mode above 0777.
     JITSYM_ERR_FLAGS = 4,
-    /// A number is none of the enumerators of its field or argument.
+    /// A field or argument has a number without an enumerator.
     JITSYM_ERR_ENUM = 5,
     /// The size of the code, or of the range, is 0.
     JITSYM_ERR_SIZE_ZERO = 6,
@@ -82,6 +82,8 @@ pub enum jitsym_status {
     /// The background thread could not be started.
     JITSYM_ERR_THREAD = 24,
     /// A running sink has another directory or dialect.
+    ///
+    /// The directory or dialect of the sink differs from the one that the call asks for.
     JITSYM_ERR_CONFLICT = 25,
     /// All session handles are in use.
     JITSYM_ERR_TOO_MANY_SESSIONS = 26,
@@ -101,7 +103,7 @@ pub enum jitsym_status {
     JITSYM_ERR_WRITER = 32,
     /// The variable JITSYM_LATE forbids enabling sinks at run time.
     JITSYM_ERR_FORBIDDEN = 33,
-    /// From `jitsym_dl.h` only: the shared library is missing, or has another ABI.
+    /// The shared library is missing or has another ABI (only with `jitsym_dl.h`).
     ///
     /// `jitsym_last_error` with a NULL session gives the reason.
     JITSYM_ERR_LIBRARY = 34,
@@ -111,21 +113,23 @@ pub enum jitsym_status {
     JITSYM_ERR_NOT_PLAIN = 35,
     /// Memory is not adopted: the process has locked memory (`mlock`, `mlockall`).
     ///
-    /// The memory of a region would not be locked.
+    /// A region would replace the memory, and the memory of a region is not locked.
     JITSYM_ERR_LOCKED = 36,
-    /// No region or `jitsym_alloc` memory begins there, or a region is there already.
+    /// The address has no region or `jitsym_alloc` memory, or has a region already.
     ///
-    /// Calls that a region of this kind does not support also return this status.
+    /// `jitsym_region_adopt` returns this status if a region exists already. The other calls return this status if they
+    /// find no region or `jitsym_alloc` memory, or if a region of this kind does not support the call.
     JITSYM_ERR_REGION = 37,
     /// A value is no multiple of the page size, or an alignment is no power of two.
     JITSYM_ERR_ALIGNMENT = 38,
     /// An entry of `jitsym_code.inlines` is invalid.
     ///
-    /// Its name, or the file or line of the call, is missing, or its range or parent breaks a rule of `jitsym_inline`.
+    /// One of these parts is missing: the entry's name, the file of its call, or the line of its call. Otherwise, the
+    /// entry's range or parent breaks a rule of `jitsym_inline`.
     JITSYM_ERR_INLINE = 39,
 }
 
-// Error and status have the same numbers, without a gap.
+// `Error` and `jitsym_status` have the same numbers, and no number is left out.
 const _: () = {
     let mut index = 0;
     while index < Error::ALL.len() {

@@ -17,7 +17,7 @@ use crate::format::name_and_file::Composed;
 use crate::format::unwind::Cache;
 use crate::session::{check_range, Given};
 
-// SAFETY: integers and raw pointers only, here and below.
+// SAFETY: here and below, every field is an integer or a raw pointer.
 unsafe impl Plain for jitsym_code {
     const FIRST_SIZE: usize = std::mem::offset_of!(jitsym_code, inlines);
     const TOO_SMALL: &'static str = size_of_struct!("jitsym_code", "JITSYM_CODE()");
@@ -56,10 +56,10 @@ pub struct CodeInput<'a>(*const jitsym_code, PhantomData<&'a jitsym_code>);
 /// version's size.
 ///
 /// # Safety
-/// As `read`, and every pointer in the struct is valid, as the header demands.
+/// The same as for `read`. Every pointer in the struct is valid, as the header demands.
 #[inline(always)]
 pub unsafe fn code<'a>(from: *const jitsym_code, place: &'a mut MaybeUninit<jitsym_code>) -> Result<CodeInput<'a>> {
-    // SAFETY: the caller's promise; the size is the first field.
+    // SAFETY: by the caller's promise the struct is readable. The size is its first field.
     let from = if !from.is_null() && unsafe { from.cast::<usize>().read_unaligned() } == size_of::<jitsym_code>() {
         from
     } else {
@@ -72,7 +72,7 @@ pub unsafe fn code<'a>(from: *const jitsym_code, place: &'a mut MaybeUninit<jits
 impl<'a> CodeInput<'a> {
     /// Runs `body` with this code as a `Code` of the Rust API. Fails without calling `body` if the input is invalid.
     pub fn with_code<T>(self, body: impl FnOnce(&Code<'_>) -> Result<T>) -> Result<T> {
-        // SAFETY: the maker's promise, for all fields and for the data behind the pointers among them.
+        // SAFETY: all fields and the data behind the pointers among them are valid (see `CodeInput`).
         let code = unsafe { self.0.read_unaligned() };
         check_code_flags(code.flags, STABLE | PACKED | MORE, code.reserved | code.reserved2)?;
         check_range(code.addr, code.size, code.free_after)?;
@@ -101,24 +101,24 @@ impl<'a> CodeInput<'a> {
 
     /// Whether the caller registers more code before any of the code runs (`JITSYM_CODE_MORE`).
     pub fn more(&self) -> bool {
-        // SAFETY: the maker's promise.
+        // SAFETY: the struct and the data behind its pointers are valid (see `CodeInput`).
         unsafe { field!(self.0, flags) & MORE != 0 }
     }
 
-    /// Whether the name has to be composed of name, file and line.
+    /// Whether the code has a file. If so, the registered name is composed of the code's name, file and line.
     #[inline(always)]
     pub fn has_file(&self) -> bool {
-        // SAFETY: the maker's promise.
+        // SAFETY: the struct and the data behind its pointers are valid (see `CodeInput`).
         unsafe { !field!(self.0, file).is_null() }
     }
 
-    /// Runs `body` with an equivalent `jitsym_code` that has the composed name instead of a file. If the code has no
-    /// line table, the line becomes a row of the line table. Returns `None` if the code is not usual (`is_usual`), if
-    /// the file is empty, or if a text has to be cleaned or cut. The caller then needs `with_code`, because the
-    /// registration that follows `with_code` cleans and counts texts.
+    /// Runs `body` with an equivalent `jitsym_code` that has the composed name and no file. If the code has no line
+    /// table, a line other than 0 becomes the only row of the line table. Returns `None` if the code is not usual
+    /// (`is_usual`), if the file is empty, or if a text has to be cleaned or cut. In these cases the caller has to use
+    /// `with_code`, because only the registration by `with_code` cleans texts and counts the cleaned texts.
     #[inline(never)]
     pub fn with_name<T>(self, body: impl FnOnce(CodeInput<'_>) -> T) -> Option<T> {
-        // SAFETY: the maker's promise, here and below.
+        // SAFETY: here and below, the struct and the data behind its pointers are valid (see `CodeInput`).
         let mut raw = unsafe { self.0.read_unaligned() };
         let file = mem::replace(&mut raw.file, ptr::null());
         if !self.is_usual() {
@@ -142,7 +142,7 @@ impl<'a> CodeInput<'a> {
     /// The line table.
     fn lines(&self) -> Result<LineInput<'a>> {
         let from = self.0;
-        // SAFETY: the maker's promise.
+        // SAFETY: the struct and the data behind its pointers are valid (see `CodeInput`).
         let rows = unsafe { Array::new(field!(from, lines), field!(from, line_count), field!(from, line_size))? };
         Ok(LineInput { rows, last_file: Cell::new((ptr::null(), 0)) })
     }
@@ -152,7 +152,7 @@ impl Given for CodeInput<'_> {
     #[inline(always)]
     fn is_usual(&self) -> bool {
         let from = self.0;
-        // SAFETY: the maker's promise, here and below.
+        // SAFETY: here and below, the struct and the data behind its pointers are valid (see `CodeInput`).
         let (flags, reserved) = unsafe { (field!(from, flags), field!(from, reserved) | field!(from, reserved2)) };
         // SAFETY: as above.
         let (bytes, inline_count) = unsafe { (field!(from, bytes), field!(from, inline_count)) };
@@ -161,49 +161,49 @@ impl Given for CodeInput<'_> {
 
     #[inline(always)]
     fn addr(&self) -> u64 {
-        // SAFETY: the maker's promise.
+        // SAFETY: the struct and the data behind its pointers are valid (see `CodeInput`).
         unsafe { field!(self.0, addr) }
     }
 
     #[inline(always)]
     fn size(&self) -> u64 {
-        // SAFETY: the maker's promise.
+        // SAFETY: the struct and the data behind its pointers are valid (see `CodeInput`).
         unsafe { field!(self.0, size) }
     }
 
     #[inline(always)]
     fn free_after(&self) -> u64 {
-        // SAFETY: the maker's promise.
+        // SAFETY: the struct and the data behind its pointers are valid (see `CodeInput`).
         unsafe { field!(self.0, free_after) }
     }
 
     #[inline(always)]
     fn packed(&self) -> bool {
-        // SAFETY: the maker's promise.
+        // SAFETY: the struct and the data behind its pointers are valid (see `CodeInput`).
         unsafe { field!(self.0, flags) & PACKED != 0 }
     }
 
     #[inline(always)]
     fn name(&self) -> &[u8] {
-        // SAFETY: the maker's promise.
+        // SAFETY: the struct and the data behind its pointers are valid (see `CodeInput`).
         unsafe { name(field!(self.0, name), field!(self.0, name_len)) }
     }
 
     #[inline(always)]
     fn bytes(&self) -> *const u8 {
-        // SAFETY: the maker's promise.
+        // SAFETY: the struct and the data behind its pointers are valid (see `CodeInput`).
         unsafe { field!(self.0, bytes) }.cast()
     }
 
     #[inline(always)]
     fn template<'c>(&self, cache: &'c mut Cache, addr: u64, size: u64) -> Result<Option<&'c UnwindingTemplate>> {
-        // SAFETY: the maker's promise.
+        // SAFETY: the struct and the data behind its pointers are valid (see `CodeInput`).
         unsafe { template(field!(self.0, unwind), cache, addr, size) }
     }
 
     #[inline(always)]
     fn has_lines(&self) -> bool {
-        // SAFETY: the maker's promise.
+        // SAFETY: the struct and the data behind its pointers are valid (see `CodeInput`).
         unsafe { field!(self.0, line_count) != 0 }
     }
 
@@ -235,7 +235,7 @@ unsafe fn inlines<'a>(code: &jitsym_code) -> Result<Vec<Inline<'a>>> {
         all.push(Inline {
             begin: raw.begin,
             end: raw.end,
-            // SAFETY: the caller's promise, here and below.
+            // SAFETY: here and below, the pointers are valid, as the caller promises.
             name: unsafe { name(raw.name, raw.name_len) },
             // SAFETY: as above.
             call_file: unsafe { name(raw.call_file, 0) },
@@ -293,7 +293,7 @@ unsafe fn bytes<'a>(start: *const c_void, size: u64) -> Bytes<'a> {
 /// Reads a `jitsym_move_target` for code of `size` bytes.
 ///
 /// # Safety
-/// As `read`, and `bytes` in it is NULL or points to `size` readable bytes.
+/// The same as for `read`. The field `bytes` is NULL or points to `size` readable bytes.
 pub unsafe fn move_target<'a>(from: *const jitsym_move_target, size: u64) -> Result<MoveTarget<'a>> {
     // SAFETY: the caller's promise.
     let raw = unsafe { read(from)? };

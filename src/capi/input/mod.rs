@@ -1,10 +1,10 @@
 //! Input from C, checked and converted to the types of the Rust API.
 //!
-//! This module makes Rust references only to arrays of saved registers and to bytes. It copies the bytes of all other C
-//! structs. If `struct_size` differs from this version's size, the bytes are copied over a struct of zeros. So callers
-//! that were compiled with an older or a newer header are supported. The usual registration does not copy a
-//! `jitsym_code` or a `jitsym_unwind` of this version's size: it reads the fields of the `jitsym_code` one by one, and
-//! compares the `jitsym_unwind` in place.
+//! This module makes Rust references only to arrays of saved registers and to bytes. This module copies the bytes of
+//! all other C structs. If `struct_size` differs from this version's size, the bytes are copied over a struct of zeros.
+//! So callers that were compiled with an older or a newer header are supported. The usual registration copies no struct
+//! of this version's size: it reads the fields of the `jitsym_code` one by one, and compares the `jitsym_unwind` in
+//! place.
 
 mod code;
 mod options;
@@ -23,7 +23,7 @@ use std::{ptr, slice};
 
 use crate::api::error::{Error, Result};
 
-/// A struct of integers and raw pointers that comes from C. Bytes of zeros are a valid value of the struct.
+/// A struct of integers and raw pointers that comes from C. A struct whose bytes are all 0 is valid.
 ///
 /// # Safety
 /// Every field is an integer or a raw pointer.
@@ -34,8 +34,8 @@ unsafe trait Plain: Copy {
     const TOO_SMALL: &'static str;
 }
 
-/// [`Plain::TOO_SMALL`] of a struct that begins with its size. `$init` is the C macro that sets the size, if there is
-/// such a macro.
+/// Makes the text [`Plain::TOO_SMALL`] for a struct that begins with its size. `$init` is the C macro that sets the
+/// size, if there is such a macro.
 macro_rules! size_of_struct {
     ($name:literal $(, $init:literal)?) => {
         concat!($name, ".struct_size is {}: set it to sizeof(", $name, ")" $(, ", or use ", $init)?)
@@ -43,7 +43,7 @@ macro_rules! size_of_struct {
 }
 use size_of_struct;
 
-/// [`Plain::TOO_SMALL`] of an element of an array.
+/// Makes the text [`Plain::TOO_SMALL`] for an element of an array.
 macro_rules! size_of_element {
     ($name:literal, $field:literal) => {
         concat!($field, " is {}: set it to sizeof(", $name, ")")
@@ -58,8 +58,8 @@ use size_of_element;
 #[inline(always)]
 unsafe fn copy<T: Plain>(from: *const u8, size: usize) -> Result<T> {
     if size == size_of::<T>() {
-        // Nearly every caller has this size.
-        // SAFETY: the caller's promise; any bytes are valid for integers and raw pointers.
+        // The structs of nearly all callers have this size.
+        // SAFETY: the caller promises `size` readable bytes. Integers and raw pointers may have any bytes.
         return Ok(unsafe { from.cast::<T>().read_unaligned() });
     }
     // SAFETY: the caller's promise.
@@ -67,7 +67,7 @@ unsafe fn copy<T: Plain>(from: *const u8, size: usize) -> Result<T> {
 }
 
 /// # Safety
-/// As `copy`.
+/// The same as for `copy`.
 #[cold]
 #[inline(never)]
 unsafe fn copy_other<T: Plain>(from: *const u8, size: usize) -> Result<T> {
@@ -82,16 +82,18 @@ unsafe fn copy_other<T: Plain>(from: *const u8, size: usize) -> Result<T> {
         return Err(Error::StructTail.because(text, [size as u64, (known + at) as u64, known as u64]));
     }
     let mut value = MaybeUninit::<T>::zeroed();
-    // SAFETY: `known` bytes are readable there and fit here; the two do not overlap.
+    // SAFETY: `known` bytes are readable at `from`, and fit into `value`. `value` is a new variable, so it does not
+    // overlap the caller's struct.
     unsafe { ptr::copy_nonoverlapping(from, value.as_mut_ptr().cast::<u8>(), known) };
-    // SAFETY: all bytes are initialised, and any are valid for integers and raw pointers.
+    // SAFETY: all bytes are initialised. Integers and raw pointers may have any bytes.
     Ok(unsafe { value.assume_init() })
 }
 
 /// Copies a struct that begins with its size.
 ///
 /// # Safety
-/// `from` is NULL or points to a `size_t` and as many readable bytes as this number says.
+/// `from` is NULL or points to a struct. The struct begins with a `size_t`, and has as many readable bytes as this
+/// number says.
 #[inline(always)]
 unsafe fn read<T: Plain>(from: *const T) -> Result<T> {
     if from.is_null() {
@@ -99,7 +101,8 @@ unsafe fn read<T: Plain>(from: *const T) -> Result<T> {
     }
     // A larger size is an error of the caller, so a struct of a larger size is not read.
     const LARGEST: usize = 4096;
-    // SAFETY: the caller's promise; the size is the first field of every struct that is read this way.
+    // SAFETY: by the caller's promise the struct is readable. The size is the first field of every struct that is read
+    // this way.
     let size = unsafe { from.cast::<usize>().read_unaligned() };
     if size > LARGEST {
         return Err(Error::StructTail.because("struct_size is {}: set it to sizeof", [size as u64]));
@@ -119,7 +122,7 @@ fn check_flags(flags: u32, known: u32) -> Result<()> {
     }
 }
 
-/// An array of C structs. The size of its structs may differ from this version's size.
+/// An array of C structs. The structs may be larger or smaller than in this version.
 #[derive(Clone, Copy)]
 struct Array<'a, T> {
     start: *const u8,
@@ -130,8 +133,8 @@ struct Array<'a, T> {
 
 impl<T: Plain> Array<'_, T> {
     /// # Safety
-    /// `start` is NULL or points to `count` elements of `stride` bytes, or of the first version's size if `stride` is
-    /// 0.
+    /// `start` is NULL or points to `count` elements. Each element has `stride` bytes, or, if `stride` is 0, as many
+    /// bytes as in the first version.
     #[inline(always)]
     unsafe fn new(start: *const T, count: usize, stride: usize) -> Result<Self> {
         let stride = if stride == 0 { T::FIRST_SIZE } else { stride };

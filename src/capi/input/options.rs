@@ -12,7 +12,7 @@ use crate::api::options::{Dialect, Fork, Options, Sinks};
 use crate::capi::types::*;
 use crate::sink::{self, KINDS};
 
-// SAFETY: integers and raw pointers only.
+// SAFETY: every field is an integer or a raw pointer.
 unsafe impl Plain for jitsym_options {
     const FIRST_SIZE: usize = std::mem::offset_of!(jitsym_options, map_max);
     const TOO_SMALL: &'static str = size_of_struct!("jitsym_options", "JITSYM_OPTIONS");
@@ -21,7 +21,7 @@ unsafe impl Plain for jitsym_options {
 /// Reads a `jitsym_options`. Returns the defaults for NULL.
 ///
 /// # Safety
-/// As `read`; strings in it are NULL or end with a NUL.
+/// The same as for `read`. Each string in the struct is NULL or ends with a NUL.
 pub unsafe fn options(from: *const jitsym_options) -> Result<Options> {
     if from.is_null() {
         return Ok(Options::default());

@@ -6,7 +6,7 @@ use crate::api::error::Result;
 use crate::capi::types::*;
 use crate::sink::region::RegionOptions;
 
-// SAFETY: integers and raw pointers only.
+// SAFETY: every field is an integer or a raw pointer.
 unsafe impl Plain for jitsym_region_options {
     const TOO_SMALL: &'static str = size_of_struct!("jitsym_region_options", "JITSYM_REGION_OPTIONS()");
 }
@@ -14,7 +14,7 @@ unsafe impl Plain for jitsym_region_options {
 /// Reads a `jitsym_region_options`.
 ///
 /// # Safety
-/// As `read`.
+/// The same as for `read`.
 pub unsafe fn region(from: *const jitsym_region_options) -> Result<RegionOptions> {
     // SAFETY: the caller's promise.
     let raw = unsafe { read(from)? };

@@ -9,7 +9,7 @@ use crate::capi::types::*;
 use crate::format::jitdump::UnwindingTemplate;
 use crate::format::unwind::{self, Cache};
 
-// SAFETY: integers and raw pointers only, here and below.
+// SAFETY: here and below, every field is an integer or a raw pointer.
 unsafe impl Plain for jitsym_unwind {
     const FIRST_SIZE: usize = mem::offset_of!(jitsym_unwind, sp_set);
     const TOO_SMALL: &'static str = size_of_struct!("jitsym_unwind", "JITSYM_UNWIND()");
@@ -19,11 +19,11 @@ unsafe impl Plain for jitsym_unwind_row {
     const TOO_SMALL: &'static str = size_of_element!("jitsym_unwind_row", "jitsym_unwind.row_size");
 }
 
-/// Returns the record of the unwind tables for a `jitsym_unwind` and code of this size. A `jitsym_unwind` that equals
-/// the last remembered `jitsym_unwind` is not decoded again.
+/// Converts a `jitsym_unwind` to the jitdump record of its unwind tables, for code of `code_size` bytes. A
+/// `jitsym_unwind` that equals the last remembered `jitsym_unwind` is not decoded again.
 ///
 /// # Safety
-/// As `unwind`.
+/// The same as for `unwind`.
 #[inline(always)]
 pub unsafe fn template(
     from: *const jitsym_unwind,
@@ -34,12 +34,12 @@ pub unsafe fn template(
     if from.is_null() {
         return Ok(None);
     }
-    // SAFETY: the caller's promise; the size is the first field.
+    // SAFETY: by the caller's promise the struct is readable. The size is its first field.
     let known_size = unsafe { from.cast::<usize>().read_unaligned() } == size_of::<jitsym_unwind>();
     // SAFETY: as above. The comparison has shown that the struct has this size.
     if known_size && unsafe { cache.is_ready(from.cast::<usize>().add(1).cast::<unwind::Raw>(), code_size) } {
-        // SAFETY: as above. The last struct was valid, and this struct has the same fields. Only the data behind its
-        // pointers may differ.
+        // SAFETY: as above. The last struct was valid, and this struct has the same fields. Only the data behind the
+        // struct's pointers may differ.
         let saved = unsafe { saved_registers(field!(from, saved), field!(from, saved_count))? };
         if cache.ready_saves(saved) {
             return Ok(Some(cache.ready_template()));
@@ -50,7 +50,7 @@ pub unsafe fn template(
 }
 
 /// # Safety
-/// As `unwind`.
+/// The same as for `unwind`.
 #[cold]
 #[inline(never)]
 unsafe fn decode_and_encode(
@@ -61,9 +61,10 @@ unsafe fn decode_and_encode(
 ) -> Result<Option<&UnwindingTemplate>> {
     // SAFETY: the caller's promise.
     let (raw, input) = unsafe { (read(from)?, unwind(from)?) };
-    // `remember` allows later calls to compare only the struct and the saved registers. So the tables must depend on
-    // nothing else. Tables of kinds 3 and 4 also depend on rows or a section outside the struct. With `epilogue_end`,
-    // or if the code ends at `epilogue_begin`, the tables also depend on the code size (`resolve_epilogue`).
+    // After `remember`, later calls compare only the struct and the saved registers. So the tables must depend only on
+    // the struct and the saved registers. Tables of kinds 3 and 4 also depend on rows or a section outside the struct.
+    // If `epilogue_end` is set, or if the code ends at `epilogue_begin`, the tables also depend on the code size
+    // (`resolve_epilogue`).
     let any_larger = raw.epilogue_end == 0 && u64::from(raw.epilogue_begin) != code_size;
     if matches!(raw.kind, 1 | 2) && any_larger {
         cache.template(&input.as_unwind(), code_addr, code_size)?;
@@ -87,7 +88,7 @@ pub enum UnwindInput<'a> {
 const FEW_ROWS: usize = 16;
 
 /// # Safety
-/// As `read`, and every pointer in the struct is valid, as the header demands. NULL means no description.
+/// The same as for `read`. Every pointer in the struct is valid, as the header demands. NULL means no description.
 pub unsafe fn unwind<'a>(from: *const jitsym_unwind) -> Result<UnwindInput<'a>> {
     if from.is_null() {
         return Ok(UnwindInput::Ready(Unwind::None));

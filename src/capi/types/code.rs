@@ -11,19 +11,20 @@ pub enum jitsym_code_flag {
     /// The writer reads the bytes later: keep them until a flush, move or unregistration.
     ///
     /// The call copies none of the bytes. The flag is for large code, and for runtimes that never free code. The bytes
-    /// must stay unchanged and in place until one of these calls has returned: `jitsym_flush`, or, for this code,
-    /// `jitsym_unregister`, `jitsym_unregister_range` or `jitsym_move`. The last three calls wait until the writer has
-    /// read the bytes, 10 seconds at most. If the process is killed before the writer has read the bytes, the record is
-    /// recovered without the bytes.
+    /// must stay unchanged and in place until `jitsym_flush` has returned, or until `jitsym_unregister`,
+    /// `jitsym_unregister_range` or `jitsym_move` has returned for this code. Except for `jitsym_flush`, these calls
+    /// wait until the writer has read the bytes, 10 seconds at most. If the process is killed before the writer has
+    /// read the bytes, the record is recovered without the bytes.
     JITSYM_CODE_STABLE = 1,
-    /// Other code follows without a gap: perf with libunwind can still unwind.
+    /// Lets perf with libunwind unwind if other code follows without a gap.
     ///
     /// Set the flag for code that has an unwind description, if `free_after` is 0 or smaller than the result of
     /// `jitsym_unwind_size`. The flag adds a small record to the jitdump. The record describes an unused place below
     /// the code, and perf finds the unwind tables after this place. With this record, `perf inject` writes the code's
     /// object file twice, and the process has up to 1 GiB less address space. The flag has no effect if this address
     /// space is used up, or if no unused place lies within 1.75 GiB below the code. `jitsym_move_target` does not
-    /// accept the flag: packed code stays packed, unless it moves while no jitdump is written.
+    /// accept the flag. Code that was registered with the flag keeps the flag when it moves, unless no jitdump is
+    /// written at that time.
     JITSYM_CODE_PACKED = 2,
     /// This call waits for no sink: more code is registered before this code runs.
     ///
@@ -73,22 +74,22 @@ pub struct jitsym_inline {
     pub begin: u32,
     /// Bytes from the start of the code to the end of the range.
     ///
-    /// `end` must be greater than `begin`. It must not exceed the `end` of the parent or, without a parent, the size of
-    /// the code. Two ranges with the same parent must have no byte in common.
+    /// `end` must be greater than `begin`. `end` must not exceed the `end` of the parent or, without a parent, the size
+    /// of the code. Two ranges with the same parent must have no byte in common.
     pub end: u32,
     /// Name of the inlined function, UTF-8. Must not be empty after cleaning.
     ///
-    /// The name is cleaned as `jitsym_code.name` is.
+    /// The library cleans this name by the same rules as `jitsym_code.name`.
     pub name: *const c_char,
     /// Length of `name` in bytes; 0 if a NUL ends `name`.
     pub name_len: usize,
-    /// File of the call that was inlined, NUL-terminated; as `jitsym_line.file`.
+    /// Source file of the inlined call, NUL-terminated; see `jitsym_line.file`.
     pub call_file: *const c_char,
     /// Line of the inlined call, from 1.
     pub call_line: u32,
     /// Column of the inlined call, from 1; 0 if unknown.
     pub call_column: u32,
-    /// Index of the earlier entry that contains this entry. `UINT32_MAX`: no entry does.
+    /// Index of the earlier entry that contains this entry; `UINT32_MAX` if none.
     ///
     /// With `UINT32_MAX`, the function is inlined into the registered code itself.
     pub parent: u32,
@@ -131,8 +132,8 @@ pub struct jitsym_code {
     /// Bytes after the code that hold no other code as long as this code lives.
     ///
     /// If there are at least as many free bytes as `jitsym_unwind_size` reports, a perf that is built with libunwind
-    /// (as most are before perf 7) can unwind through this code. Never declare bytes that are not free: code there
-    /// would lose its name.
+    /// (as most are before perf 7) can unwind through this code. Declare only bytes that are free, because other code
+    /// in declared bytes would lose its name.
     pub free_after: u64,
     /// `JITSYM_CODE_*` bits.
     pub flags: u32,
@@ -149,9 +150,10 @@ pub struct jitsym_code {
     pub inline_size: usize,
     /// File where the function begins, NUL-terminated; NULL if unknown.
     ///
-    /// The name becomes `NAME FILE:LINE` for every reader but debuggers. If `line_count` is 0, the line table gets one
-    /// row at offset 0, with this file and line; an absolute path is best for this purpose. The file is cleaned as the
-    /// name is. If the file is empty after that, it counts as unknown. `JITSYM_NAME_MAX` limits the whole name.
+    /// Every reader except debuggers gets the name `NAME FILE:LINE`. If `line_count` is 0, the line table gets one row
+    /// at offset 0, with this file and line; an absolute path is best for this purpose. The library cleans the file by
+    /// the same rules as the name. A file that is empty after cleaning counts as unknown. `JITSYM_NAME_MAX` limits the
+    /// whole name.
     pub file: *const c_char,
     /// Line in `file`, from 1; 0 if unknown.
     ///
@@ -169,9 +171,13 @@ pub struct jitsym_move_target {
     pub struct_size: usize,
     /// Where the code runs now. The size stays the same.
     pub addr: u64,
-    /// As `jitsym_code.bytes`, for the new place.
+    /// The code's bytes; see `jitsym_code.bytes`.
+    ///
+    /// These are the bytes at the new place.
     pub bytes: *const c_void,
-    /// As `jitsym_code.free_after`, for the new place.
+    /// Free bytes; see `jitsym_code.free_after`.
+    ///
+    /// The free bytes follow the new place.
     pub free_after: u64,
     /// `JITSYM_CODE_*` bits, for the new place.
     ///

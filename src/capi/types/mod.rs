@@ -21,8 +21,7 @@ pub struct jitsym {
     _private: [u8; 0],
 }
 
-/// Identifies one registration, for `jitsym_move` and `jitsym_unregister`. Never 0, and not used again within a
-/// process.
+/// Identifies one registration, for `jitsym_move` and `jitsym_unregister`. An id is never 0, and unique in a process.
 pub type jitsym_id = u64;
 
 /// Limits, in bytes.
@@ -52,7 +51,7 @@ pub enum jitsym_sink {
     JITSYM_SINK_JITDUMP = 2,
     /// ELF files of regions (`jitsym_region.h`): names, lines, call stacks in every profiler.
     ///
-    /// The files `jit-PID-N.so` and `jitted-PID-rN.so` are in the directory of the jitdump
+    /// `jitsym_options.jitdump_dir` decides the directory of the files `jit-PID-N.so` and `jitted-PID-rN.so`
     /// ([docs/regions.md](regions.md)). Code that is registered in a region is in the region's file, but in neither map
     /// nor jitdump. Without regions this sink does nothing.
     JITSYM_SINK_REGION = 4,

@@ -4,7 +4,7 @@ use std::ffi::c_char;
 
 /// Flags of a session. Bits that can be combined.
 ///
-/// `JITSYM_INIT_FORK_ALONE` and `JITSYM_INIT_ADOPT` count only in the session that starts the sinks.
+/// `JITSYM_INIT_FORK_ALONE` and `JITSYM_INIT_ADOPT` have an effect only in the session that starts the sinks.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_init_flag {
@@ -22,23 +22,25 @@ pub enum jitsym_init_flag {
     JITSYM_INIT_DROP_WHEN_FULL = 32,
     /// Keep records in private memory: after SIGKILL, unwritten records are lost.
     JITSYM_INIT_NO_SPOOL = 64,
-    /// First complete the files of killed processes, as `jitsym recover` does.
+    /// Complete the files of killed processes first, as `jitsym recover` does.
     ///
-    /// These are processes of this user that left a spool.
+    /// The library completes the files of those killed processes of this user that have left a spool.
     JITSYM_INIT_RECOVER = 128,
-    /// `fork` makes the child's files, with all code.
+    /// `fork` writes all code to the child's files.
     ///
-    /// Every child pays the cost, even a child that only executes another program.
+    /// The child writes all live code to its files before `fork` returns in the child. Every child pays the cost, even
+    /// a child that only executes another program.
     JITSYM_INIT_FORK_NOW = 256,
     /// A forked child takes over nothing. Excludes JITSYM_INIT_FORK_NOW.
     ///
     /// In the child, calls on its parent's sessions return `JITSYM_ERR_FORKED`, and `jitsym_init` begins with empty
     /// files.
     JITSYM_INIT_FORK_ALONE = 512,
-    /// Remove the files at the last close or at exit: for readers of living processes.
+    /// Remove the files at the last close or at exit.
     ///
-    /// The files are the map, the jitdump and the files of regions. After the removal, `perf report` finds no names.
-    /// `perf inject` fails if a jitdump that existed during the recording is missing.
+    /// The flag is for readers that read the files while the process lives. The files are the map, the jitdump and the
+    /// files of regions. After the removal, `perf report` finds no names. `perf inject` fails if a jitdump that existed
+    /// during the recording is missing.
     JITSYM_INIT_REMOVE_FILES = 1024,
     /// Remember live code while no sink runs, for `jitsym_enable`.
     ///
@@ -76,14 +78,16 @@ pub enum jitsym_want {
     JITSYM_WANT_LINES = 2,
     /// `jitsym_code.unwind`.
     JITSYM_WANT_UNWIND = 4,
-    /// Code memory is adopted: during a call, only the calling thread may write to it.
+    /// Code memory is adopted. During a call only the calling thread may write to it.
     ///
-    /// `JITSYM_INIT_ADOPT` or the variable `JITSYM_ADOPT` asks for this.
+    /// `JITSYM_INIT_ADOPT` or the variable `JITSYM_ADOPT` asks for adoption. `JITSYM_INIT_ADOPT` describes the rule for
+    /// writing.
     JITSYM_WANT_ADOPT = 8,
     /// Memory from `jitsym_region_create` and `jitsym_alloc` has a file.
     ///
-    /// Without this bit, a runtime with its own code memory gains nothing by these calls. The bit is cleared when the
-    /// file of a region cannot be made, so ask again after each of these calls.
+    /// Without this bit, these two calls have no advantage for a runtime that has its own code memory. The library
+    /// clears the bit when it cannot make the file of a region. So call `jitsym_wanted` again after each of the two
+    /// calls.
     JITSYM_WANT_REGION = 16,
 }
 
@@ -93,7 +97,9 @@ pub enum jitsym_want {
 pub enum jitsym_map_dialect {
     /// perf and all other readers: `START SIZE NAME` in hexadecimal without prefix, in `/tmp`.
     JITSYM_MAP_PERF = 0,
-    /// Android's simpleperf: numbers with the prefix `0x`, in `/data/local/tmp`.
+    /// Android's simpleperf: `0xSTART 0xSIZE NAME`, in `/data/local/tmp`.
+    ///
+    /// Both numbers are hexadecimal.
     JITSYM_MAP_SIMPLEPERF = 1,
 }
 
@@ -111,10 +117,11 @@ pub struct jitsym_options {
     ///
     /// perf looks in `/tmp` only.
     pub map_dir: *const c_char,
-    /// Directory of jitdump and regions. NULL: JITSYM_DIR, else below JITDUMPDIR, else /tmp.
+    /// Directory of jitdump and regions. NULL: JITSYM_DIR, else JITDUMPDIR, else /tmp.
     ///
-    /// The path must be absolute. A perf that is built with libdw (for example perf 7) unwinds through code of a
-    /// jitdump only if the file is directly in `/tmp`.
+    /// The path must be absolute. If the variable JITDUMPDIR decides, the files of regions are directly in
+    /// `$JITDUMPDIR`, and the jitdump is in a new directory in `$JITDUMPDIR/.debug/jit`. A perf that is built with
+    /// libdw (for example perf 7) unwinds through code of a jitdump only if the file is directly in `/tmp`.
     pub jitdump_dir: *const c_char,
     /// One of `JITSYM_MAP_*` (`jitsym_control.h`).
     ///
@@ -128,9 +135,9 @@ pub struct jitsym_options {
     ///
     /// Pending records are on their way to the writer. A bound outside the range is replaced by the nearest end of the
     /// range. The memory starts with 16 KiB, and takes 4 MiB (at most half of the bound) when many records are
-    /// registered. It grows further when the writer cannot keep up. Code whose record does not fit into the bound minus
-    /// these 4 MiB is refused with `JITSYM_ERR_NO_MEMORY`. The memory takes at least 256 MiB of address space, if
-    /// available. The first session of a process decides the bound.
+    /// registered. The memory grows further when the writer cannot keep up. A record must fit into the rest of the
+    /// bound, without these 4 MiB: a call with a larger record returns `JITSYM_ERR_NO_MEMORY`. The memory takes at
+    /// least 256 MiB of address space, if available. The first session of a process decides the bound.
     pub max_memory: u64,
     /// Milliseconds that a call waits if memory for records is full. 0 means 10.
     ///
@@ -145,14 +152,14 @@ pub struct jitsym_options {
     pub spool_dir: *const c_char,
     /// Bound of the perf map in bytes, at least 4096. 0: JITSYM_MAP_MAX, else no bound.
     ///
-    /// At the bound, the map first leaves out dead code, the oldest first. If more room is needed, it leaves out live
-    /// code, the newest first (`jitsym_stats.map_omitted`), until there is room again.
+    /// At the bound, the map first leaves out dead code, the oldest first. If more room is needed, the map leaves out
+    /// live code, the newest first (`jitsym_stats.map_omitted`), until there is room again.
     pub map_max: u64,
     /// Bound of the jitdump in bytes, at least 65536. 0: JITSYM_JITDUMP_MAX, else no bound.
     ///
     /// At the bound, the jitdump is rewritten with live code alone. During the rewrite there are two files. If live
     /// code takes more than three quarters of the bound, newly registered code is left out
-    /// (`jitsym_stats.jitdump_lost`), until enough other code has been unregistered. After that, the code that was left
-    /// out and is still live is written.
+    /// (`jitsym_stats.jitdump_lost`), until enough other code has been unregistered. Then the library also writes the
+    /// code that was left out and is still live.
     pub jitdump_max: u64,
 }

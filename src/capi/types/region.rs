@@ -8,11 +8,11 @@ use std::ffi::c_void;
 pub enum jitsym_region_flag {
     /// One view of private memory. The runtime changes its protection (`mprotect`).
     ///
-    /// At first the memory is readable and writable. The runtime makes it executable before code in it runs. A forked
-    /// child has its own copy. Without this flag there are two views of shared memory, and the runtime must not change
-    /// their protections.
+    /// At first the memory is readable and writable. The runtime makes the memory executable before code in the memory
+    /// runs. A forked child has its own copy. Without this flag there are two views of shared memory, and the runtime
+    /// must not change their protections.
     JITSYM_REGION_ONE_VIEW = 1,
-    /// Aligned to 2 MiB, and in huge pages if the kernel has them for this memory.
+    /// Alignment to 2 MiB, and huge pages if the kernel has them for this memory.
     JITSYM_REGION_HUGE_PAGES = 2,
 }
 
@@ -30,9 +30,10 @@ pub struct jitsym_region_options {
     pub max_size: u64,
     /// Alignment of the executable view: a power of two, at most 512 MiB. 0: a page.
     pub alignment: u64,
-    /// All of the executable view is within 32 bits of this address. 0: anywhere.
+    /// All of the executable view is within 2 GiB of this address. 0: anywhere.
     ///
-    /// A signed displacement of 32 bits, as in calls and jumps of x86-64, reaches all of the view from this address.
+    /// From this address, a signed displacement of 32 bits reaches all of the view. Calls and jumps of x86-64 have such
+    /// displacements.
     pub near_addr: u64,
     /// `JITSYM_REGION_*` bits.
     pub flags: u32,
@@ -40,7 +41,7 @@ pub struct jitsym_region_options {
     pub reserved: u32,
 }
 
-/// A region of code memory, or a piece of one from `jitsym_alloc`.
+/// A region of code memory, or memory from `jitsym_alloc`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct jitsym_region {

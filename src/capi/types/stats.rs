@@ -6,8 +6,8 @@
 pub enum jitsym_spool_state {
     /// Records are in private memory: after SIGKILL they are lost.
     ///
-    /// While the writer keeps up, at most the records of the last 50 milliseconds are lost. Records for which the file
-    /// system of the spool has no room are in private memory too.
+    /// While the writer keeps up, at most the records of the last 50 milliseconds are lost. If the file system of the
+    /// spool has no room for a record, this record is in private memory.
     JITSYM_SPOOL_NONE = 0,
     /// Records are in a spool, from which `jitsym recover` completes the files.
     JITSYM_SPOOL_SHARED = 1,
@@ -22,14 +22,15 @@ pub enum jitsym_spool_state {
 pub struct jitsym_stats {
     /// `sizeof(jitsym_stats)`, set by the caller: at most this many bytes are written.
     ///
-    /// The library does not change fields of a newer header that it does not know.
+    /// The caller's header may be newer than the library. The library does not change fields that only the newer header
+    /// has.
     pub struct_size: usize,
     /// `JITSYM_SINK_*` bits of the sinks that run and can write.
     pub sinks_running: u32,
     /// Bits of sinks that could not start, or cannot write now.
     ///
-    /// Sinks that cannot write try again at each flush, and by themselves at least every ten seconds. Sinks that could
-    /// not start wait for `jitsym_enable`; in a forked child each flush also tries to start them.
+    /// A sink that cannot write tries again at each flush, and also without a flush at least every ten seconds. A sink
+    /// that could not start waits for `jitsym_enable`; in a forked child each flush also tries to start the sink.
     pub sinks_failed: u32,
     /// Registrations that reached the writer.
     pub registered: u64,
@@ -57,7 +58,9 @@ pub struct jitsym_stats {
     pub map_bytes: u64,
     /// Entries in the perf map.
     pub map_entries: u64,
-    /// Rewrites of the perf map, because an entry had to change.
+    /// Rewrites of the perf map.
+    ///
+    /// The map is rewritten if entries in the file have to change or are missing, or if the file has reached its bound.
     pub map_rewrites: u64,
     /// Entries of dead code that were removed from the perf map to keep it bounded.
     pub map_forgotten: u64,
@@ -69,22 +72,23 @@ pub struct jitsym_stats {
     pub memory_held: u64,
     /// Records that had to wait because `jitsym_options.max_memory` was reached.
     pub waited: u64,
-    /// Records of killed processes that `JITSYM_INIT_RECOVER` has put into their files.
+    /// Records that `JITSYM_INIT_RECOVER` has put into the files of killed processes.
     pub recovered: u64,
     /// One of `JITSYM_SPOOL_*` (`jitsym_control.h`).
     pub spool: u32,
-    /// Pieces of code that this forked child has taken over; not in `registered`.
+    /// Code that this forked child has taken over; not counted in `registered`.
     pub inherited: u32,
     /// Records that could not be written to the jitdump.
     ///
     /// There was no room on the disk or within `jitsym_options.jitdump_max`, and no room in the memory in which records
-    /// wait. Waiting records that a rewrite of the jitdump left out count too. When writing is possible again, live
-    /// code whose record was lost is written, without lines and unwind tables. A forked child also counts code whose
-    /// record the parent was writing at the fork, if the fork did not wait for the write.
+    /// wait. The number includes waiting records that a rewrite of the jitdump has left out. When writing is possible
+    /// again, the library writes live code whose record was lost, but without lines and unwind tables. If the parent
+    /// was writing a record at the fork, and the fork did not wait for the write, the forked child also counts the code
+    /// of this record.
     pub jitdump_lost: u64,
     /// Bytes of records that wait because the jitdump cannot be written.
     ///
-    /// At most a quarter of `jitsym_options.max_memory`.
+    /// The value is at most a quarter of `jitsym_options.max_memory`.
     pub jitdump_held: u64,
     /// Rewrites of the jitdump.
     ///
@@ -99,13 +103,13 @@ pub struct jitsym_stats {
     pub region_code: u64,
     /// Bytes written to the files of regions, earlier generations included.
     pub region_bytes: u64,
-    /// New names of region files, because new code replaced dead code.
+    /// New names of region files, to tell new code from dead code.
     ///
     /// Each new name begins a generation, which [docs/regions.md](regions.md#epochs) calls an epoch.
     pub region_generations: u64,
-    /// Generations that began too late or not at all: samples may have the wrong name.
+    /// Generations that began too late or never, so that samples may have wrong names.
     pub region_late: u64,
-    /// Regions that could not have a file, and memory that could not be adopted.
+    /// Regions that got no file, and memory that could not be adopted.
     ///
     /// Regions without a file are plain memory. Memory of a kind that is never adopted, such as shared memory, is not
     /// counted.
@@ -119,7 +123,7 @@ pub struct jitsym_stats {
     /// The memory was not executable yet, or its mapping did not contain all of the code. `region_refused` counts
     /// memory that has waited for more than a second.
     pub region_put_off: u64,
-    /// How often a region was not made or adopted, because 768 regions existed already.
+    /// How often making or adopting a region failed because 768 regions existed.
     pub region_limit: u64,
 }
 

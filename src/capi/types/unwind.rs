@@ -72,22 +72,23 @@ pub struct jitsym_unwind {
     pub kind: u32,
     /// Must be 0.
     pub flags: u32,
-    /// FRAME_POINTER, FIXED_FRAME: the place of x86-64 `push rbp`, aarch64 `stp x29, x30, [sp, #-n]!`.
+    /// FRAME_POINTER, FIXED_FRAME: the place of `push rbp` or `stp x29, x30, [sp, #-n]!`.
     ///
-    /// The instruction stores the caller's frame pointer. For FRAME_POINTER, 0 means 1 on x86-64, 4 on aarch64, 12 on
-    /// riscv64. For FIXED_FRAME, 0 means that there is no such instruction. On aarch64, `n` is `cfa_offset`, except
-    /// that `n` is 16 for a FIXED_FRAME whose `sp_set` differs from `fp_pushed`. On riscv64, a FIXED_FRAME must have 0
-    /// here; `saved` can list the frame pointer and the return address instead.
+    /// The instruction stores the caller's frame pointer: `push rbp` on x86-64, `stp` on aarch64. For FRAME_POINTER, 0
+    /// means 1 on x86-64, 4 on aarch64, 12 on riscv64. For FIXED_FRAME, 0 means that there is no such instruction. On
+    /// aarch64, `n` is `cfa_offset`, except that `n` is 16 for a FIXED_FRAME whose `sp_set` differs from `fp_pushed`.
+    /// On riscv64, a FIXED_FRAME must have 0 here; `saved` can list the frame pointer and the return address instead.
     pub fp_pushed: u32,
-    /// FRAME_POINTER: the place of x86-64 `mov rbp, rsp`.
+    /// FRAME_POINTER: the place of `mov rbp, rsp`.
     ///
-    /// The instruction sets the frame pointer. 0 means 4 on x86-64, 8 on aarch64, 16 on riscv64. If an instruction such
-    /// as `endbr64` precedes the usual prologue, set both `fp_set` and `fp_pushed`.
+    /// The instruction sets the frame pointer: `mov rbp, rsp` on x86-64. 0 means 4 on x86-64, 8 on aarch64, 16 on
+    /// riscv64. If an instruction such as `endbr64` precedes the usual prologue, set both `fp_set` and `fp_pushed`.
     pub fp_set: u32,
     /// FRAME_POINTER, FIXED_FRAME: the place of `pop rbp` or `leave`. 0: none.
     ///
-    /// From this place to `epilogue_end` the frame is as at entry. 0 means that the code has no such instruction,
-    /// because control leaves the code in another way. Use ROWS for code with several epilogues.
+    /// From this place to `epilogue_end`, the frame is in the same state as at the function's entry. 0 means that the
+    /// code has no such instruction, because control leaves the code in another way. Use ROWS for code with several
+    /// epilogues.
     pub epilogue_begin: u32,
     /// FRAME_POINTER, FIXED_FRAME: the place of the return. 0: the end of the code.
     ///
@@ -107,8 +108,8 @@ pub struct jitsym_unwind {
     pub saved: *const jitsym_saved_register,
     /// Where the last register of `saved` is stored. 0: `fp_set` or `sp_set`.
     ///
-    /// For FRAME_POINTER, this place must not be before `fp_pushed`, and 0 means `fp_set`. For FIXED_FRAME, it must not
-    /// be before `sp_set`, and 0 means `sp_set`.
+    /// For FRAME_POINTER, this place must not be before `fp_pushed`, and 0 means `fp_set`. For FIXED_FRAME, this place
+    /// must not be before `sp_set`, and 0 means `sp_set`.
     pub saved_from: u32,
     /// ROWS: number of entries of `rows`.
     pub row_count: u32,
@@ -131,14 +132,15 @@ pub struct jitsym_unwind {
     pub eh_frame_addr: u64,
     /// FIXED_FRAME: the place of `sub rsp, n`. 0: the frame exists from the start.
     ///
-    /// The instruction allocates the frame. Its place must not be before `fp_pushed`. Up to this place the frame is as
-    /// at entry, except for the values that the instruction at `fp_pushed` stores.
+    /// The instruction allocates the frame. The place of this instruction must not be before `fp_pushed`. Up to this
+    /// place, the frame is in the same state as at the function's entry, except that the instruction at `fp_pushed` has
+    /// stored its values.
     pub sp_set: u32,
     /// FIXED_FRAME: the place of `add rsp, n`, with `pop rbp` after it. 0: none.
     ///
-    /// The instruction (or `mov rsp, rbp`) releases the frame, except for the values that were stored at `fp_pushed`.
-    /// From this place on, the registers of `saved` have the caller's values again. 0 is for code that removes the
-    /// whole frame at `epilogue_begin`, as `leave` does.
+    /// The instruction (or `mov rsp, rbp`) releases the frame, except for the values that the instruction at
+    /// `fp_pushed` has stored. From this place on, the registers in `saved` have the caller's values again. Set 0 if a
+    /// single instruction at `epilogue_begin` removes the whole frame, as `leave` does.
     pub sp_reset: u32,
 }
 
