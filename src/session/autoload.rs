@@ -28,7 +28,7 @@ fn at_load() {
         // program. A program with the static library has no function of that name. In such a program, the first session starts
         // the bridge.
         let start = loader::function(c"jitsym_start_bridge");
-        // SAFETY: the name is this library's, and the function is that of capi/bridge.rs.
+        // SAFETY: only this library has a function of this name, and capi/bridge.rs defines the function with this type.
         if let Some(start) = unsafe { std::mem::transmute::<*mut c_void, Option<extern "C" fn()>>(start) } {
             start();
         }

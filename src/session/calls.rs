@@ -108,9 +108,9 @@ impl Ref {
         self.outcome(registered)
     }
 
-    /// Ends code: `lay_down` writes the record of the end. If callers tell the unwinder themselves (`Sinks::BY_CALLERS`),
-    /// `tell` then removes the code's frame tables from the unwinder. No child is forked between the two steps, because the
-    /// child would inherit the first step without the second.
+    /// Ends code. `lay_down` writes the record of the end. If each thread that registers code also reports the code to the
+    /// unwinder (`Sinks::BY_CALLERS`), `tell` then removes the code's frame tables from the unwinder. No child is forked
+    /// between the two steps, because the child would inherit the first step without the second.
     #[inline]
     fn end(
         &self,
@@ -124,7 +124,7 @@ impl Ref {
 
     #[cold]
     fn register_and_tell(&self, code: &Code<'_>, flags: u8) -> Result<Id> {
-        // No child is forked between the two steps, as in `end`.
+        // As in `end`, no child is forked between the two steps.
         let _inside = fork_lock::enter();
         let frames = register::frames(self, code)?;
         let id = self.outcome(register::register(self, code, flags))?;
@@ -152,7 +152,8 @@ impl Ref {
 
     #[cold]
     fn wait_until_known(&self) -> Result<()> {
-        /// If a debugger stops all threads during the wait, the stop counts as at most one step of this length.
+        /// A debugger may stop all threads during the wait. Such a stop counts as at most one step of this length, however long
+        /// the stop takes.
         const STEP: Duration = Duration::from_millis(50);
         // Under valgrind one thread runs at a time, and the writer may wait long for its turn. If a debugger is being called
         // (`is_called`), it has stopped the writer, and soon stops the other threads.
@@ -187,7 +188,7 @@ impl Ref {
 
     pub fn move_code(&self, id: Id, target: &MoveTarget<'_>) -> Result<()> {
         let Some(wanted) = self.wanted()? else { return self.still_open(()) };
-        // No child is forked between the steps, as in `end`.
+        // As in `end`, no child is forked between the steps.
         let inside = wanted.has(Sinks::BY_CALLERS).then(fork_lock::enter);
         let moving = inside.as_ref().map(|_| by_callers::Moving::new(&self.shared.ids, id, target.addr)).transpose()?;
         let regions = &self.process.regions;
@@ -385,7 +386,7 @@ impl Ref {
 
     pub fn release_region(&self, start: u64) -> Result<()> {
         self.is_not_allocators(start)?;
-        // The region is released even if the flush fails: the failure may be that of another sink.
+        // The region is released even if the flush fails, because a sink other than the region sink may have failed.
         let _ = self.flush(None);
         let status = &self.shared.status;
         self.outcome(thread::quietly(|| self.process.regions.release(status, start)))
@@ -397,7 +398,8 @@ impl Ref {
             Sinks::REGION => self.process.regions.last_path(STOP_TIMEOUT),
             _ => self.shared.status.path(sink).ok_or(Error::NotRunning),
         };
-        // A close ends the session before its sinks. If the session is still open, the sinks ran until now.
+        // A close first ends the session, and then ends the sinks. So if the session is still open here, the sinks ran while
+        // this call looked for the path.
         self.outcome(path)
     }
 }

@@ -45,7 +45,7 @@ struct Known {
     size: u64,
     by: u32,
     name: Vec<u8>,
-    /// The bytes that the host gave, until they are compared.
+    /// The bytes that the host gave. `None` if the bytes were not kept, or were already compared.
     bytes: Option<Vec<u8>>,
     /// How many flushes have examined the memory mappings of the code.
     looks: u8,
@@ -88,7 +88,7 @@ impl Checked {
         });
     }
 
-    /// Checks the code with an id, because the host reports that it ends.
+    /// Checks the code with an id. Called when the host reports the end of this code.
     #[inline]
     pub fn ends(&self, shared: &Shared, id: Id) {
         if debug::checks() {
@@ -96,7 +96,7 @@ impl Checked {
         }
     }
 
-    /// Checks all code in a range, because the host reports that the code ends.
+    /// Checks all code in a range. Called when the host reports the end of this code.
     #[inline]
     pub fn ends_in(&self, addr: u64, size: u64) {
         self.with(|table| {

@@ -119,9 +119,10 @@ impl Config {
             // Here, too, the environment overrides the option.
             adopt: adopt.unwrap_or(options.adopt) && !for_valgrind,
             bridge,
-            // Whether the gdb sink may start by itself. With the bridge it does not, because a debugger already knows the
-            // code that the bridge finds, and cannot handle code that is reported twice. Under a valgrind profiler it does
-            // not either, because nobody debugs there, and the gdb sink would be half of the cost of a registration.
+            // Whether the gdb sink may start by itself. With the bridge, the gdb sink does not start by itself, because a
+            // debugger already knows the code that the bridge finds, and cannot handle code that is reported twice. Under a
+            // valgrind profiler, the gdb sink does not start by itself either, because nobody debugs there, and the gdb sink
+            // would cause half of the cost of a registration.
             debugger: late && !bridge && switch("JITSYM_GDB").unwrap_or(!for_valgrind || tool != Tool::Other),
             map_max: bound(options.map_max, "JITSYM_MAP_MAX", MAP_MAX_LEAST),
             jitdump_max: bound(options.jitdump_max, "JITSYM_JITDUMP_MAX", JITDUMP_MAX_LEAST),

@@ -15,10 +15,10 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(2 * STOP_TIMEOUT.as_secs());
 /// writer.
 const FILES_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Writes pending records when the process exits while a session is open. Waits for the writer as long as a close does. If
-/// the writer does not answer in this time, waits for its current write, so that no record is cut off. Each wait is limited,
-/// so a disk that hangs does not block the exit for ever. Unwritten records stay in the spool. Once everything is written,
-/// the spool is removed.
+/// Writes pending records when the process exits while a session is open. Waits for the writer at most for `STOP_TIMEOUT`, as a
+/// close does. If the writer does not answer in this time, also waits until the writer's current write is done, so that no
+/// record is cut off. Each wait is limited, so a disk that hangs does not block the exit for ever. Unwritten records stay in
+/// the spool. Once everything is written, the spool is removed.
 pub fn flush_at_exit() {
     let end = Instant::now() + EXIT_TIMEOUT;
     let Ok(process) = fork::current_once_taken_over(end) else { return };
@@ -49,9 +49,9 @@ pub fn flush_at_exit() {
     explain::summary(process, &shared.status);
 }
 
-/// Registers an exit handler that waits, because several threads may call `exit` at once. In C libraries that allow such
-/// calls, each handler runs on one of these threads, and the first thread that finds no handler left ends the process. The
-/// handler that is registered here keeps a second thread from ending the process too early.
+/// Registers the exit handler `after_exit`. Several threads may call `exit` at once. In C libraries that allow such calls, each
+/// handler runs on one of these threads, and the first thread that finds no handler left ends the process. `after_exit` waits
+/// until the pending records are written, so that a second thread does not end the process too early.
 pub fn arm_waiting() {
     // SAFETY: the handler may run at any time. When a plugin that contains this code is unloaded, the C library forgets the
     // handler.

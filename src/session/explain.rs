@@ -187,7 +187,7 @@ pub fn summary(process: &Process, status: &Status) {
     }
 }
 
-/// The words of the sinks with these bits; `None` if there are none.
+/// The words of the sinks in `bits`. `None` if `bits` contains no sink.
 pub fn sink_words(bits: u32) -> Option<String> {
     words(Sinks(bits))
 }
@@ -197,7 +197,8 @@ fn words(sinks: Sinks) -> Option<String> {
     (!words.is_empty()).then(|| words.join(" "))
 }
 
-/// Notes that a call is refused with this error. The first refusal with each error is reported at once.
+/// Notes that a call is refused with this error. If no earlier call was refused with the same error, also reports the refusal
+/// at once.
 #[cold]
 #[inline(never)]
 pub fn refused(error: Error) {
@@ -237,8 +238,8 @@ impl fmt::Display for InWords {
     }
 }
 
-/// The text of the last failure in this process, or of this thread's last refusal if the refusal came later. Empty if there
-/// was neither.
+/// The text of the last failure in this process. If a call of this thread was refused after that failure, the text of the last
+/// refusal. Empty if there was neither a failure nor a refusal.
 pub fn last_error() -> String {
     let failed = process::current().map(|process| process.host.last_error.get()).unwrap_or_default();
     let refused = refusal::last();

@@ -26,8 +26,8 @@ use crate::session::register::{is_attached, watch_thread_if_running};
 use crate::sys::{clock, fork_lock, panic_guard, reserve, thread};
 use crate::writer::{Inheritance, Writer};
 
-/// The maximum total time that a fork waits for the library. A fork waits longer only for a thread that parts memory from a
-/// file (`fork_lock::Parting`).
+/// The maximum total time that a fork waits for the library. A fork waits longer only while a thread gives the process its own
+/// copies of the pages of a file mapping (`fork_lock::Parting`).
 const PATIENCE: Duration = Duration::from_millis(75);
 
 /// How long a thread waits while another thread takes over the parent's state.
@@ -42,10 +42,10 @@ pub struct Underway {
     /// How many forks of the thread are under way. The number exceeds 1 if a signal handler interrupts a fork of the thread,
     /// and forks too.
     depth: u32,
-    /// Whether the fork has quiesced the library, as far as its time allowed. If so, the parent lets the library continue after
-    /// the fork.
+    /// Whether the fork has begun to quiesce the library. The fork may have stopped waiting before the library was quiescent.
+    /// If `held` is true, the parent lets the library continue after the fork.
     held: bool,
-    /// Whether the fork has waited for the threads inside the fork lock, which change further state that the child takes
+    /// Whether the fork has waited for the threads inside the fork lock. These threads change other state that the child takes
     /// over.
     is_alone: bool,
     /// Whether `fork_lock` counts this fork.
@@ -129,7 +129,8 @@ fn quiesce(patience: Duration) -> (Found, bool) {
     let Some(process) = process::current_or_inherited() else { return (Found::NOTHING, false) };
     let words = process.host.page.words;
     if !process.is_this_one() && words.taking.load(Ordering::Acquire) == 0 {
-        // This is a child that has taken over nothing, and now forks. Its own child inherits the unused state.
+        // This process is a forked child that has taken over nothing, and it forks now. The new child inherits the state that
+        // this process has not used.
         let (rest, writer) = (Rest::of(words.state.load(Ordering::Relaxed)), words.writer.load(Ordering::Relaxed));
         return (Found::inherited(rest, writer), false);
     }
@@ -210,18 +211,19 @@ pub fn has_open_sessions(process: &Process) -> bool {
 fn usable(parent: &Process) -> Option<Rest> {
     let rest = match WATCHING.load(Ordering::Relaxed) {
         true => Rest::of(parent.host.page.words.state.load(Ordering::Acquire)),
-        // No session that writes was ever opened.
+        // All sessions that were opened so far write nothing.
         false => Rest::NoWriter,
     };
     (rest != Rest::Disturbed && !parent.host.is_broken()).then_some(rest)
 }
 
-/// Whether the first call in a child can build its state from the parent's.
+/// Whether the first call in a child can build the child's state from the parent's state.
 pub fn can_be_taken_over(parent: &Process) -> bool {
     usable(parent).is_some()
 }
 
-/// The state of a child for a call with a session that it has inherited.
+/// The state of a forked child. Called when a call in the child uses an inherited session. If the child has no state yet, takes
+/// over the parent's state.
 #[cold]
 pub fn inheritor_for(handle: u64) -> Result<&'static Process> {
     let parent = process::current_or_inherited().ok_or(Error::Session)?;
@@ -266,7 +268,7 @@ fn take_over(parent: &'static Process, wanted: Option<Config>) -> Result<&'stati
     let taking = &parent.host.page.words.taking;
     let end = Instant::now() + TAKE_OVER_TIMEOUT;
     while taking.compare_exchange(0, TAKING, Ordering::AcqRel, Ordering::Acquire).is_err() {
-        // Another thread of the child is taking over the state, or has done this.
+        // Another thread of the child is taking over the state, or has already taken over the state.
         match process::current() {
             Ok(process) => return Ok(process),
             Err(_) if Instant::now() > end => return Err(Error::Timeout),
@@ -295,8 +297,8 @@ pub fn current_once_taken_over(end: Instant) -> Result<&'static Process> {
 
 fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<&'static Process> {
     let words = parent.host.page.words;
-    // SAFETY: the parent's writer was quiescent when the child was forked, so its state is whole. Its thread does not exist in
-    // this process, and only this one of the child's threads runs this code.
+    // SAFETY: the parent's writer was quiescent when the child was forked, so the writer's state is whole. The writer's thread
+    // does not exist in this process. `taking` ensures that no other thread of the child runs this code.
     let writer = unsafe { Writer::of_parent(words.writer.load(Ordering::Relaxed)) };
     let wanted = wanted.filter(|config| config.sinks != Sinks::NONE);
     let before = writer.as_ref().map_or_else(|| parent.unstarted_config(), |writer| writer.config().cloned());

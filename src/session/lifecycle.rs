@@ -43,7 +43,7 @@ pub struct Parts {
 #[derive(Default)]
 pub struct Lifecycle {
     pub open: u32,
-    /// When the call that holds the lock stops waiting.
+    /// The time at which the call that holds the lock stops waiting.
     end: Option<Instant>,
     pub running: Option<Running>,
     /// A writer that is still opening its files, although the call that started the writer has stopped waiting.
@@ -187,8 +187,8 @@ impl Lifecycle {
         let inherited = inheritance.is_some().then_some((inherited, ready));
         let begin = Box::new(Begin { writer, config: config.clone(), recover, home, opened, inherited });
         let (hand, take) = oneshot();
-        // The writer's thread gets its work (`hand.give`) only just before this thread waits, because the kernel lets the
-        // writer run as soon as this thread waits.
+        // This thread gives the writer's thread its work (`hand.give`) as late as possible, just before this thread waits. The
+        // kernel lets the writer run as soon as this thread waits.
         let spawned = thread::spawn_quiet(thread::WRITER, thread::STACK, move || {
             take.wait().into_iter().for_each(|begin: Box<Begin>| begin.run());
         });
@@ -227,7 +227,7 @@ impl Lifecycle {
     fn finish_start(&mut self, shared: &Shared) -> Result<()> {
         let Some(starting) = &self.starting else { return Ok(()) };
         let is_open = starting.is_open.take(self.left());
-        // `starting` is kept only after a timeout, as `home` is in `fetch_writer`.
+        // `starting` stays in place only after a timeout, because the thread may still open its files.
         let ended = self.starting.take_if(|_| is_open != Err(Error::Timeout));
         if !is_open? {
             return self.fetch_writer().and(Err(Error::NoSink));
@@ -237,9 +237,10 @@ impl Lifecycle {
         Ok(())
     }
 
-    /// Does the work of `finish_start` for a start that an earlier call has stopped waiting for.
+    /// An earlier call may have started the writer, and may then have stopped waiting. Does the work of `finish_start` for that
+    /// start.
     fn finish_earlier_start(&mut self, shared: &Shared) -> Result<()> {
-        // `NoSink` is an error of the earlier call, so this call ignores it.
+        // The error `NoSink` concerns only the earlier call, so this call ignores the error.
         self.finish_start(shared).or_else(|error| if error == Error::NoSink { Ok(()) } else { Err(error) })
     }
 
@@ -248,15 +249,15 @@ impl Lifecycle {
         self.finish_earlier_start(shared)?;
         match self.finish_change(shared) {
             Err(Error::Timeout) => Err(Error::Timeout),
-            // Other errors are errors of the earlier call, so this call ignores them.
+            // Other errors concern only the earlier call, so this call ignores them.
             _ if self.running.is_some() => Ok(()),
-            // A writer that was asked to end may still be writing records. Until it has ended, no call may report that nothing
-            // is left to write.
+            // A writer that was asked to end may still be writing records. A call may report that nothing is left to write only
+            // after this writer has ended.
             _ => self.fetch_writer(),
         }
     }
 
-    /// Whether sinks may start at any moment while no call waits for them.
+    /// Whether a writer is starting and no call waits for it any more. Its sinks may start at any moment.
     pub fn is_starting(&self) -> bool {
         self.starting.is_some()
     }
@@ -265,8 +266,8 @@ impl Lifecycle {
     fn fetch_writer(&mut self) -> Result<()> {
         let Some(home) = &self.home else { return Ok(()) };
         let writer = home.take(self.left());
-        // `home` is kept only after a timeout, because the thread may still pass the writer back. After another error the
-        // thread is gone, and a kept `home` would make later calls fail.
+        // `home` is kept only after a timeout, because the thread may still pass the writer back. Any other error means that
+        // the thread is gone, and a kept `home` would make later calls fail.
         self.home.take_if(|_| !matches!(writer, Err(Error::Timeout)));
         self.writer = Some(writer?);
         self.join_threads();
@@ -329,8 +330,8 @@ impl Lifecycle {
         };
         let mut left = shared.status.sinks().without(sinks);
         if !running.config.sinks.has(Sinks::GDB) {
-            // The gdb sink was started automatically, to report the code that other sinks write. Without other sinks, it
-            // does not keep the writer running.
+            // The gdb sink was started automatically, to report the code that other sinks write. If no other sink runs, the gdb
+            // sink does not keep the writer running.
             left = left.without(Sinks::GDB);
         }
         if parts.regions.all().next().is_none() {
@@ -370,7 +371,7 @@ impl Lifecycle {
         let Some(running) = &mut self.running else { return Ok(()) };
         let Some(changing) = &running.changing else { return Ok(()) };
         let answer = changing.answer.take(left);
-        // `changing` is kept only after a timeout, as `home` is in `fetch_writer`.
+        // `changing` stays in place only after a timeout, because the writer may still make the change.
         let ended = running.changing.take_if(|_| answer != Err(Error::Timeout));
         let result = answer?;
         if let Some(Changing { before, .. }) = ended.filter(|_| !matches!(result, Ok(()) | Err(Error::SinkFailed))) {

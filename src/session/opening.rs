@@ -68,7 +68,7 @@ fn open_alone(process: &'static Process, lifecycle: &mut Lifecycle, config: Conf
             return Err(Error::Timeout);
         }
     }
-    // Looks for a free place before the steps below. If no place is free, these steps would have to be undone.
+    // Looks for a free place before the steps below, because these steps would have to be undone if no place were free.
     let place = process.sessions.iter().position(|place| place.load(Ordering::Relaxed) == 0);
     let place = place.ok_or(Error::TooManySessions)?;
     match &lifecycle.running {

@@ -1,8 +1,8 @@
 //! The library's state in this process. The first session makes the state, and a forked child replaces it.
 //!
-//! The state is never freed, so a call that races with `close` finds valid memory. The fork page tells a forked child that
-//! this state is a copy of its parent's. The locks and queues in the copy may be in any condition. The child does not touch
-//! these locks and queues, and makes a separate state (`fork`).
+//! The state is never freed, so a call that races with `close` finds valid memory. A forked child has a copy of the parent's
+//! state. The fork page tells the child that this state is a copy. The locks and queues in the copy may be in any condition.
+//! The child does not touch these locks and queues, and makes a separate state (`fork`).
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -29,7 +29,8 @@ use crate::writer::Inheritance;
 /// The state of a process.
 #[derive(Debug)]
 pub struct Process {
-    /// Counts the forks between the first process and this one.
+    /// Part of the handles of this process. A child that takes over its parent's state also takes over the generation, so the
+    /// inherited handles stay valid. A child that opens a session without taking over that state gets the next generation.
     pub generation: u16,
     pub host: Host,
     /// In a forked child: the parent's state. The child uses only the parts that it takes over. Because of this pointer, a leak
@@ -58,7 +59,8 @@ pub struct Process {
 
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
 
-/// The state of this process. Returns an error if there is no state yet, or if the existing state is the parent's.
+/// The state of this process. Returns an error if the process has no state yet, or if the process is a forked child that still
+/// has the parent's state.
 #[inline]
 pub fn current() -> Result<&'static Process> {
     // SAFETY: what is published here is never freed.
@@ -211,8 +213,8 @@ impl Process {
         self.closed_meanwhile.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Removes files at exit. Returns false if this is not done by `end`, for instance because another thread opens or closes a
-    /// session.
+    /// Removes files at exit. Returns false if the files are not removed by the time `end`, for instance because another thread
+    /// opens or closes a session.
     pub fn remove_files_at_exit(&self, end: Instant) -> bool {
         self.with_lifecycle(end, Lifecycle::remove_files).is_ok()
     }

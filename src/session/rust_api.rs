@@ -43,9 +43,10 @@ impl Session {
 
     /// Registers code: from now on profilers attribute samples in the code to its name; `jitsym_register` in C.
     ///
-    /// If this call returns [`Error::Timeout`](crate::Error::Timeout), the code may be registered nevertheless. In that case
-    /// the sink for the unwinder or for valgrind knows the code only after a [`flush`](Session::flush), and
-    /// [`unregister_range`](Session::unregister_range) ends the registration.
+    /// If this call returns [`Error::Timeout`](crate::Error::Timeout), [`Error::SinkFailed`](crate::Error::SinkFailed) or
+    /// [`Error::NoMemory`](crate::Error::NoMemory), the code may be registered nevertheless. In that case, the sink for the
+    /// unwinder or for valgrind may not know the code yet. A [`flush`](Session::flush) waits until the sink knows the code.
+    /// [`unregister_range`](Session::unregister_range) ends such a registration.
     pub fn register(&self, code: &Code<'_>) -> Result<Id> {
         told(|| {
             let session = find(self.0)?;
@@ -215,7 +216,7 @@ impl Session {
     /// Gives whole pages of a region back to the system; `jitsym_region_discard` in C. Afterwards the pages read as zero.
     ///
     /// # Safety
-    /// Nobody runs code in these pages, or has a reference to anything in them.
+    /// Nobody runs code in these pages, and nobody has a reference to anything in these pages.
     pub unsafe fn discard_region(&self, addr: u64, size: u64) -> Result<()> {
         told(|| find(self.0)?.discard_region(addr, size))
     }
@@ -224,8 +225,8 @@ impl Session {
     /// becomes plain memory again, with the same bytes and protections.
     ///
     /// # Safety
-    /// For a created region: nobody runs code in its memory, or has a reference to anything in either view. For adopted memory,
-    /// the conditions of [`adopt_region`](Session::adopt_region) hold.
+    /// If the region was created: nobody runs code in the region's memory, and nobody has a reference to anything in either
+    /// view of this memory. If the region was adopted: the conditions of [`adopt_region`](Session::adopt_region) hold.
     pub unsafe fn release_region(&self, exec: u64) -> Result<()> {
         told(|| find(self.0)?.release_region(exec))
     }
@@ -264,7 +265,7 @@ impl Session {
     /// registered in the rest of the piece.
     ///
     /// # Safety
-    /// Nobody has a reference to anything in the rest of the piece, or runs code there.
+    /// Nobody runs code in the rest of the piece, and nobody has a reference to anything in the rest.
     pub unsafe fn shrink(&self, exec: u64, size: u64) -> Result<()> {
         told(|| find(self.0)?.shrink(exec, size))
     }
@@ -272,7 +273,7 @@ impl Session {
     /// Takes back a piece, and ends the registrations of code in it; `jitsym_free` in C.
     ///
     /// # Safety
-    /// Nobody has a reference to anything in the piece, or runs code in it.
+    /// Nobody runs code in the piece, and nobody has a reference to anything in the piece.
     pub unsafe fn free(&self, exec: u64) -> Result<()> {
         told(|| find(self.0)?.free(exec))
     }

@@ -63,7 +63,7 @@ fn a_flush_finds_what_is_stamped_ahead() {
     let mut queue = ThreadQueue::new(shared).unwrap();
     const AHEAD: u64 = 8_000_000;
     queue.append(&EndAhead(0x7000, AHEAD)).unwrap();
-    // This is the time that the request would have if the thread itself had made it.
+    // The request gets the time that it would have if the thread whose clock is ahead had made the request.
     shared.requests().asked_at = shared.clock.now() + AHEAD;
     session.flush(LONG).unwrap();
     assert_eq!(names(&seen()), []);
@@ -204,8 +204,8 @@ fn all_sinks_are_those_that_there_are() {
     assert_eq!(sink::every(), Sinks::ALL.with(COUNTING));
 }
 
-/// Refusals of the Rust interface are counted and explained like those of the C interface. A reason noted in a call that
-/// succeeded is not reported for a later call.
+/// Refusals of the Rust interface are counted and explained like those of the C interface. If a call notes a reason and
+/// succeeds, no later call reports this reason.
 #[test]
 fn refusals() {
     let _alone = alone();

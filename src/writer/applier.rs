@@ -32,8 +32,8 @@ pub struct Applier {
     pub last_time: u64,
     /// Code memory that is a mapping of an ELF file.
     pub regions: Arc<Regions>,
-    /// Whether the code of the present record may lie in a region. If so, the registry has room for this code both in a
-    /// region and outside of regions.
+    /// Whether the code of the present record may lie in a region. If `watching` is true, `make_room` has made room in the
+    /// registry for both cases: that the code lies in a region, and that it lies outside of regions.
     pub(super) watching: bool,
     /// The ids of the code that the present registration overwrites. Empty between two registrations.
     pub(super) overwritten: Vec<u64>,
@@ -112,8 +112,8 @@ impl Applier {
         (name.len(), in_dump.max(self.registry.info_of(id).bytes().len()))
     }
 
-    /// Applies one record. `make_room` must have succeeded for it. The record's chunk must not be recycled before the sinks
-    /// have written.
+    /// Applies one record. The caller must first have called `make_room` for this record, and `make_room` must have returned
+    /// true. The record's chunk must not be recycled before the sinks have written.
     pub fn apply(&mut self, chunk: Chunk, event: &mut Event) {
         self.keep_order(chunk, event);
         let counters = &self.status.counters;
@@ -155,10 +155,10 @@ impl Applier {
         }
     }
 
-    /// Times in a file must increase. A record may be stamped before the end of an earlier round, but published after that
-    /// end. In that case, its time is set to a later time than that of the last applied record. The later time is just as
-    /// correct: the call had not returned, so its code had not run. Two records never have the same time, although the clock
-    /// may stand still for some microseconds, because readers rely on the order.
+    /// Times in a file must increase. A record may be stamped before the end of an earlier round, but published after that end.
+    /// Such a record gets a new time, which is later than the time of the last applied record. The new time is just as correct:
+    /// the call had not returned, so its code had not run. The clock may stand still for some microseconds. So a record that
+    /// has the same time as the last applied record also gets a new time, because readers rely on the order.
     fn keep_order(&mut self, chunk: Chunk, event: &mut Event) {
         if event.timestamp <= self.last_time {
             event.timestamp = self.last_time.saturating_add(1);

@@ -113,9 +113,9 @@ impl Writer {
         }
     }
 
-    /// Removes the files of regions and moves the records to private memory, if the kernel hides the memory of this process
-    /// from other processes of its user (`sys/rights`). In this case nothing may stay in files that those processes can
-    /// open.
+    /// The kernel may hide the memory of this process from other processes of the same user (`sys/rights`). Then nothing may
+    /// stay in files that those processes can open, so the writer removes the files of regions, and moves the records to
+    /// private memory.
     pub(super) fn heed_rights(&self) {
         let pool = &self.shared.pool;
         let may_have_files = pool.memory().has_spool() || self.applier.regions.are_watching();

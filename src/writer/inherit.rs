@@ -11,10 +11,11 @@ use crate::sink::region::Regions;
 use crate::sink::Round;
 use crate::sys::reserve;
 
-/// How long after a child's first call its files get the inherited code. A recording that covers the fork has the names of this
-/// code from the parent's files, so a child that ends earlier does not need to write this code.
+/// The time between a child's first call and the moment at which the writer begins to write inherited code to the child's
+/// files. A recording that covers the fork has the names of this code from the parent's files, so a child that ends earlier
+/// does not need to write this code.
 const INHERIT_AFTER: Duration = Duration::from_secs(2);
-/// The child writes in parts. After each part it pauses for this many times the duration of the part.
+/// The child writes the inherited code in parts. The pause after a part takes this many times as long as the part.
 const INHERIT_PAUSE: u32 = 4;
 /// How long the child waits if the jitdump cannot be written, or memory is short.
 const INHERIT_AGAIN: Duration = Duration::from_secs(1);
@@ -30,7 +31,7 @@ pub struct Inheritance {
     pub dump: Option<Contents>,
     /// The sinks that ran in the parent.
     pub sinks: Sinks,
-    /// When the child was forked, by the clock of its records.
+    /// The time of the fork, by the clock that stamps the child's records.
     pub forked_at: u64,
 }
 
@@ -101,7 +102,8 @@ impl Writer {
         let (begin, applier) = (Instant::now(), &mut self.applier);
         let time = self.until.max(applier.last_time);
         let written = applier.sinks.write_inherited(!self.is_inheriting, &mut applier.registry, time);
-        // Code that was published late may overlap some of this code, and must get a later time.
+        // A record that is published late may register code that overlaps some of the code written here. That record must get a
+        // later time than the code written here.
         applier.last_time = time + 1;
         self.round_inside(false);
         let pause = match written {

@@ -160,7 +160,8 @@ pub fn fail(host: &Host, shared: &Shared) {
     end_requests(shared, Some(Error::Internal));
 }
 
-/// Tells waiting threads that nobody answers requests from now on. `problem`: the reason, if not everything is written.
+/// Tells waiting threads that nobody answers requests from now on. `problem`: why not everything is written. `None` if
+/// everything is written.
 fn end_requests(shared: &Shared, problem: Option<Error>) {
     let mut requests = shared.requests();
     (requests.open, requests.result) = (false, problem);

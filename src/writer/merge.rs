@@ -21,8 +21,8 @@ struct Reading {
 }
 
 /// The time stamp of an event, and whether the event is something other than a registration. Of events with the same time,
-/// registrations come first. Otherwise the end of code could precede its registration, because the clock may stand still
-/// between the two.
+/// registrations come first. The clock may stand still between the registration of code and the end of the same code, and the
+/// registration must precede the end.
 type Order = (u64, bool);
 
 fn order(event: &Event) -> Order {
@@ -33,7 +33,7 @@ fn order(event: &Event) -> Order {
 pub struct Merge {
     /// One lane for each thread that has unread events.
     lanes: Vec<VecDeque<Reading>>,
-    /// The lane that is being read, and the order of the earliest event in all other lanes.
+    /// The number of the lane that is being read, and the order of the earliest event that the other lanes contain.
     run: Option<(usize, Order)>,
     /// Chunks that have been read to their end.
     done: Vec<Reading>,
@@ -80,7 +80,7 @@ impl Merge {
         }
     }
 
-    /// The lane with the earliest event, and the order of the earliest event in all other lanes.
+    /// The number of the lane with the earliest event, and the order of the earliest event that the other lanes contain.
     fn next_run(&self) -> Option<(usize, Order)> {
         let mut earliest: Option<(Order, usize)> = None;
         let mut second = (u64::MAX, true);

@@ -59,7 +59,7 @@ const LOOK_AT_SPOOL: Duration = Duration::from_millis(100);
 const BARRIERS_AFTER: Duration = Duration::from_millis(100);
 /// A thread's clock is ahead of the writer's clock by less than this.
 const CLOCK_AHEAD: Duration = Duration::from_millis(10);
-/// How far, at most, the clock of a thread that a signal has interrupted is ahead of the writer's clock, in nanoseconds or
+/// If a signal interrupts a thread, the thread's clock is ahead of the writer's clock by at most this many nanoseconds or
 /// ticks. The limit holds while the writer stays on its processor.
 const SIGNAL_AHEAD: u64 = 50_000;
 /// If the pause has reached `LONGEST_PAUSE`, and more than this many rounds in succession read nothing, the writer sleeps
@@ -80,8 +80,9 @@ pub struct Writer {
     asked_to_write: u64,
     /// When the latest request was made.
     asked_at: u64,
-    /// For calls that wait until certain sinks know their code: `to_be_told` is the number of the last request whose code
-    /// these sinks have to learn in this round, and `told` is the number of the last request whose code they have learned.
+    /// Some calls wait until certain sinks know their code. `to_be_told` is the number of the last request that was made before
+    /// this round. In this round, these sinks learn all code that was registered before that request. `told` is the number of
+    /// the last request for which this is done.
     to_be_told: u64,
     told: u64,
     answered: u64,
@@ -94,7 +95,8 @@ pub struct Writer {
     committed: Progress,
     /// The options with which the sinks were opened.
     config: Option<Config>,
-    /// In a forked child: when the map and the jitdump get the next part of the inherited code. `None` if they have all of it.
+    /// In a forked child: when the map and the jitdump get the next part of the inherited code. `None` if no inherited code is
+    /// left to write.
     inherit_at: Option<Instant>,
     /// Whether the map has the inherited code. If so, the jitdump may have a part of this code.
     is_inheriting: bool,
@@ -149,7 +151,7 @@ impl Writer {
         stop.ack.give(result);
     }
 
-    /// Ends a writer that opened its files after the starting call had stopped waiting.
+    /// Ends a writer that has opened its files, but that no call waits for any more.
     pub fn end_unwanted(mut self: Box<Self>, home: Give<Box<Writer>>) {
         self.round(true);
         let _ = self.finish(false);
@@ -188,8 +190,8 @@ impl Writer {
             if bytes > 0 {
                 idle_rounds = 0;
             }
-            // The change comes before the answer, because the thread that asked may be exiting the process, which ends after
-            // the answer.
+            // The writer changes the sinks before it answers other requests. A thread that waits for the answer may be exiting
+            // the process, and the process then ends after the answer.
             if let Some(change) = change {
                 self.change_sinks(change);
             }
@@ -217,7 +219,8 @@ impl Writer {
                 barrier::register();
             }
             pause = if bytes >= BUSY_BYTES { pause / 2 } else { pause * 2 }.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
-            // A round that was asked for came before its time, so it does not count as idle.
+            // If a request was the reason for this round, the pause before the round was cut short, so the round does not count
+            // as idle.
             let is_idle = bytes == 0 && pause == LONGEST_PAUSE;
             idle_rounds = if is_idle { idle_rounds + u32::from(!asked) } else { 0 };
             if idle_rounds <= IDLE_ROUNDS {
@@ -259,8 +262,8 @@ impl Writer {
         self.shared.tell_waiting();
     }
 
-    /// Makes the sinks that calls wait for report their changes, and answers these calls. This comes before the writes at
-    /// the end of the round.
+    /// Some calls wait for certain sinks. Makes these sinks report their changes, and then answers these calls. This happens
+    /// before the writes at the end of the round.
     fn tell(&mut self) {
         if self.to_be_told > self.told {
             let applier = &mut self.applier;
@@ -302,8 +305,8 @@ impl Writer {
 
     /// Returns the time of this round. The round must read all records that were stamped before the last request. But a
     /// thread's clock may be ahead of the writer's clock. So the function waits until the writer's clock reaches the time of
-    /// the request, at most for `CLOCK_AHEAD`. A thread's clock can be ahead if the kernel stops the writer while the clock
-    /// is being changed (`sys/tsc`): until the writer continues, the old and the new clock diverge.
+    /// the request. The wait takes at most `CLOCK_AHEAD`. A thread's clock can be ahead if the kernel stops the writer while
+    /// the clock is being changed (`sys/tsc`): until the writer continues, the old and the new clock diverge.
     fn time_of_round(&self) -> u64 {
         let begin = Instant::now();
         // A signal handler cannot note the time of its request, so the latest possible time is taken.
@@ -331,8 +334,8 @@ impl Writer {
             self.shared.set_short(true);
             return 0;
         }
-        // Records stamped later than `until` wait for the next round. If record B follows from record A, B is stamped after
-        // A was published. So a round that reads B also finds A.
+        // Records stamped later than `until` wait for the next round. If the call that wrote record A had returned before the
+        // call that wrote record B began, B is stamped after A was published. So a round that reads B also finds A.
         let until = self.time_of_round();
         self.until = until;
         fence(Ordering::SeqCst);
@@ -391,8 +394,8 @@ impl Writer {
         let has_dump = applier.sinks.dump().is_some();
         let announce = |_, file: FileState| {
             header.set_next_map(file.identity);
-            // If a jitdump runs, the rename of the map does not commit the round: recovery reads from the jitdump which code was
-            // where.
+            // If a jitdump runs, the rename of the map does not commit the round: recovery reads from the jitdump which code
+            // was where.
             if !has_dump {
                 header.prepare(round, &Progress { last_time: time, map: Some(file), ..Progress::default() });
             }
@@ -430,9 +433,9 @@ impl Writer {
         pool.memory().header().published().set(&stats, &self.host.last_error);
     }
 
-    /// Makes a new spool if somebody has removed the old one, as cleaners of shared memory do. Leaves this to a later round while
-    /// records are unread, or while a new spool cannot be made. While the process exits, makes no new spool, because the exit
-    /// itself removes the spool.
+    /// Makes a new spool if somebody has removed the old one, as cleaners of shared memory do. If records are unread, or if a
+    /// new spool cannot be made now, a later round makes the spool. While the process exits, no new spool is made, because the
+    /// exit itself removes the spool.
     fn renew_spool(&mut self) {
         if self.exiting {
             return;
@@ -459,8 +462,8 @@ impl Writer {
         memory.commit(&self.applier.state());
     }
 
-    /// Removes the empty spools of forked children that ended without exit handlers. Does this only after several forks or, if
-    /// `any` is set, after one fork.
+    /// Removes the empty spools of forked children that ended without exit handlers. If `any` is false, does this only after
+    /// several forks. If `any` is true, one fork is enough.
     fn tidy_children(&self, any: bool) {
         let Some(config) = self.config.as_ref().filter(|config| config.spool) else { return };
         // Checks the number of forks first, because the check of the rights takes several system calls.
@@ -469,8 +472,8 @@ impl Writer {
         }
     }
 
-    /// Locks the requests. If another thread has the lock while a signal handler waits for the writer, returns `None`: the handler
-    /// may have interrupted that thread.
+    /// Locks the requests. Returns `None` if another thread has the lock while a signal handler waits for the writer: the
+    /// handler may have interrupted that thread.
     fn requests(&self) -> Option<MutexGuard<'static, Requests>> {
         match self.shared.try_requests() {
             None if !self.shared.signal_flush.is_pending() => Some(self.shared.requests()),

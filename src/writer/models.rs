@@ -30,7 +30,7 @@ use crate::writer::Writer;
 /// See the module's description.
 struct Model {
     name: &'static str,
-    /// How often, at most, loom interrupts a thread that could continue.
+    /// The maximum number of times that loom interrupts a thread which could continue.
     switches: usize,
     body: fn(&World),
     /// The lines whose memory order is weakened, one line at a time. Each entry has the file and the text of a line.
@@ -87,7 +87,8 @@ impl World {
         let config = Config { max_memory: units * CHUNK_SIZE, ..config.clone() };
         let shared = Shared::new(&config, &process.host.last_error).expect("shared");
         assert_eq!(shared.pool.open(None), None);
-        // As in a busy process, threads find chunks that the writer has made, and need not take the lock for making chunks.
+        // The threads find chunks that the writer has made, and need not take the lock for making chunks. This is also true in
+        // a busy process.
         shared.pool.ask_for(CHUNK_SIZE);
         // Records have bodies, although no file is written.
         shared.status.set_sinks(Sinks::GROUPS.with(Sinks::BYTES), Sinks::NONE);
@@ -281,8 +282,8 @@ fn fork(world: &World) {
     stop();
 }
 
-/// A process forks while a thread writes a record. The writer has read the record, or the record does not exist before the
-/// fork is over.
+/// A process forks while a thread writes a record. Either the writer has read the record before the fork, or the thread
+/// publishes the record only after the fork.
 fn halt(world: &World) {
     let world = *world;
     let mut writer = world.writer();
@@ -345,8 +346,8 @@ fn holds(name: &str, weak: Option<&str>) -> bool {
     output.status.success()
 }
 
-/// Runs each model without a change, and then once for each of its weak places. True if all models hold without a change, and
-/// each model fails at each of its weak places.
+/// Runs each model with unchanged memory orders. Then runs the model once for each line in `Model::weak`, with the memory order
+/// in this line weakened. True if every model holds with unchanged memory orders, and fails with each of its lines weakened.
 pub fn run_all() -> bool {
     let mut well = true;
     for model in MODELS {

@@ -56,8 +56,8 @@ impl Applier {
         }
     }
 
-    /// Calls `take_in` for all new regions. To be called before code ends: if the memory of this code has just become a region,
-    /// the region's file must name the code.
+    /// Calls `take_in` for all new regions. Must be called before code ends, because the memory of this code may just have
+    /// become a region, and then the region's file must name the code.
     pub(super) fn take_in_new(&mut self) {
         if self.regions.has_new() {
             self.take_in_all();
@@ -86,8 +86,8 @@ impl Applier {
         true
     }
 
-    /// Ends a registration that the host has not ended by its id: other code has taken its place, or the host has ended all code
-    /// in a range.
+    /// Ends a registration that the host has not ended by its id. Other code has taken the place of the code, or the host has
+    /// ended all code in a range.
     pub(super) fn end_uncalled(&mut self, id: u64) {
         if let Some(live) = self.registry.remove(id) {
             self.has_ended(id, live.home);
@@ -121,7 +121,7 @@ impl Applier {
     /// address. Returns the code, its name, and the bytes of its info.
     fn take_out(&mut self, id: u64) -> Option<(Live, Vec<u8>, Vec<u8>)> {
         let name = self.registry.name_of(id)?.to_vec();
-        // If there is no memory for the lines and tables, the code loses them.
+        // If there is no memory for a copy of the code's lines and tables, the code continues without lines and tables.
         let mut info = reserve::copy_of(self.registry.info_of(id).bytes()).unwrap_or_default();
         let mut live = self.registry.remove(id)?;
         if let Some(group) = live.stored.take().and_then(|stored| self.sinks.dump()?.read_back(stored)) {
@@ -182,8 +182,8 @@ impl Applier {
     }
 
     /// In a forked child: takes over the live code of the parent's regions. If a piece of this code lies in a region of the
-    /// child, the file of that region names it. Otherwise the other sinks name it. Returns whether all code of the parent's
-    /// regions lies in regions of the child.
+    /// child, the file of that region names the piece. Otherwise the other sinks name the piece. Returns whether all code of
+    /// the parent's regions lies in regions of the child.
     pub(super) fn inherit_regions(&mut self, time: u64) -> bool {
         let mut are_all_in_regions = true;
         for id in self.registry.live_by_place(Some(Home::Region)).into_iter().flatten() {
@@ -207,8 +207,8 @@ impl Applier {
                 }
             }
         }
-        // Code that lies in no region of the child is now registered outside of regions. Its dead entries among the code of
-        // regions are removed here.
+        // Code that lies in no region of the child has just been registered outside of regions. Each such registration has left
+        // a dead entry among the code of regions. These dead entries are removed here.
         self.registry.forget_dead(Home::Region);
         // `region_code` counts only code registered in this process. Inherited code has another counter.
         self.status.counters.region_code.set(0);
@@ -234,9 +234,9 @@ impl Applier {
         }
     }
 
-    /// Reports in `last_error` that no file names the code outside of regions, if only the region sink writes files. Only the
-    /// first flush that finds such code reports it. Nothing is reported if the library adopts unknown memory, because the
-    /// memory of this code may still become a region.
+    /// If only the region sink writes files, no file names code that lies outside of regions. The first flush that finds such
+    /// code reports this in `last_error`. If the library adopts unknown memory, nothing is reported, because the memory of this
+    /// code may still become a region.
     fn note_what_no_file_names(&self) {
         static IS_NOTED: AtomicBool = AtomicBool::new(false);
         let (sinks, live) = (self.status.sinks(), self.registry.live_count(Home::Plain));

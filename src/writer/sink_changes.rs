@@ -101,7 +101,8 @@ impl Writer {
         let time = self.until.max(applier.last_time);
         let has_all = applier.sinks.load_live(started.with(raised), &mut applier.registry, time);
         if started.has(Sinks::JITDUMP) {
-            // Code that was published late may overlap some of this code, and must get a later time.
+            // A record that is published late may register code that overlaps some of the code written here. That record must
+            // get a later time than the code written here.
             applier.last_time = time + 1;
         }
         self.config = Some(config);
@@ -118,15 +119,16 @@ impl Writer {
     /// Gives back all memory when no sink is wanted, including the chunks that threads hold. Returns whether all earlier
     /// records are written.
     ///
-    /// Waits for threads that are writing a record, and takes the chunks of all others. A thread that asks for a chunk later
-    /// gets none, and sees that no sink is wanted. The sinks end last, because their files must contain every record that
-    /// was accepted.
+    /// Takes back the chunk of each thread. If a thread is writing a record, first waits until the record is written. A thread
+    /// that asks for a chunk afterwards gets none, and sees that no sink is wanted. The sinks end last, because their files
+    /// must contain every record that was accepted.
     pub(super) fn turn_off(&mut self) -> bool {
         self.off = true;
         let shared = self.shared;
         shared.status.end_wants();
         shared.pool.forget_asked();
-        // At an exit other threads are shut out, and keep their chunks.
+        // While the process exits, the other threads are already shut out, and they keep their chunks. So the loop does not
+        // wait for these chunks.
         let is_exit = self.exiting;
         let end = Instant::now() + TURN_OFF_TIMEOUT;
         loop {

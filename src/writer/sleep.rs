@@ -7,7 +7,7 @@ use super::Writer;
 use crate::sys::last_thread;
 use crate::sys::{barrier, host_fds};
 
-/// How long the writer writes nothing after it has answered a signal handler.
+/// After the writer has answered a signal handler, the writer writes nothing for this time.
 const REST: Duration = Duration::from_millis(100);
 /// Once the process's first thread has ended, the writer checks at this interval whether other threads exist. (A first
 /// thread that has used the library wakes the writer when it ends.)
@@ -78,7 +78,7 @@ impl Writer {
         }
     }
 
-    /// Waits for a request while the process exits. Without a request the writer writes nothing then, because the exit could
+    /// Waits for a request while the process exits. Until a request arrives, the writer writes nothing, because the exit could
     /// interrupt a write and leave a torn record.
     pub(super) fn wait_to_be_asked(&mut self) {
         self.collect();

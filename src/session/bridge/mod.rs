@@ -37,7 +37,7 @@ use crate::sys::sync::outside::{Mutex, PoisonError};
 use crate::sys::{debugger, fork_lock, panic_guard, process_memory, thread};
 use objects::{LineTables, UnwindTables};
 
-/// How long the thread waits before it looks at the lists again. Just after a change, it waits for `OFTEN`. Without further
+/// How long the thread waits before it looks at the lists again. Just after a change, the wait takes `OFTEN`. Without further
 /// changes, the wait grows up to `SELDOM`.
 const OFTEN: Duration = Duration::from_millis(1);
 const SELDOM: Duration = Duration::from_millis(10);
@@ -52,7 +52,7 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Objects larger than this are ignored.
 const OBJECT_MAX: u64 = 1 << 30;
-/// How many times, at most, the lists are read if they keep changing during reading.
+/// The maximum number of times that a look reads the lists, if the lists keep changing while they are read.
 const READS: u32 = 16;
 
 static STATE: Mutex<Option<State>> = Mutex::new(None);
@@ -165,7 +165,8 @@ fn look(compare: fn(&mut State) -> Result<bool>) -> Result<bool> {
     Ok(with_state(compare)?.unwrap_or(false))
 }
 
-/// The known lists and the loaded libraries, if the libraries have changed since the last look. `None` while the process forks.
+/// The known lists and the loaded libraries. `None` if the libraries have not changed since the last look, or while the process
+/// forks.
 fn newly_loaded() -> Result<Option<(Lists, Loaded)>> {
     let Some(known) = with_state(|state| Ok(state.lists.changes()))? else { return Ok(None) };
     let Some(inside) = fork_lock::try_enter() else { return Ok(None) };
@@ -211,7 +212,8 @@ fn compare(state: &mut State) -> Result<bool> {
             None => fresh.push((listed, print)),
         }
     }
-    // Ends come first, because memory of ended code may be in use again.
+    // First ends the registrations of objects that are no longer listed, and then registers the new objects, because new code
+    // may lie in the memory of ended code.
     let gone = std::mem::replace(&mut state.known, now);
     let mut changed = gone.len() > state.known.len();
     for id in gone.into_values().flat_map(|(_, ids)| ids) {

@@ -18,14 +18,14 @@ use crate::sys::reserve;
 
 type Reader<'a> = EndianSlice<'a, LittleEndian>;
 
-/// The limit for the data that is copied from an object, as a multiple of the object's size. The limit covers a line table
-/// with a path in each row, and an unwind table with a CIE for each function. Objects that compilers make need a tenth of the
-/// limit.
+/// The limit for the data that is copied from an object, as a multiple of the object's size. The limit is high enough for a
+/// line table with a path in each row, and for an unwind table with a CIE for each function. Objects that compilers make need a
+/// tenth of the limit.
 const GROWTH: usize = 64;
 /// The minimum of this limit, for very small objects.
 const GROWTH_LEAST: usize = 64 << 10;
-/// How many bytes of a path are read at most. No system has longer paths. In a damaged object many long paths may overlap, so
-/// all paths together may be far larger than the object.
+/// Of each path, at most this many bytes are read. No system has longer paths. In a damaged object many long paths may overlap,
+/// so all paths together may be far larger than the object.
 const PATH_MAX: usize = 4096;
 
 /// A row of a line table. `file` is the number of the row's file in `LineTables::files`, and `number` counts the rows in the
@@ -259,8 +259,8 @@ impl<'a> UnwindTables<'a> {
     }
 }
 
-/// The byte of a CIE that describes the encoding of code pointers. `None` if the CIE has other pointers too, or if code
-/// pointers do not have four bytes or are not relative to the section of the code.
+/// The byte of a CIE that describes the encoding of code pointers. `None` in each of three cases: the CIE also has pointers of
+/// other kinds, the code pointers do not have four bytes, or the code pointers are not relative to the section of the code.
 fn text_relative(cie: &mut [u8]) -> Option<&mut u8> {
     // Skips the length, the 0 that marks a CIE, and the version.
     const AUGMENTATION: usize = 9;

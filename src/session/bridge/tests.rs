@@ -14,7 +14,8 @@ use crate::sink::gdb::objects::{Code, Objects};
 use crate::sink::gdb::tests::{info, Truth};
 use crate::sink::random::{Random, Seed};
 
-/// Objects with some functions, and the facts that were written to these objects.
+/// Returns objects with some functions. Also returns the address of each function, and the facts about the function that were
+/// written to its object.
 fn objects(random: &mut Random) -> (Vec<Vec<u8>>, Vec<(u64, Truth)>) {
     let (mut objects, mut said) = (Objects::default(), Vec::new());
     for number in 1..20 {

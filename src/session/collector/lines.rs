@@ -129,8 +129,9 @@ pub fn placed<'a>(method: u32, source: &'a Source, inlined: &'a [Inlined]) -> Re
     let mut order: Vec<&Inlined> = room_for(count)?;
     order.extend(inlined);
     order.sort_unstable_by_key(|entry| (entry.begin, Reverse(entry.end), entry.parent));
-    // `ready`: among the functions with the same place, the first function of each caller that is known. The method and the
-    // functions in `placed` are known. `is_done` keeps a function from being added to `ready` twice.
+    // `same` has the functions with the same place. `ready` gets one function for each known caller: the first function in
+    // `same` that has this caller. The known callers are the method and the functions in `placed`. `is_done` keeps a function
+    // from being added to `ready` twice.
     let (mut ready, mut is_done) = (room_for::<usize>(count)?, room_for::<bool>(count)?);
     is_done.resize(count, false);
     let mut at = 0;
@@ -168,10 +169,10 @@ pub fn placed<'a>(method: u32, source: &'a Source, inlined: &'a [Inlined]) -> Re
 /// The functions that were placed, ordered by their starts.
 struct Open<'a> {
     of: Vec<&'a Inlined>,
-    /// For each function, the previous function with the same number. `None` if there is none, or if that function was
-    /// already known to have ended.
+    /// For each function in `of`: the previous function with the same number. `None` if no such function exists, or if the
+    /// previous function was already known to have ended.
     before: Vec<Option<u32>>,
-    /// For each number, the last function that has it and is not known to have ended.
+    /// For each number: the last function with this number that is not known to have ended.
     last: HashMap<u32, Option<u32>>,
 }
 
@@ -182,7 +183,8 @@ impl<'a> Open<'a> {
         Ok(Open { of: room_for(count)?, before: room_for(count)?, last })
     }
 
-    /// The innermost function that has the number of the entry's caller and encloses the entry.
+    /// The caller of an entry: among the functions with the number `entry.parent`, the innermost function that encloses the
+    /// entry.
     fn around(&mut self, entry: &Inlined) -> Option<u32> {
         let last = self.last.get_mut(&entry.parent)?;
         while let Some(number) = last.filter(|number| self.of[*number as usize].end <= entry.begin) {

@@ -48,7 +48,8 @@ impl Registrations for Ref {
 pub fn start() -> Result<bool> {
     let known = SESSION.load(Ordering::Acquire);
     if known == 0 {
-        // A program with more rights than its caller ignores the environment, even the variable that loaded this library.
+        // In a program with more rights than its caller, the library ignores the environment, even the variable because of
+        // which the program has loaded this library.
         let sinks = rights::is_started_with_more().then_some(Sinks::NONE);
         let opened = open(&Options { sinks, ..Options::default() })?;
         if SESSION.compare_exchange(0, opened, Ordering::AcqRel, Ordering::Acquire).is_err() {
@@ -73,7 +74,7 @@ fn with_state(body: impl FnOnce(&Ref, &mut State) -> Result<bool>) -> Result<boo
     body(&session, &mut state)
 }
 
-/// Registers everything that was reported before, and then runs `body` like `with_state`.
+/// Does the same as `with_state`, but first registers everything that was reported before.
 fn with_settled(body: impl FnOnce(&Ref, &mut State) -> Result<bool>) -> Result<bool> {
     with_state(|session, state| {
         state.settle(session);
@@ -81,8 +82,8 @@ fn with_settled(body: impl FnOnce(&Ref, &mut State) -> Result<bool>) -> Result<b
     })
 }
 
-/// Runs `body` like `with_settled`, and also passes it the loaded object from which the runtime calls. `caller` is an address
-/// in this object.
+/// Does the same as `with_settled`, but also passes to `body` the loaded object from which the runtime calls. `caller` is an
+/// address in this object.
 fn with_caller(caller: u64, body: impl FnOnce(&Ref, &mut State, u64) -> Result<bool>) -> Result<bool> {
     let session = session()?;
     if session.is_idle() {

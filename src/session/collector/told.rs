@@ -22,7 +22,7 @@ pub struct Method<'a> {
     pub file: Option<&'a [u8]>,
 }
 
-/// The calls by which the code of methods is registered.
+/// The calls that register, unregister and move the code of methods.
 pub trait Registrations {
     fn register(&self, code: &Code<'_>) -> Result<Id>;
     fn unregister(&self, id: Id) -> Result<()>;
@@ -121,7 +121,7 @@ impl Collector {
         let module = loader::object_at(caller).unwrap_or_default();
         let mut modules = modules();
         if modules.len() >= CALLERS_MAX {
-            // Usually calls come from a few places. Only compiled code may call from so many places.
+            // Usually calls come from a few places. So many places are possible only if compiled code contains the calls.
             modules.clear();
         }
         modules.insert(caller, module);

@@ -20,15 +20,15 @@ static NO_TABLES: UnwindingTemplate = UnwindingTemplate::empty();
 /// A registration as the caller passed it: a C struct, or a value of the Rust API. The methods read the caller's memory, which
 /// other threads may change meanwhile. So a size that checks rely on is read only once.
 pub trait Given: Copy {
-    /// Whether the host passes the code's bytes by pointer, the call copies them (the code is not stable), and the code has
-    /// no inlined functions.
+    /// True if three conditions hold: the host passes the code's bytes by pointer, the call copies these bytes (the code is not
+    /// stable), and the code has no inlined functions.
     fn is_usual(&self) -> bool;
     fn addr(&self) -> u64;
     fn size(&self) -> u64;
     fn free_after(&self) -> u64;
     fn packed(&self) -> bool;
     fn name(&self) -> &[u8];
-    /// Where the bytes of the code are, if `is_usual`.
+    /// The address of the code's bytes. May be used only if `is_usual` returns true.
     fn bytes(&self) -> *const u8;
     /// A template of the record of the code's unwind tables. The caller copies the template for code of this size.
     fn template<'c>(&self, cache: &'c mut Cache, addr: u64, size: u64) -> Result<Option<&'c UnwindingTemplate>, Error>;
@@ -54,8 +54,9 @@ impl Local {
     /// `Regions::before_code`, if it was called already. If something is unusual, the chunk stays unchanged, and the error
     /// contains the flags if they are known by then.
     ///
-    /// The order of the steps keeps the number of registers in use small: the steps with values that only checks need come
-    /// first, and the large copies come last. The link section keeps the functions of the usual call together in few pages.
+    /// The order of the steps keeps the number of registers in use small. Some values are needed only for checks, and the steps
+    /// with these values come first. The large copies come last. The link section puts all functions that a usual call runs
+    /// into few pages.
     #[inline(never)]
     #[link_section = ".text.hot.jitsym"]
     pub fn register_at_once<G: Given>(&mut self, code: G, flags: Option<u8>) -> Result<Id, Option<u8>> {

@@ -43,9 +43,10 @@ pub fn register(session: &Ref, code: &Code<'_>, flags: u8) -> Result<Id> {
     check_range(code.addr, code.size, code.free_after)?;
     check_bytes(&code.bytes, code.size)?;
     with_local(session.process, session.shared, |local| {
-        // With `NO_HANDLE`, the thread's later calls do not pass `usual_local`. `usual_local` reads variables that all
-        // threads share, and helgrind and DRD would report each of these reads. Calls that pass `usual_local` are also not
-        // checked (`Checked`).
+        // If the thread's state has `NO_HANDLE`, `usual_local` returns `None` in the thread's later calls. This is needed under
+        // helgrind and DRD: `usual_local` would read variables that all threads share, and these tools would report each of
+        // these reads. It is also needed while calls are checked (`Checked`), because a call for which `usual_local` returns a
+        // state is not checked.
         let is_to_be_slow = valgrind::tool() == Tool::Races || debug::checks();
         (local.handle, local.place) = (if is_to_be_slow { NO_HANDLE } else { session.handle }, session.place);
         local.register(code, flags)
@@ -65,8 +66,9 @@ pub fn frames(session: &Ref, code: &Code<'_>) -> Result<Vec<Frame>> {
     })
 }
 
-/// The calling thread's state, if the thread used this session last, the session is open, and the sinks want complete
-/// records.
+/// The calling thread's state. `None` unless the thread has used this session last, the session is open, and the sinks want
+/// complete records. Also `None` if calls have to wait for the writer, or have to report code to the unwinder
+/// (`want_groups_only`).
 #[inline(always)]
 #[allow(clippy::mut_from_ref, reason = "the cell has a pointer, and `in_use` says that nobody else follows it")]
 pub fn usual_local(thread: &PerThread, handle: u64) -> Option<&mut Local> {
@@ -81,7 +83,8 @@ pub fn usual_local(thread: &PerThread, handle: u64) -> Option<&mut Local> {
 }
 
 /// Records a registration on the fast path, if nothing about the registration is unusual. Otherwise the chunk is unchanged. If
-/// `Regions::before_code` was called, the error contains its result, which the slow path or `not_registered` needs.
+/// `Regions::before_code` was called nevertheless, the error contains the result of `before_code`, because the slow path or
+/// `not_registered` needs this result.
 #[inline(always)]
 pub fn register_as_usual(
     thread: &PerThread,
@@ -164,8 +167,8 @@ pub fn check_range(addr: u64, size: u64, free_after: u64) -> Result<()> {
         1..=CODE_SIZE_MAX => {}
         _ => return Err(Error::TooLarge.because("code.size is {}, at most {} are allowed", [size, CODE_SIZE_MAX])),
     }
-    // An address of 0 means that the host ignored a failed allocation. Readers of the files take a line or a record with the
-    // address 0 for damaged data.
+    // An address of 0 means that the host ignored a failed allocation. If the address in a line or a record is 0, readers of
+    // the files treat the line or record as damaged.
     let text = "addr is {x}, size {}, free_after {}: the address is 0, or the end beyond all addresses";
     let end = addr.checked_add(size).filter(|_| addr != 0).and_then(|end| end.checked_add(free_after));
     end.map(drop).ok_or_else(|| Error::AddressRange.because(text, [addr, size, free_after]))
@@ -209,7 +212,7 @@ impl Local {
     #[cold]
     #[inline(never)]
     fn register_in_next_chunk(&mut self, code: impl Given, flags: Option<u8>) -> std::result::Result<Id, Option<u8>> {
-        // Room for name, tables and a few lines.
+        // Room for the code's name, its unwind tables, and a few rows of its line table.
         const AROUND_CODE: usize = 4096;
         // For larger code, the duration of a call does not matter.
         const LARGE: u64 = 32 * 1024;
@@ -299,9 +302,9 @@ impl Local {
     }
 }
 
-/// The record of the code's inlined functions. Empty if no sink can use the record: only the sink for debuggers and the files
-/// of regions can. A region counts even if the code's memory may become part of it only later. Invalid inlines are an error
-/// even if no sink reads them.
+/// The record of the code's inlined functions. Only the sink for debuggers and the files of regions can use this record. The
+/// record is empty if that sink does not run, and no region's file can name the code. The code's memory may become part of a
+/// region later, and the file of such a region counts too. Invalid inlines are an error even if no sink reads them.
 fn inlines_of(shared: &Shared, wanted: Sinks, regions: &Regions, code: &Code<'_>) -> Result<Vec<u8>> {
     if code.inlines.is_empty() {
         return Ok(Vec::new());

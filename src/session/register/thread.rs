@@ -29,9 +29,10 @@ extern "C" fn end(_: *mut c_void) {
     });
 }
 
-/// Makes the calling thread tell the writer when the thread ends. This is needed only while a writer runs. Returns false if
-/// there is no memory for this. In that case the writer does not notice the end of the host's last thread before another
-/// watched thread ends or the writer next checks the threads.
+/// Makes the C library call `end` when the calling thread ends, so that `end` wakes the writer. This is needed only while a
+/// writer runs. Returns false if there is no memory for this. In that case the thread ends without waking the writer. The
+/// writer may then notice late that the host's last thread has ended: only when another watched thread ends, or when the writer
+/// next checks the threads.
 pub fn watch_thread(shared: &Shared) -> bool {
     let watched = at_end_of_thread(end);
     if watched {
@@ -97,8 +98,8 @@ pub fn is_attached(process: &Process) -> bool {
     })
 }
 
-/// Makes a thread's state in the thread's first call. In a forked child, the thread's first call makes a new state too, because
-/// the old state is the parent's.
+/// Makes a thread's state in the thread's first call. In a forked child, the thread's first call also makes a new state,
+/// because the old state belongs to the parent.
 #[cold]
 #[inline(never)]
 fn new_local(

@@ -82,7 +82,7 @@ impl Local {
 
 impl Drop for Local {
     fn drop(&mut self) {
-        // In a forked child, this state is a copy of the parent's, and its chunk is not even mapped.
+        // In a forked child, this state is a copy of the parent's state, and the chunk in the copy is not even mapped.
         if !self.process.is_this_one() {
             return;
         }

@@ -21,7 +21,7 @@ use crate::sys::held_dir::Dir;
 use crate::sys::sort::sort;
 use crate::sys::{file, process};
 
-/// A file whose name is that of a map, a jitdump, a spool, a file of a region, or a file for valgrind.
+/// A file that is, by its name, a map, a jitdump, a spool, a file of a region, or a file for valgrind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cleaned {
     /// The path of the file.

@@ -53,9 +53,9 @@ pub struct Report {
     pub kept: bool,
 }
 
-/// A session that does not ask for recovery does not touch up to this many spools with unwritten records. Each spool takes
-/// some MiB of memory. If there are more spools, the oldest spools are recovered nevertheless, or removed if no process is
-/// left that could recover them.
+/// A session that does not ask for recovery lets this many spools with unwritten records stay. Each spool takes some MiB of
+/// memory. If there are more spools, such a session recovers the oldest spools, or removes them if no process is left that
+/// could recover them.
 const LEFT_ALONE: usize = 16;
 /// If the directory has less free space than this, every spool is recovered. A container's `/dev/shm` has 64 MiB in all.
 const ROOM: u64 = 32 << 20;
@@ -84,11 +84,13 @@ pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Repor
     Ok(reports)
 }
 
-/// Cleans up the spools of dead processes when a session opens. Removes empty spools. `all`: whether recovery was asked for.
-/// If so, also recovers the spools with unwritten records. If not, recovers some of these spools only if there are too many
-/// of them (`excess`). Also handles the spools of programs that this process ran before: completes the files of such a
-/// spool, or removes the spool if the new files replace its files. If the work takes too long for a session, it continues in
-/// the background.
+/// Cleans up the spools of dead processes when a session opens. Removes empty spools. `all`: whether the options or the
+/// environment ask for recovery. If `all` is true, also recovers the spools with unwritten records. If `all` is false, and
+/// there are too many such spools, recovers only the oldest of them (`excess`).
+///
+/// This process may have executed another program before, and that program may have left a spool. In this case, completes the
+/// spool's files. But if `all` is false, and the new files replace the spool's files, only removes the spool. If the work takes
+/// too long for a session, the work continues in the background.
 pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
     let dir = &*config.spool_dir;
     let (mut own, mut full, mut elsewhere) = (Vec::new(), Vec::new(), Vec::new());
@@ -135,7 +137,7 @@ pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
     }
 }
 
-/// Removes the spools of dead processes that contain nothing unwritten. Forked children leave such spools if they flush and
+/// Removes each spool of a dead process that contains no unwritten records. Forked children leave such spools if they flush and
 /// then end without exit handlers.
 pub fn remove_empty(dir: &Path) {
     for listed in list(dir).unwrap_or_default().iter().filter(|listed| !process::is_alive(listed.pid)) {
@@ -146,8 +148,8 @@ pub fn remove_empty(dir: &Path) {
     }
 }
 
-/// How many of `count` spools are too many. If the directory has too little free space for the next spool, all of them are.
-/// Otherwise these are the spools beyond `LEFT_ALONE`.
+/// How many of `count` spools may not stay. If the directory has too little free space for the next spool, no spool may stay.
+/// Otherwise `LEFT_ALONE` spools may stay.
 fn excess(dir: &Path, count: usize) -> usize {
     if count == 0 {
         return 0;
@@ -183,7 +185,7 @@ enum Opened {
     Dead(Dead),
     /// The spool of a process in another mount namespace, where paths mean other files.
     Elsewhere(Dead),
-    /// A living process's spool, or a spool that somebody else recovers.
+    /// A spool of a living process, or a spool that another process is recovering.
     Locked,
     /// A file of another user, or a file that is no spool.
     Other,
@@ -255,8 +257,8 @@ impl Dead {
         Some(Dead { file, header, owner, units, backed })
     }
 
-    /// Whether all records of the spool are in the files. Reads only the heads of the chunks, because a session that starts
-    /// has no time.
+    /// Whether all records of the spool are in the files. Reads only the heads of the chunks, because the start of a session
+    /// must not take long.
     fn is_empty(&self) -> bool {
         !self.header.state().map_is_stale
             && !self.places().any(|(offset, room)| !matches!(self.read_chunk(offset, room, HEAD), Ok(None)))
@@ -315,7 +317,7 @@ impl Dead {
             return Ok(None);
         }
         if len > HEAD {
-            // Somebody may have changed the chunk since its head was read first.
+            // The head of this chunk was also read by an earlier call. Somebody may have changed the chunk since that call.
             if chunk.size() != len {
                 return Ok(None);
             }
@@ -336,8 +338,8 @@ impl Dead {
             self.file.remove();
             return report;
         }
-        // A sparse file may be long although little memory backs it, but a copy of the file is not sparse. So no more bytes
-        // are read than memory backs.
+        // A sparse file may be long although little memory backs the file, but a copy of the file is not sparse. So the number
+        // of bytes that are read is limited to the number of bytes that are backed by memory.
         let mut backed = self.backed;
         let mut chunks = Vec::new();
         for (offset, room) in self.places() {
@@ -405,15 +407,15 @@ impl Dead {
         };
         let clock = if files.arch_timestamps { Clock::Arch } else { Clock::Monotonic };
         let status = Status::new(self.owner.pid, clock, Arc::new(LastError::default()));
-        // The chunks are sorted by serial number. So if two records have the same time, the record in the chunk that was
-        // begun first comes first.
+        // The chunks are sorted by serial number. So of two records with the same time, the record in the older chunk comes
+        // first.
         let mut order: Vec<_> = copies.iter().enumerate().map(|(at, copied)| (copied.chunk.serial(), at)).collect();
         sort(&mut order);
         let chunks: Vec<Chunk> = order.iter().map(|&(_, at)| copies[at].chunk).collect();
         let unread = |chunk: &Chunk| chunk.consumed()..chunk.committed();
         let moves = || chunks.iter().any(|chunk| unread(chunk).any(|event| chunk.event(event).kind == EventKind::Move));
-        // Reads the code in the jitdump if it is needed: the jitdump has the lines that a stale map lacks, and the groups
-        // that moves need.
+        // The replay reads the code in the jitdump in two cases. If the map is stale, the map may lack code that the jitdump
+        // has. If a record moves code, the replay needs the code's group from the jitdump.
         let search = header.state().map_is_stale || moves();
         // Children of a dead process may still hold the locks that the process had.
         let may_be_locked = self.owner.is_visible() && !process::is_alive(self.owner.pid);

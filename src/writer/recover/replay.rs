@@ -1,4 +1,4 @@
-//! Applies the records of a dead process that its writer did not read.
+//! Applies those records of a dead process that the process's writer did not read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub struct Replay {
     last_from_files: u64,
     /// Maps the ids of the dead process to the ids of the replay.
     ids: BTreeMap<u64, u64>,
-    /// Whether a file could not be taken over, although another attempt may succeed.
+    /// Whether a file could not be taken over, but another attempt may succeed.
     pub lacks_a_file: bool,
     /// Why the jitdump could not be read. If this is set, code may be missing.
     unread: Option<String>,
@@ -98,7 +98,8 @@ impl Replay {
         self.last_id
     }
 
-    /// Adds all code in the jitdump to the registry, because a move copies the group of its code from the jitdump.
+    /// Adds all code in the jitdump to the registry. A stale map may lack some of this code, and a move copies the group of its
+    /// code from the jitdump.
     fn search_dump(&mut self) {
         let mut found = Vec::new();
         if let Some(dump) = self.applier.sinks.dump() {
@@ -133,7 +134,7 @@ impl Replay {
         self.applier.notices.clear();
     }
 
-    /// Whether the code that an event moves can have been moved in this way.
+    /// Whether the parts of a move event that depend on the moved code are valid.
     fn is_sound_move(&self, event: &Event) -> bool {
         let has_code = event.has(flag::HAS_CODE);
         let Some(live) = self.applier.registry.get(event.id) else { return !has_code };
@@ -152,8 +153,8 @@ impl Replay {
         }
         let known = self.ids.get(&event.id).copied().filter(|&id| self.applier.registry.is_live(id));
         if known.is_none() && event.kind == EventKind::Move {
-            // The code was registered in an earlier round. But if the code at the old place is newer than the files, the
-            // moved code was overwritten.
+            // The writer has read the registration of this code in an earlier round, so the code is in the files. If this
+            // replay has registered other code at the old place, the other code has overwritten the moved code.
             let found =
                 self.applier.registry.id_at(Home::Plain, event.old_addr()).filter(|&id| id <= self.last_from_files);
             self.ids.extend(found.map(|id| (event.id, id)));
@@ -190,8 +191,8 @@ fn fits(addr: u64, size: u64, beyond: u64) -> bool {
     addr != 0 && addr.checked_add(size).and_then(|end| end.checked_add(beyond)).is_some()
 }
 
-/// Whether an event of a dead process and its body are valid. (`is_sound_move` checks the parts of a move that depend on the
-/// moved code.)
+/// Whether an event of a dead process is valid, and the body of the event too. (`is_sound_move` checks the parts of a move that
+/// depend on the moved code.)
 pub fn is_sound(event: &Event, body: &[u8]) -> bool {
     match event.kind {
         EventKind::Load => {
