@@ -57,9 +57,9 @@ typedef enum jitsym_status {
   JITSYM_OK = 0,                     /* Done. */
   JITSYM_ERR_NULL = 1,               /* A pointer that must not be NULL is NULL. */
   JITSYM_ERR_STRUCT_SIZE = 2,        /* A struct_size, or the size of an element, is smaller than in version 0.1. */
-  JITSYM_ERR_STRUCT_TAIL = 3,        /* A struct is larger than the library knows, and its tail is not all zero. */
+  JITSYM_ERR_STRUCT_TAIL = 3,        /* A struct has nonzero bytes after the fields that the library knows. */
   JITSYM_ERR_FLAGS = 4,              /* An unknown flag bit, a reserved field that is not 0, a file mode above 0777. */
-  JITSYM_ERR_ENUM = 5,               /* A number is none of the enumerators of its field or argument. */
+  JITSYM_ERR_ENUM = 5,               /* A field or argument has a number without an enumerator. */
   JITSYM_ERR_SIZE_ZERO = 6,          /* The size of the code, or of the range, is 0. */
   JITSYM_ERR_ADDRESS_RANGE = 7,      /* Address plus size is beyond the address space, or the code is at address 0. */
   JITSYM_ERR_TOO_LARGE = 8,          /* A size is above the limit of the function, or of a record. */
@@ -88,10 +88,10 @@ typedef enum jitsym_status {
   JITSYM_ERR_INTERNAL = 31,          /* A bug in the library. The process continues, the session does nothing more. */
   JITSYM_ERR_WRITER = 32,            /* jitsym_flush_from_signal was called on the library's own thread. */
   JITSYM_ERR_FORBIDDEN = 33,         /* The variable JITSYM_LATE forbids enabling sinks at run time. */
-  JITSYM_ERR_LIBRARY = 34,           /* From jitsym_dl.h only: the shared library is missing, or has another ABI. */
+  JITSYM_ERR_LIBRARY = 34,           /* The shared library is missing or has another ABI (only with jitsym_dl.h). */
   JITSYM_ERR_NOT_PLAIN = 35,         /* Memory is not adopted: some of it is not private, or belongs to a file. */
   JITSYM_ERR_LOCKED = 36,            /* Memory is not adopted: the process has locked memory (mlock, mlockall). */
-  JITSYM_ERR_REGION = 37,            /* No region or jitsym_alloc memory begins there, or a region is there already. */
+  JITSYM_ERR_REGION = 37,            /* The address has no region or jitsym_alloc memory, or has a region already. */
   JITSYM_ERR_ALIGNMENT = 38,         /* A value is no multiple of the page size, or an alignment is no power of two. */
   JITSYM_ERR_INLINE = 39,            /* An entry of jitsym_code.inlines is invalid. */
 } jitsym_status;
@@ -130,10 +130,10 @@ typedef enum jitsym_init_flag {
   JITSYM_INIT_NO_UNWIND = 4,       /* Write no unwinding records to the jitdump: ddprof stops reading at them. */
   JITSYM_INIT_DROP_WHEN_FULL = 32, /* When all memory for records is full, drop records at once, without waiting. */
   JITSYM_INIT_NO_SPOOL = 64,       /* Keep records in private memory: after SIGKILL, unwritten records are lost. */
-  JITSYM_INIT_RECOVER = 128,       /* First complete the files of killed processes, as jitsym recover does. */
-  JITSYM_INIT_FORK_NOW = 256,      /* fork makes the child's files, with all code. */
+  JITSYM_INIT_RECOVER = 128,       /* Complete the files of killed processes first, as jitsym recover does. */
+  JITSYM_INIT_FORK_NOW = 256,      /* fork writes all code to the child's files. */
   JITSYM_INIT_FORK_ALONE = 512,    /* A forked child takes over nothing. Excludes JITSYM_INIT_FORK_NOW. */
-  JITSYM_INIT_REMOVE_FILES = 1024, /* Remove the files at the last close or at exit: for readers of living processes. */
+  JITSYM_INIT_REMOVE_FILES = 1024, /* Remove the files at the last close or at exit. */
   JITSYM_INIT_REMEMBER = 2048,     /* Remember live code while no sink runs, for jitsym_enable. */
   JITSYM_INIT_ADOPT = 4096,        /* Private executable memory becomes a region when code is registered in it. */
   JITSYM_INIT_BRIDGE = 8192,       /* Also register the code that other libraries (LLVM, wasmtime) report to gdb. */
@@ -145,7 +145,7 @@ typedef struct jitsym_options {
   uint32_t sinks;          /* JITSYM_SINK_* bits. 0: the sinks that JITSYM names, else map, jitdump, region. */
   uint32_t flags;          /* JITSYM_INIT_* bits. */
   const char *map_dir;     /* Absolute directory of the perf map. NULL: JITSYM_DIR, else /tmp. */
-  const char *jitdump_dir; /* Directory of jitdump and regions. NULL: JITSYM_DIR, else below JITDUMPDIR, else /tmp. */
+  const char *jitdump_dir; /* Directory of jitdump and regions. NULL: JITSYM_DIR, else JITDUMPDIR, else /tmp. */
   uint32_t map_dialect;    /* One of JITSYM_MAP_* (jitsym_control.h). */
   uint32_t file_mode;      /* Permission bits of files before the umask, at most 0777. 0 means 0644. */
   uint64_t max_memory;     /* Bound in bytes for pending records, 1 MiB to 16 GiB. 0 means 64 MiB. */
@@ -220,9 +220,9 @@ typedef struct jitsym_unwind {
   size_t struct_size;                        /* sizeof(jitsym_unwind). */
   uint32_t kind;                             /* One of JITSYM_UNWIND_*. */
   uint32_t flags;                            /* Must be 0. */
-  uint32_t fp_pushed;                        /* FRAME_POINTER, FIXED_FRAME: the place of x86-64 push rbp, aarch64 stp
-                                                x29, x30, [sp, #-n]!. */
-  uint32_t fp_set;                           /* FRAME_POINTER: the place of x86-64 mov rbp, rsp. */
+  uint32_t fp_pushed;                        /* FRAME_POINTER, FIXED_FRAME: the place of push rbp or stp x29, x30,
+                                                [sp, #-n]!. */
+  uint32_t fp_set;                           /* FRAME_POINTER: the place of mov rbp, rsp. */
   uint32_t epilogue_begin;                   /* FRAME_POINTER, FIXED_FRAME: the place of pop rbp or leave. 0: none. */
   uint32_t epilogue_end;                     /* FRAME_POINTER, FIXED_FRAME: the place of the return. 0: the end of
                                                 the code. */
@@ -267,7 +267,7 @@ typedef struct jitsym_line {
 /* Flags of a piece of code. Bits that can be combined. */
 typedef enum jitsym_code_flag {
   JITSYM_CODE_STABLE = 1, /* The writer reads the bytes later: keep them until a flush, move or unregistration. */
-  JITSYM_CODE_PACKED = 2, /* Other code follows without a gap: perf with libunwind can still unwind. */
+  JITSYM_CODE_PACKED = 2, /* Lets perf with libunwind unwind if other code follows without a gap. */
   JITSYM_CODE_MORE = 4,   /* This call waits for no sink: more code is registered before this code runs. */
 } jitsym_code_flag;
 
@@ -311,7 +311,7 @@ typedef struct jitsym_code {
 #define JITSYM_MOVE_TARGET(addr) \
   { sizeof(jitsym_move_target), JITSYM_CAST(uintptr_t, addr), NULL, 0, 0, 0 }
 
-/* Identifies one registration, for jitsym_move and jitsym_unregister. Never 0, and not used again within a process. */
+/* Identifies one registration, for jitsym_move and jitsym_unregister. An id is never 0, and unique in a process. */
 typedef uint64_t jitsym_id;
 
 /* Registers code: from now on, samples in [addr, addr + size) belong to name. Call this when the bytes are final and
@@ -326,8 +326,8 @@ JITSYM_API jitsym_status jitsym_register(jitsym *session, const jitsym_code *cod
 typedef struct jitsym_move_target {
   size_t struct_size;  /* sizeof(jitsym_move_target). */
   uint64_t addr;       /* Where the code runs now. The size stays the same. */
-  const void *bytes;   /* As jitsym_code.bytes, for the new place. */
-  uint64_t free_after; /* As jitsym_code.free_after, for the new place. */
+  const void *bytes;   /* The code's bytes; see jitsym_code.bytes. */
+  uint64_t free_after; /* Free bytes; see jitsym_code.free_after. */
   uint32_t flags;      /* JITSYM_CODE_* bits, for the new place. */
   uint32_t reserved;   /* Must be 0. */
 } jitsym_move_target;
@@ -358,7 +358,7 @@ typedef enum jitsym_want {
   JITSYM_WANT_CODE = 1,    /* Code. Without this bit no other bit is set, and jitsym_register does nothing. */
   JITSYM_WANT_LINES = 2,   /* jitsym_code.lines. */
   JITSYM_WANT_UNWIND = 4,  /* jitsym_code.unwind. */
-  JITSYM_WANT_ADOPT = 8,   /* Code memory is adopted: during a call, only the calling thread may write to it. */
+  JITSYM_WANT_ADOPT = 8,   /* Code memory is adopted. During a call only the calling thread may write to it. */
   JITSYM_WANT_REGION = 16, /* Memory from jitsym_region_create and jitsym_alloc has a file. */
 } jitsym_want;
 
@@ -391,15 +391,15 @@ typedef struct jitsym_stats {
   uint64_t jitdump_records;    /* Code records written to the jitdump. */
   uint64_t map_bytes;          /* Bytes written to the perf map, rewrites included. */
   uint64_t map_entries;        /* Entries in the perf map. */
-  uint64_t map_rewrites;       /* Rewrites of the perf map, because an entry had to change. */
+  uint64_t map_rewrites;       /* Rewrites of the perf map. */
   uint64_t map_forgotten;      /* Entries of dead code that were removed from the perf map to keep it bounded. */
   uint64_t write_errors;       /* Write errors, over all sinks. */
   uint64_t memory;             /* Bytes in use for records on their way to the writer. */
   uint64_t memory_held;        /* Bytes held for pending records, in use or not; at most jitsym_options.max_memory. */
   uint64_t waited;             /* Records that had to wait because jitsym_options.max_memory was reached. */
-  uint64_t recovered;          /* Records of killed processes that JITSYM_INIT_RECOVER has put into their files. */
+  uint64_t recovered;          /* Records that JITSYM_INIT_RECOVER has put into the files of killed processes. */
   uint32_t spool;              /* One of JITSYM_SPOOL_* (jitsym_control.h). */
-  uint32_t inherited;          /* Pieces of code that this forked child has taken over; not in registered. */
+  uint32_t inherited;          /* Code that this forked child has taken over; not counted in registered. */
   uint64_t jitdump_lost;       /* Records that could not be written to the jitdump. */
   uint64_t jitdump_held;       /* Bytes of records that wait because the jitdump cannot be written. */
   uint64_t jitdump_rewrites;   /* Rewrites of the jitdump. */
@@ -407,13 +407,13 @@ typedef struct jitsym_stats {
   uint64_t regions;            /* Created and adopted regions that have a file now. */
   uint64_t region_code;        /* Registrations and moves that were written to the file of a region. */
   uint64_t region_bytes;       /* Bytes written to the files of regions, earlier generations included. */
-  uint64_t region_generations; /* New names of region files, because new code replaced dead code. */
-  uint64_t region_late;        /* Generations that began too late or not at all: samples may have the wrong name. */
-  uint64_t region_refused;     /* Regions that could not have a file, and memory that could not be adopted. */
+  uint64_t region_generations; /* New names of region files, to tell new code from dead code. */
+  uint64_t region_late;        /* Generations that began too late or never, so that samples may have wrong names. */
+  uint64_t region_refused;     /* Regions that got no file, and memory that could not be adopted. */
   uint64_t region_left_out;    /* Names, unwind tables and line tables that have no room in a region's file now. */
   uint64_t calls_refused;      /* Calls refused because of their arguments: see jitsym_last_error. */
   uint64_t region_put_off;     /* How often the adoption of memory was put off. */
-  uint64_t region_limit;       /* How often a region was not made or adopted, because 768 regions existed already. */
+  uint64_t region_limit;       /* How often making or adopting a region failed because 768 regions existed. */
 } jitsym_stats;
 
 #define JITSYM_STATS \

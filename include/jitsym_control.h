@@ -21,15 +21,15 @@ extern "C" {
 /* ---- Sinks in a running process ---------------------------------------------------------------------------------- */
 
 /* Starts sinks in a running process, for all sessions: sinks belong to the process. When the call has returned
-   JITSYM_OK, all known live code is in the files. sinks: JITSYM_SINK_* bits; 0: the sinks that options and
-   environment selected for this session; if there are none, map, jitdump and region.
+   JITSYM_OK, all known live code is in the files. sinks: JITSYM_SINK_* bits. 0: the sinks that options and
+   environment selected for this session (if none: map, jitdump, region).
    Returns JITSYM_OK; JITSYM_ERR_FLAGS for other bits; JITSYM_ERR_FORBIDDEN if the variable JITSYM_LATE is off;
    JITSYM_ERR_CONFLICT, _NO_SINK, _SINK_FAILED, _TIMEOUT (10 seconds), _NO_MEMORY, _THREAD, _SESSION, _CLOSED,
    _FORKED. Does file I/O. */
 JITSYM_API jitsym_status jitsym_enable(jitsym *session, uint32_t sinks);
 
-/* Stops sinks in a running process, for all sessions, even for sessions that asked for these sinks. Everything that
-   was registered before the call is written first. The files stay, and jitsym_enable continues them. sinks:
+/* Stops sinks in a running process. Every session loses these sinks, even if it asked for them. Everything that was
+   registered before the call is written first. The files stay, and jitsym_enable continues them. sinks:
    JITSYM_SINK_* bits; 0: all.
    Returns JITSYM_OK, also if the sinks do not run; JITSYM_ERR_FLAGS for other bits; JITSYM_ERR_SINK_FAILED if a sink
    could not write everything (the sink is stopped anyway); JITSYM_ERR_NO_MEMORY; JITSYM_ERR_TIMEOUT as for
@@ -47,8 +47,8 @@ JITSYM_API jitsym_status jitsym_path(jitsym *session, uint32_t sink, char *buf, 
 /* Writes everything that was registered before the call, for a crash handler. timeout_ms: the longest wait in
    milliseconds; 0 means 1 second. Needs no session.
    Returns JITSYM_OK; JITSYM_ERR_TIMEOUT; JITSYM_ERR_NOT_RUNNING or _FORKED if there is nothing to write;
-   JITSYM_ERR_WRITER, _SINK_FAILED, _INTERNAL. Any thread, concurrently, and from a signal handler, on an alternate
-   stack too. */
+   JITSYM_ERR_WRITER, _SINK_FAILED, _INTERNAL. Any thread, concurrently, and from a signal handler, even on an
+   alternate stack. */
 JITSYM_API jitsym_status jitsym_flush_from_signal(uint32_t timeout_ms);
 
 /* ---- Values of jitsym_options and jitsym_stats ------------------------------------------------------------------- */
@@ -56,7 +56,7 @@ JITSYM_API jitsym_status jitsym_flush_from_signal(uint32_t timeout_ms);
 /* The intended reader of the perf map: jitsym_options.map_dialect. */
 typedef enum jitsym_map_dialect {
   JITSYM_MAP_PERF = 0,       /* perf and all other readers: START SIZE NAME in hexadecimal without prefix, in /tmp. */
-  JITSYM_MAP_SIMPLEPERF = 1, /* Android's simpleperf: numbers with the prefix 0x, in /data/local/tmp. */
+  JITSYM_MAP_SIMPLEPERF = 1, /* Android's simpleperf: 0xSTART 0xSIZE NAME, in /data/local/tmp. */
 } jitsym_map_dialect;
 
 /* Whether records that the writer has not written yet survive SIGKILL: jitsym_stats.spool. */

@@ -20,7 +20,7 @@ extern "C" {
 
 /* ---- Memory for pieces of code ----------------------------------------------------------------------------------- */
 
-/* A region of code memory, or a piece of one from jitsym_alloc. */
+/* A region of code memory, or memory from jitsym_alloc. */
 typedef struct jitsym_region {
   size_t struct_size; /* sizeof(jitsym_region), set by the caller. */
   void *exec;         /* Where code runs: readable and executable. Register code with this address. */
@@ -34,7 +34,7 @@ typedef struct jitsym_region {
 /* Allocates memory for one piece of code, as malloc does for data. Write the code at out->write; register and run it
    at out->exec. The caller owns the memory until jitsym_free, even if the session is closed. size: in bytes, at most
    1 GiB, rounded up to a multiple of 64. alignment: a power of two up to 4096, or 0; values below 64 count as 64.
-   near_addr: all memory is within 32 bits of this address; 0: anywhere. The caller sets out->struct_size.
+   near_addr: all memory is within 2 GiB of this address; 0: anywhere. The caller sets out->struct_size.
    Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _SIZE_ZERO, _TOO_LARGE, _ALIGNMENT; JITSYM_ERR_NO_MEMORY, also
    if no address space is free near near_addr, or 768 regions exist; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY,
    _TIMEOUT. Does file I/O at times. */
@@ -60,7 +60,7 @@ JITSYM_API jitsym_status jitsym_free(jitsym *session, void *exec);
 /* Flags of a region. Bits that can be combined. */
 typedef enum jitsym_region_flag {
   JITSYM_REGION_ONE_VIEW = 1,   /* One view of private memory. The runtime changes its protection (mprotect). */
-  JITSYM_REGION_HUGE_PAGES = 2, /* Aligned to 2 MiB, and in huge pages if the kernel has them for this memory. */
+  JITSYM_REGION_HUGE_PAGES = 2, /* Alignment to 2 MiB, and huge pages if the kernel has them for this memory. */
 } jitsym_region_flag;
 
 /* The options of a region of code memory. */
@@ -69,7 +69,7 @@ typedef struct jitsym_region_options {
   uint64_t size;      /* Size in bytes, rounded up to whole pages; at most 1 GiB. */
   uint64_t max_size;  /* Largest size in bytes, for jitsym_region_grow. 0 means size. */
   uint64_t alignment; /* Alignment of the executable view: a power of two, at most 512 MiB. 0: a page. */
-  uint64_t near_addr; /* All of the executable view is within 32 bits of this address. 0: anywhere. */
+  uint64_t near_addr; /* All of the executable view is within 2 GiB of this address. 0: anywhere. */
   uint32_t flags;     /* JITSYM_REGION_* bits. */
   uint32_t reserved;  /* Must be 0. */
 } jitsym_region_options;
@@ -124,10 +124,10 @@ typedef struct jitsym_inline {
   uint32_t end;          /* Bytes from the start of the code to the end of the range. */
   const char *name;      /* Name of the inlined function, UTF-8. Must not be empty after cleaning. */
   size_t name_len;       /* Length of name in bytes; 0 if a NUL ends name. */
-  const char *call_file; /* File of the call that was inlined, NUL-terminated; as jitsym_line.file. */
+  const char *call_file; /* Source file of the inlined call, NUL-terminated; see jitsym_line.file. */
   uint32_t call_line;    /* Line of the inlined call, from 1. */
   uint32_t call_column;  /* Column of the inlined call, from 1; 0 if unknown. */
-  uint32_t parent;       /* Index of the earlier entry that contains this entry. UINT32_MAX: no entry does. */
+  uint32_t parent;       /* Index of the earlier entry that contains this entry; UINT32_MAX if none. */
   uint32_t reserved;     /* Must be 0. */
 } jitsym_inline;
 
