@@ -25,7 +25,8 @@ macro_rules! architectures {
             }
         }
 
-        /// The architecture of this build; `None` if the library can write names but no unwind tables for it.
+        /// The architecture of this build. The value is `None` on an architecture for which the library can write names but no
+        /// unwind tables.
         pub const NATIVE: Option<Arch> = match () {
             $(() if cfg!(target_arch = $target) => Some(Arch::$name),)*
             () => None,
