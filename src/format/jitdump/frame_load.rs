@@ -43,7 +43,8 @@ pub fn len(group: &[u8]) -> usize {
 }
 
 /// Whether a LOAD record belongs to a frame load. `tables_size` and `mapped_size` are from the UNWINDING_INFO record before the
-/// LOAD record. Other code may have the same name, but its `mapped_size` is never larger than its tables.
+/// LOAD record. Other code may have the same name, but in the UNWINDING_INFO record of other code, `mapped_size` is never
+/// larger than `tables_size`.
 pub fn is_one(size: u64, name: &[u8], tables_size: u64, mapped_size: u64) -> bool {
     size == SIZE && name == NAME && tables_size > 0 && mapped_size > tables_size
 }

@@ -48,7 +48,7 @@ pub struct RawHeader {
 }
 
 impl RawHeader {
-    /// Whether a file begins as a jitdump does, in either byte order.
+    /// Whether a file begins with the magic number of a jitdump, in either byte order.
     pub fn has_magic(file: &[u8]) -> bool {
         u32_at(file, 0).is_some_and(|magic| magic == MAGIC || magic.swap_bytes() == MAGIC)
     }

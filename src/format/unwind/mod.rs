@@ -118,7 +118,7 @@ pub struct Cache {
     ready: Recent,
     /// Index of the entry that is replaced next.
     oldest: usize,
-    /// Tables of a description that is not cached. They are valid until the next such description.
+    /// The tables of the last description that was not cached. The tables for the next such description replace these tables.
     passing: Option<Tables>,
 }
 
