@@ -83,13 +83,15 @@ fn split(text: &str) -> Option<(u32, FileKind)> {
     Some((pid.parse().ok()?, kind))
 }
 
-/// The name of a new file that is to replace the map or jitdump of this name. The new name is hidden, and readers ignore it.
+/// Returns a name for a new file that will replace the map or jitdump `name`. The returned name begins with a dot, and readers
+/// ignore files with such names.
 pub fn replacement_of(name: &OsStr, random: Option<u64>) -> OsString {
     let random = random.map_or(String::new(), |random| format!(".{random:016x}"));
     [".".as_ref(), name, random.as_ref(), ".new".as_ref()].into_iter().collect()
 }
 
-/// The pid and kind of the map or jitdump that a file of this name is to replace.
+/// If [`replacement_of`] has returned this name for a map or a jitdump, returns the pid and kind of the map or jitdump. Returns
+/// `None` for all other names.
 pub fn replaced_by(name: &OsStr) -> Option<(u32, FileKind)> {
     let text = name.to_str()?.strip_prefix('.')?.strip_suffix(".new")?;
     let (of, random) = match text.rsplit_once('.').map(|(of, random)| (of, u64::from_str_radix(random, 16))) {

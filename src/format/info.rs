@@ -1,4 +1,5 @@
-//! The information about code besides its place, name and bytes: inlined functions, lines and unwind tables.
+//! The inlined functions, lines and unwind tables of a piece of code. This information exists in addition to the place, name
+//! and bytes of the code.
 //!
 //! The information has the form of jitdump records: first a record of inlined functions (`jitdump::inlines`), then the records
 //! that precede the code's LOAD record in a jitdump. Only this file and the jitdump module know this form.
@@ -26,7 +27,8 @@ impl<'a> Info<'a> {
         Info(bytes)
     }
 
-    /// The information in the jitdump group of code with this name. `group` is the group without its code bytes.
+    /// Returns the information that a jitdump group contains. `group` is the group without its code bytes. `name` is the name
+    /// of the code in the group.
     pub fn of_group(group: &'a [u8], name: &[u8]) -> Info<'a> {
         Info(&group[..group.len().saturating_sub(LOAD_FIXED_SIZE + name.len() + 1)])
     }
@@ -39,8 +41,8 @@ impl<'a> Info<'a> {
         self.0.is_empty()
     }
 
-    /// Returns only the lines. Most code has a single record, which holds no lines. For such code, this function is faster than
-    /// `parts`.
+    /// Returns only the lines. Most code has only one record, and this record contains no lines. For such code, this function
+    /// is faster than `parts`.
     #[inline]
     pub fn lines(self) -> Option<RawDebug<'a>> {
         let (first, size) = (u32_at(self.0, 0)?, u32_at(self.0, 4)?);
@@ -78,8 +80,8 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Removes the frame load, which is only valid for one address of the code, from the bytes of an `Info`. Returns the new size
-/// of the unwind tables; `None` if there is no frame load. If the tables are invalid, clears `info` and returns 0.
+/// Removes the frame load from the bytes of an `Info`. A frame load is only valid for one address of the code. Returns the new
+/// size of the unwind tables, or `None` if there is no frame load. If the tables are invalid, clears `info` and returns 0.
 pub fn remove_frame_load(info: &mut Vec<u8>) -> Option<u32> {
     if frame_load::len(info) == 0 {
         return None;

@@ -103,8 +103,8 @@ pub unsafe fn copy_plain(name: &[u8], to: *mut u8) -> bool {
     let mut blocks = Blocks::new();
     // The last block overlaps the block before, so that no single bytes are left. The code has no loop, because a compiler
     // would turn a loop that copies into a call of `memcpy`, and check the bytes in a second loop.
-    // SAFETY: `name` and `to` have `len` bytes, at least 16. So each block lies in both, and `name` has a first and a last
-    // byte.
+    // SAFETY: `name` has `len` bytes, and `len` bytes are writable at `to`. `len` is at least 16, so each block lies within
+    // both ranges, and `name` has a first and a last byte.
     unsafe {
         if len > 16 {
             blocks.copy(from, to);
@@ -128,7 +128,7 @@ pub unsafe fn copy_plain(name: &[u8], to: *mut u8) -> bool {
 unsafe fn copy_long_plain(name: &[u8], to: *mut u8) -> bool {
     let mut blocks = Blocks::new();
     let starts = (0..name.len() - 16).step_by(16).chain([name.len() - 16]);
-    // SAFETY: `name` and `to` have the same length, and 16 bytes follow each start.
+    // SAFETY: `name.len()` bytes are writable at `to`. A block of 16 bytes at an offset in `starts` lies within both ranges.
     starts.for_each(|at| unsafe { blocks.copy(name.as_ptr().add(at), to.add(at)) });
     blocks.are_printable() && name.first() != Some(&b' ') && name.last() != Some(&b' ')
 }
@@ -158,8 +158,8 @@ impl Blocks {
         Blocks(unsafe { std::arch::x86_64::_mm_setzero_si128() })
     }
 
-    /// A vector of 16 bytes `BYTE`, made from a constant in the instruction. A compiler would load the vector from the
-    /// library's data, and the first call after a pause would wait for the page that contains the vector.
+    /// Returns a vector of 16 equal bytes, `BYTE`. The instructions contain the value as a constant. A compiler would load the
+    /// vector from the library's data, and the first call after a pause would wait for the page that contains the vector.
     #[inline(always)]
     fn all<const BYTE: u32>() -> std::arch::x86_64::__m128i {
         let all;
@@ -220,7 +220,7 @@ impl Blocks {
         // SAFETY: as above.
         unsafe { to.cast::<u128>().write_unaligned(word) };
         // In an ASCII byte, adding 1 sets the highest bit only if the byte is 0x7f, and adding 0x60 sets it if the byte is 0x20
-        // or more. No ASCII byte carries into the next byte.
+        // or more. Neither addition carries from an ASCII byte into the next byte.
         self.0 |= word | word.wrapping_add(EACH) | !word.wrapping_add(0x60 * EACH);
     }
 
@@ -250,7 +250,7 @@ mod tests {
     /// Whether `copy_plain` copies the name.
     fn is_copied(name: &[u8]) -> bool {
         let mut out = vec![0; name.len()];
-        // SAFETY: `out` has the length of the name.
+        // SAFETY: `out` is as long as the name.
         let copied = unsafe { copy_plain(name, out.as_mut_ptr()) };
         assert!(!copied || out == name, "{name:?}");
         copied
@@ -326,7 +326,8 @@ mod tests {
             let (mut name, few) = (Vec::new(), 1 + random.below(10));
             let len = [20, MAX as u64 - 10, MAX as u64 + 10][random.below(3) as usize];
             while (name.len() as u64) < len {
-                // Some names repeat few kinds of parts, so that parts of each kind lie at the place where names are cut.
+                // In some rounds, the name consists of only a few kinds of parts. So in the course of the rounds, parts of each
+                // kind lie at the place where the name is cut.
                 name.extend_from_slice(parts[random.below(few) as usize]);
             }
             for part in parts {

@@ -10,8 +10,8 @@ use super::name::{self, MAX};
 /// Room for a name and a file of the maximum length, a space, a colon and a line.
 const ROOM: usize = 2 * MAX + " :4294967295".len();
 
-/// A name that is composed of several parts. Each part is cleaned by itself, and the whole may be longer than [`MAX`]. Plain
-/// parts (see [`name::copy_plain`]) need no allocation.
+/// A name that is composed of several parts. The parts are cleaned separately, and the whole name may be longer than [`MAX`].
+/// Plain parts (see [`name::copy_plain`]) need no allocation.
 pub struct Composed {
     bytes: [MaybeUninit<u8>; ROOM],
     /// The number of bytes that have been written.
@@ -28,8 +28,8 @@ impl Default for Composed {
 }
 
 impl Composed {
-    /// Composes the name of code at `addr`. Leaves out the line if it is 0. Leaves out file and line if cleaning leaves nothing
-    /// of the file. Writes to `self`, because a returned value would be copied.
+    /// Composes the name of code at `addr`. If `line` is 0, the name has no line. If the cleaned file is empty, the name has
+    /// neither a file nor a line. Writes to `self`, because a returned value would be copied.
     pub fn compose(&mut self, name: &[u8], addr: u64, file: &[u8], line: u32) {
         if !self.put(name) {
             self.append(name::nameless(addr).as_bytes());
@@ -62,7 +62,7 @@ impl Composed {
         self.is_changed
     }
 
-    /// Appends a cleaned part. Returns whether anything is left of the part.
+    /// Cleans a part and appends it. Returns `false` if the cleaned part is empty.
     fn put(&mut self, part: &[u8]) -> bool {
         let room = &mut self.bytes[self.len..];
         // SAFETY: `room` is at least as long as `part`.

@@ -122,7 +122,7 @@ pub struct RawFields<'a> {
 }
 
 impl<'a> RawLine<'a> {
-    /// The fields as perf finds them; `None` if perf does not find two numbers.
+    /// Splits the line into fields in the same way as perf. Returns `None` if perf would not find two numbers.
     pub fn fields(&self) -> Option<RawFields<'a>> {
         let blanks = |bytes: &[u8]| bytes.iter().take_while(|byte| b" \t".contains(byte)).count();
         let number = |bytes: &'a [u8]| {

@@ -25,7 +25,8 @@ macro_rules! architectures {
             }
         }
 
-        /// The architecture of this build; `None` if the library can write names but no unwind tables for it.
+        /// The architecture of this build. The value is `None` on an architecture for which the library can write names but no
+        /// unwind tables.
         pub const NATIVE: Option<Arch> = match () {
             $(() if cfg!(target_arch = $target) => Some(Arch::$name),)*
             () => None,
@@ -39,7 +40,7 @@ architectures! {
     Riscv64 "riscv64" riscv64;
 }
 
-/// Whether code begins with instructions that set up a frame pointer as the defaults of
+/// Whether code begins with instructions that set up a frame pointer in the way that the defaults of
 /// [`FramePointer`](crate::api::code::FramePointer) describe.
 pub fn makes_frame_pointer(code: &[u8]) -> bool {
     NATIVE.is_some_and(|arch| arch.abi().prologues.iter().any(|prologue| code.starts_with(prologue)))

@@ -84,9 +84,9 @@ impl Entry<'_> {
     }
 }
 
-/// Calls `body` for each entry of an `.eh_frame`. The section must have been made for the place after the code with this
-/// address and size: the code's address plus the code's size rounded up to 8. Entries for other code are left out. Returns
-/// `None` as soon as an entry is invalid or `body` returns `None`.
+/// Calls `body` for each entry of an `.eh_frame`. `addr` and `size` are the address and the size of the code. The section must
+/// have been made for a place after the code: the address `addr` + (`size`, rounded up to 8). Entries for other code are left
+/// out. Returns `None` as soon as an entry is invalid or `body` returns `None`.
 pub fn each_entry(
     section: &[u8],
     (addr, size): (u64, u64),
@@ -120,7 +120,7 @@ pub fn each_entry(
     Some(())
 }
 
-/// A table for each entry that [`each_entry`] finds. `None` if there is no memory, or if an entry is invalid.
+/// Makes a table for each entry that [`each_entry`] finds. `None` if there is no memory, or if an entry is invalid.
 pub fn frames(section: &[u8], place: (u64, u64)) -> Option<Vec<Frame>> {
     let mut frames = Vec::new();
     each_entry(section, place, |entry| {
@@ -152,8 +152,8 @@ pub fn frames(section: &[u8], place: (u64, u64)) -> Option<Vec<Frame>> {
     Some(frames)
 }
 
-/// Appends a copy of a CIE from `format/cfi`, changed for FDEs with absolute addresses. If there is a handler, the copy names
-/// it.
+/// Copies a CIE that `format/cfi` has made, and appends the copy to `out`. The copy is for FDEs that contain absolute
+/// addresses. If there is a handler, the copy contains the address of the personality routine.
 fn cie_for(cie: &[u8], handler: Option<&Handler>, out: &mut Vec<u8>) -> Option<()> {
     let begin = out.len();
     let [head, letters, numbers, rest] = split_cie(cie)?;

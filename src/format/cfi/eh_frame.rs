@@ -44,8 +44,8 @@ struct Kept<'a> {
 /// Converts the entries of the section `bytes` that overlap `code`. pc-relative pointers count from the section's address,
 /// `addr`.
 ///
-/// An entry that starts before the code or ends after it is cut, so that no table claims addresses of other code. The entry's
-/// state just before the code becomes the state at the start of the code.
+/// An entry that starts before the code or ends after it is cut, so that no table claims addresses of other code. If an entry
+/// starts before the code, the instructions for the part before the code determine the state at the start of the code.
 ///
 /// If `code` is `None`, all entries are converted, as if each began at the start of the code. The size of the result is then an
 /// upper bound for any code.
@@ -68,8 +68,8 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placeme
             }
             CieOrFde::Fde(partial) => partial,
         };
-        // Accepts only a CIE that the loop has read. In a hostile section, CIEs at other offsets could overlap entries, and
-        // each FDE could have a CIE of its own.
+        // The FDE's CIE must be one of the CIEs that this loop has already read. In a hostile section, CIEs at other offsets
+        // could overlap entries, and each FDE could have a CIE of its own.
         let number = cies.binary_search_by_key(&partial.cie_offset().0, |cie| cie.from.offset());
         let number = number.map_err(|_| Error::UnwindFormat)?;
         let fde = partial.parse(|_, _, _| Ok(cies[number].from.clone())).map_err(read_error)?;
@@ -106,7 +106,7 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placeme
             }
         };
         let mut to = placement.fde(start, len);
-        // Offsets in an LSDA count from the start of the entry's code, so the LSDA is only valid for an entry that keeps its
+        // Offsets in an LSDA count from the start of the entry's code. So the handler is left out if the cut has removed this
         // start.
         let handler = handler(&fde, addr, &code).filter(|_| kept.start == whole.start);
         if handler.is_some() {
@@ -118,8 +118,8 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placeme
             match step(&instruction, from_cie, location)? {
                 Some(next) => location = next,
                 None => {
-                    // Instructions after the last kept byte are not needed. Instructions before the first kept byte apply at
-                    // this byte.
+                    // Instructions for offsets after the kept range are not needed. Instructions for offsets before the kept
+                    // range take effect at the start of the kept range.
                     let offset = location.saturating_sub(kept.start);
                     match u32::try_from(offset) {
                         Ok(offset) if offset < len => {
@@ -144,7 +144,7 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placeme
 
 /// The personality routine and the LSDA of an entry; `None` if the entry has neither.
 ///
-/// An LSDA in the code moves when the code moves. An LSDA elsewhere stays where it is.
+/// If the LSDA lies in the code, the LSDA moves with the code. An LSDA in other memory does not move.
 fn handler(fde: &read::FrameDescriptionEntry<Reader>, section: u64, code: &Range<u64>) -> Option<Handler> {
     // In an entry, a stored 0 means "no pointer", even if the pointer is relative.
     let given = |pointer, encoding: DwEhPe, offset: usize, len: usize| {
@@ -195,7 +195,7 @@ fn cie(
         if step(&instruction, from, 0)?.is_some() {
             return Err(Error::UnwindFormat);
         }
-        // `Restore` restores the initial rules. A CIE must not contain `Restore`, because the CIE itself defines these rules.
+        // `Restore` restores the initial rules, and the CIE defines the initial rules. So the CIE must not contain `Restore`.
         if matches!(instruction, read::CallFrameInstruction::Restore { .. }) {
             return Err(Error::UnwindFormat);
         }
@@ -211,9 +211,9 @@ fn cie(
 /// this state.
 #[derive(Clone, Copy, Default)]
 struct CfaState {
-    /// One bit for each state. The lowest bit is for the current state, and the bits above it are for the remembered states. A
-    /// bit is 1 if the CFA is an expression. In such a state, instructions that change only the register or only the offset of
-    /// the CFA are invalid.
+    /// One bit for each state. The lowest bit is for the current state, and the other bits are for the remembered states. A bit
+    /// is 1 if the CFA is an expression. In such a state, instructions that change only the register or only the offset of the
+    /// CFA are invalid.
     expressions: u64,
     /// The number of remembered states.
     remembered: u32,

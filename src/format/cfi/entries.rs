@@ -28,7 +28,7 @@ impl Placement {
     }
 
     /// A CIE for FDEs with this pointer encoding. The code alignment factor is 1, so that an FDE can start at any byte. A
-    /// larger factor would save nothing, because the steps between the offsets at which the state changes are small.
+    /// larger factor would not make the tables smaller, because the state changes at offsets that are close together.
     pub fn cie(&self, data_alignment: i8, return_address: gimli::Register) -> CommonInformationEntry {
         let mut cie = CommonInformationEntry::new(ENCODING, 1, data_alignment, return_address);
         cie.fde_address_encoding = self.pointers;
@@ -51,8 +51,9 @@ pub(super) struct Entries {
     pub fdes: Vec<(u64, Option<Handler>)>,
 }
 
-/// Checks that there is enough memory to convert entries of this number of bytes. The check is necessary because a failed
-/// allocation in gimli ends the process.
+/// Checks that there is enough memory to convert entries. `entries` is the number of bytes that the entries take, or the number
+/// of instructions if the entries are not encoded yet. The check is necessary because a failed allocation in gimli ends the
+/// process.
 pub(super) fn check_memory(entries: usize) -> Result<()> {
     /// The maximum memory for an instruction that is encoded in one byte. The list of instructions doubles its capacity when it
     /// is full.
@@ -63,7 +64,7 @@ pub(super) fn check_memory(entries: usize) -> Result<()> {
     }
 }
 
-/// The first multiple of 8 that is not below `size`, modulo 2^64.
+/// Rounds `size` up to a multiple of 8, modulo 2^64.
 pub(super) fn align8(size: u64) -> u64 {
     size.wrapping_add(7) & !7
 }

@@ -1,11 +1,11 @@
 //! Hides personality routines and LSDAs in unwind entries, so that only this library finds them.
 //!
-//! Personality routines and LSDAs are addresses in this process, for the process's own unwinder. Files have the same entries,
-//! but other processes read the files. If an augmentation string named the addresses, perf with libunwind would follow the
-//! addresses as indirect pointers, and unwind nothing. So no augmentation string names the addresses. The addresses cannot be
-//! augmentation data that the string does not name, because some readers do not skip such data (gdb 13 in a CIE, llvm-dwarfdump
-//! in an FDE). So an FDE with a handler begins with `DW_CFA_GNU_args_size` instructions, whose operands are the addresses. All
-//! readers know these instructions, and the instructions change no register.
+//! Personality routines and LSDAs are addresses in this process, for the process's own unwinder. The files contain the same
+//! entries, and are read by other processes. If an augmentation string named the addresses, perf with libunwind would follow
+//! the addresses as indirect pointers, and unwind nothing. So no augmentation string names the addresses. Some readers do not
+//! skip augmentation data for which the string has no letter (gdb 13 in a CIE, llvm-dwarfdump in an FDE). So the addresses are
+//! not in the augmentation data either. Instead, an FDE with a handler begins with `DW_CFA_GNU_args_size` instructions, whose
+//! operands are the addresses. All readers know these instructions, and the instructions change no register.
 
 use gimli::constants::{DW_CFA_GNU_args_size, DW_EH_PE_indirect};
 use gimli::write::{CallFrameInstruction, Expression};
@@ -16,7 +16,8 @@ pub struct Handler {
     pub personality: u64,
     /// Whether `personality` is the address of a pointer to the routine.
     pub personality_is_indirect: bool,
-    /// The address of the LSDA. If `lsda_moves` is set, the distance of the LSDA from the start of the FDE's code.
+    /// The address of the LSDA. If `lsda_moves` is set, this field is the distance of the LSDA from the start of the FDE's code
+    /// instead.
     pub lsda: u64,
     pub lsda_is_indirect: bool,
     /// Whether the LSDA lies in the code and moves with it.
@@ -29,7 +30,8 @@ type Number = [u8; 10];
 /// A LEB128 number with one byte more than necessary. gimli writes no such numbers, so such a number marks the instructions
 /// that hide a handler.
 type Mark = [u8; 2];
-/// Size of the four instructions that hide a handler. Their operands are the mark with three bits, the two addresses, and 0.
+/// Size of the four instructions that hide a handler. The operand of the first instruction is the mark, which contains the
+/// three flags of the handler. The operands of the next two instructions are the two addresses. The last operand is 0.
 const LEN: usize = 1 + size_of::<Mark>() + 2 * (1 + size_of::<Number>()) + 2;
 
 /// Offset of the instructions in an FDE that has pointers of 32 bits and no augmentation data.

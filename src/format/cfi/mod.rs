@@ -90,9 +90,9 @@ impl Tables {
     /// `check_size` must accept this size. The result is the same as that of [`encode`] for this size. Tables from an
     /// `.eh_frame` section are copied unchanged, because they may cover only a part of the code.
     ///
-    /// The description must be valid for this size: the rows of [`Unwind::Rows`] must lie in the code, and an
-    /// [`Unwind::FramePointer`] or [`Unwind::FixedFrame`] must resolve to an equal frame ([`resolve_frame_pointer`],
-    /// [`resolve_fixed`]).
+    /// The description must be valid for this size. The rows of an [`Unwind::Rows`] must lie in the code. For an
+    /// [`Unwind::FramePointer`] or an [`Unwind::FixedFrame`], [`resolve_frame_pointer`] or [`resolve_fixed`] must return the
+    /// same frame for this size as for the size for which the tables were made.
     pub fn copy_to(&self, out: &mut [u8], code_size: u64) {
         out.copy_from_slice(&self.bytes);
         let Some(places) = self.places() else { return };
@@ -111,7 +111,8 @@ impl Tables {
         out
     }
 
-    /// Makes tables that do not depend on the size of the code, as if they came from an `.eh_frame` section.
+    /// Makes tables from these bytes. `copy_to` copies these tables unchanged, in the same way as tables from an `.eh_frame`
+    /// section.
     #[cfg(test)]
     pub fn ready(bytes: &[u8], hdr_size: usize) -> Tables {
         Tables { bytes: bytes.to_vec(), hdr_size, fde: None }
@@ -120,13 +121,14 @@ impl Tables {
 
 /// Encodes a description of code of `code_size` bytes; `None` if the description is [`Unwind::None`].
 ///
-/// `code_addr` is only used for [`Unwind::EhFrame`], because the entries of such a section have absolute addresses and are cut
-/// to the code.
+/// `code_addr` is only used for [`Unwind::EhFrame`]. Only the entries of such a section have absolute addresses, and the parts
+/// of the entries that lie outside of the code are cut off.
 ///
-/// Errors: `SizeZero`; `TooLarge` if code and tables together exceed 2 GiB; `UnwindOrder` for places that are not in order or
-/// not in the code; `UnwindRegister`; `AddressRange`. `UnwindFormat` for stack offsets that are not multiples of 8, for a
-/// register that is saved in two different slots, and for an `.eh_frame` section that does not parse or does not cover this
-/// code.
+/// Returns `SizeZero` if the code has no bytes, and `TooLarge` if code and tables together exceed 2 GiB. Returns `UnwindOrder`
+/// if places are not in order or not in the code, `UnwindRegister` if a register number is not valid at its place,
+/// `AddressRange` if the end of the code exceeds 64 bits, and `NoMemory`. Returns `UnwindFormat` if a stack offset is not a
+/// multiple of 8, if a register is saved in two different slots, or if an `.eh_frame` section does not parse or does not cover
+/// this code.
 pub fn encode(arch: Arch, unwind: &Unwind, code_addr: u64, code_size: u64) -> Result<Option<Tables>> {
     if matches!(unwind, Unwind::None) {
         return Ok(None);
@@ -214,7 +216,7 @@ fn fde_offsets(section: &[u8]) -> impl Iterator<Item = usize> + '_ {
     })
 }
 
-/// The library's error for an error of gimli's writer.
+/// Converts an error of gimli's writer into an error of this library.
 fn write_error(error: gimli::write::Error) -> Error {
     match error {
         // The distance from an FDE to its code does not fit in 32 bits.

@@ -159,7 +159,8 @@ impl Program {
         Program { abi, now: entry(abi), instructions: Vec::new() }
     }
 
-    /// Returns the state that has only these values, whatever the current state is.
+    /// Returns a new state with this CFA, in which the registers of `saved` are saved. In all other respects, the new state
+    /// equals the state at entry. The current state has no influence.
     fn state(&self, cfa_register: u32, cfa_offset: i32, saved: &[SavedRegister]) -> Result<FrameState> {
         if !self.abi.general.contains(&cfa_register) {
             return Err(Error::UnwindRegister.because("the CFA cannot count from register {}", [cfa_register.into()]));
@@ -232,8 +233,8 @@ impl Program {
         let abi = self.abi;
         let mut pushed = entry(abi);
         if frame.pushed != 0 {
-            // The instruction that stores the frame pointer allocates either the whole frame, or as many bytes as in most code
-            // (`fp_to_cfa`).
+            // If `pushed` equals `sp_set`, the instruction that stores the frame pointer allocates the whole frame. Otherwise
+            // the instruction allocates as many bytes as in most code, and then the CFA is SP + `fp_to_cfa`.
             let whole = frame.pushed == frame.sp_set;
             let taken = if whole { frame.cfa_offset.checked_neg() } else { abi.fp_to_cfa.checked_neg() };
             let record = abi.frame_record.or(taken).ok_or(Error::UnwindFormat)?;

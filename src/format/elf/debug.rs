@@ -16,8 +16,8 @@ use crate::format::jitdump::raw::RawRecord;
 use crate::format::put::Put;
 
 /// `.debug_abbrev`, the same for all units. Number 1 is for a unit, 2 for a function, and 3 for a function that contains
-/// inlined functions. Number 4 is for a function that was inlined. Its instances have number 5 if they contain other inlined
-/// functions, and number 6 otherwise.
+/// inlined functions. Number 4 is for a function that was inlined. An instance of such a function has number 5 if the instance
+/// contains other inlined functions, and number 6 otherwise.
 pub const ABBREV: &[u8] = &[
     1, 0x11, 1, // DW_TAG_compile_unit, DW_CHILDREN_yes
     0x11, 0x01, // DW_AT_low_pc, DW_FORM_addr
@@ -60,13 +60,13 @@ pub const ABBREV: &[u8] = &[
 
 /// Size of a unit's entry in `.debug_aranges`.
 pub const ARANGES_SIZE: u64 = 48;
-/// Offset of the function's address in a unit's entry in `.debug_aranges`.
+/// A unit has one entry in `.debug_aranges`. This is the offset of the function's address from the start of the entry.
 const ARANGES_ADDR: u64 = 16;
 
 /// Offset of the function's address in a unit.
 const UNIT_ADDR: usize = 12;
 
-/// The sections. For each, its length so far and the bytes to be appended.
+/// The sections. Each pair is the length of a section so far, and the bytes that are to be appended to the section.
 #[derive(Debug)]
 pub struct Sections<'a> {
     pub info: (u64, &'a mut Vec<u8>),
@@ -76,8 +76,8 @@ pub struct Sections<'a> {
     pub head: &'a mut Head,
 }
 
-/// The offsets in each section at which a unit has the address of its function. If 0, an address without code, is written to
-/// these places, the unit describes no code.
+/// The offsets in each section at which a unit has the address of its function. If an address without code is written at these
+/// offsets, the unit no longer describes code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
     pub info: [u32; 2],
@@ -85,7 +85,7 @@ pub struct Addresses {
     pub aranges: u32,
 }
 
-/// The size of the records of lines and of inlined functions.
+/// The total size of two records: the record of the lines, and the record of the inlined functions.
 fn size_of_parts(parts: &Parts<'_>) -> usize {
     [parts.lines, parts.inlines].iter().flatten().map(RawRecord::size).sum()
 }
@@ -103,8 +103,8 @@ fn rows<'a>(parts: &Parts<'a>, hidden: u64) -> Option<Vec<Row<'a>>> {
     Some(rows)
 }
 
-/// Appends a unit with the inlined functions, the lines, or both. Returns `None` and changes nothing if they are invalid, if a
-/// section is full, or if there is no memory.
+/// Appends a unit with the inlined functions, the lines, or both. Returns `None` and changes nothing if the inlined functions
+/// or the lines are invalid, if a section is full, or if there is no memory.
 pub fn append(parts: &Parts<'_>, function: &Function<'_>, mut to: Sections<'_>) -> Option<Addresses> {
     let lens = (to.info.1.len(), to.line.1.len(), to.aranges.1.len(), to.ranges.1.len());
     let done = try_to_append(parts, function, &mut to);
@@ -129,8 +129,9 @@ fn try_to_append(parts: &Parts<'_>, function: &Function<'_>, to: &mut Sections<'
     let first_file = rows.iter().map(|(_, row)| row.file).chain(inlines.files()).next()?;
 
     let line = &mut *to.line.1;
-    // In the line program, a row takes at most 26 bytes and its file name. In the record, a row takes 17 bytes and the name, and
-    // an inlined function takes at least as much. So twice the size of the records is enough.
+    // In the line program, a row takes at most 26 bytes in addition to its file name. In the record, a row takes 17 bytes in
+    // addition to the file name, and an inlined function takes at least as much as a row. So twice the size of the records is
+    // enough.
     line.try_reserve(2 * size_of_parts(parts) + 256).ok()?;
     let (set_address, mut files) = lines(rows, &inlines, function, to.head, line)?;
     let set_address = line_at.checked_add(set_address)?;
@@ -205,7 +206,7 @@ fn range(info_at: u32, function: &Function<'_>) -> [u8; ARANGES_SIZE as usize] {
     out
 }
 
-/// The end of a section, which DWARF requires to be below 4 GiB.
+/// The offset at which a section ends. In DWARF with offsets of 32 bits, this offset must be below 4 GiB.
 fn end((len, pending): &(u64, &mut Vec<u8>)) -> Option<u32> {
     u32::try_from(len.checked_add(pending.len() as u64)?).ok()
 }

@@ -5,7 +5,7 @@ use crate::format::cfi::HDR_ENCODINGS;
 /// Size of the section before its table.
 pub const HEAD_SIZE: usize = 12;
 pub const ROW_SIZE: usize = 8;
-/// Offset in the section of the number of rows.
+/// Offset of the field for the number of rows.
 pub const COUNT_AT: u64 = 8;
 
 /// A row of the table. Both fields are offsets, so that the row does not depend on the table's address.

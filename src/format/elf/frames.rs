@@ -1,8 +1,9 @@
 //! `.eh_frame` of a region: the entries that `format/cfi` has made for each piece of code. Their pointers are adapted to the
 //! file. Equal CIEs are written once.
 //!
-//! The section only grows at its end. No zero word marks the end, because the next entry would overwrite this word while other
-//! programs read the section. The section header has the size of the section.
+//! The section only grows at its end. If a zero word marked the end, the next entry would overwrite this word while other
+//! programs read the section. So the section contains no zero word as a mark. The section header states the size of the
+//! section.
 
 use super::eh_frame_hdr::Row;
 use crate::format::cfi::absolute::each_entry;
@@ -12,13 +13,13 @@ use crate::sys::reserve;
 /// Offset of the code's size in an FDE. An FDE with size 0 covers no code.
 pub const FDE_RANGE: u64 = 12;
 
-/// The CIEs in a section. For each, its bytes and its offset.
+/// The CIEs in a section: the bytes and the offset of each CIE.
 #[derive(Debug, Default)]
 pub struct Frames {
     cies: Vec<(Vec<u8>, u32)>,
 }
 
-/// The code of the new entries, and their place in the section.
+/// The code that the new entries describe, and the place of the new entries in the section.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     pub code_size: u64,
@@ -31,9 +32,10 @@ pub struct Target {
 }
 
 impl Frames {
-    /// Appends the entries of an `.eh_frame` to `out`, and their rows for the search table to `rows`. The `.eh_frame` was made
-    /// for the place after code of `to.code_size` bytes (rounded up to 8). Entries for other code are left out. Returns `None`
-    /// and changes nothing if there is no room or no memory, or if a distance does not fit.
+    /// Appends the entries of an `.eh_frame` to `out`, and their rows for the search table to `rows`. The `.eh_frame` must have
+    /// been made for a place after the code. The distance from the start of the code to this place is `to.code_size`, rounded
+    /// up to 8. Entries for other code are left out. Returns `None` and changes nothing if there is no room or no memory, or if
+    /// a distance does not fit.
     pub fn append(&mut self, section: &[u8], to: &Target, out: &mut Vec<u8>, rows: &mut Vec<Row>) -> Option<()> {
         let (out_len, rows_len) = (out.len(), rows.len());
         let done = self.try_to_append(section, to, out, rows, out_len);
@@ -58,8 +60,8 @@ impl Frames {
             let cie = self.cie(entry.cie, to, out, begin)?;
             let start = u32::try_from(entry.start).ok()?;
             let fde = u32::try_from(to.at + (out.len() - begin) as u64).ok()?;
-            // The reservation above may be too small: after the first `CIES_MAX` CIEs, a CIE is written again for each of its
-            // FDEs.
+            // The reservation above may be too small. Only `CIES_MAX` CIEs are remembered, and any other CIE is written again
+            // for each of its FDEs.
             out.try_reserve(entry.bytes.len()).ok()?;
             rows.try_reserve(1).ok()?;
             let copy = out.len();

@@ -7,7 +7,8 @@ use crate::format::jitdump::raw::RawEntry;
 pub struct Function<'a> {
     /// The function's name, without NUL.
     pub name: &'a [u8],
-    /// The function's address in the file, or at run time if the file is a debugger's object.
+    /// The address of the function. In the file of a region, this is an address in the file. In all other files and objects,
+    /// this is the address at run time.
     pub addr: u64,
     pub size: u64,
 }
@@ -15,8 +16,8 @@ pub struct Function<'a> {
 /// A line, and the offset in the code at which the line begins. The offset is `None` if the line's address is before the code.
 pub type Row<'a> = (Option<u64>, RawEntry<'a>);
 
-/// Fills in the length of a structure in its first four bytes, at `begin`. The structure ends where `out` ends. The length does
-/// not include the four bytes.
+/// Writes the length of a structure to the first four bytes of the structure. The structure begins at the offset `begin` of
+/// `out`, and ends at the end of `out`. The length does not include the four bytes.
 pub(super) fn set_length(out: &mut [u8], begin: usize) -> Option<()> {
     let len = u32::try_from(out.len() - begin - 4).ok()?;
     out.get_mut(begin..begin + 4)?.copy_from_slice(&len.to_ne_bytes());

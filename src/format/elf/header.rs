@@ -52,8 +52,9 @@ pub struct Image {
     pub text: Range<u64>,
     /// How much memory the loaded segment reserves for code. Code beyond this is not in the segment.
     pub text_room: u64,
-    /// The place in the file of the code whose file offsets the header page occupies. In a final copy, this code is stored
-    /// elsewhere in the file; otherwise it lies under the page. Empty if there is no such code.
+    /// If the text begins at file offset 0, the header page occupies the file offsets of the first code. This field is the
+    /// place of this code in the file. A final copy that contains bytes of code has this code at another place. In all other
+    /// files, the place lies under the header page. Empty if the text does not begin at file offset 0.
     pub first: Range<u64>,
     pub eh_frame: Range<u64>,
     pub eh_frame_hdr: Range<u64>,
@@ -92,9 +93,10 @@ impl Image {
         let text = &(self.text.start + self.first.end - self.first.start..self.text.end);
         let all = [
             section(name_at!(".text"), SHT_PROGBITS, code, text, 16),
-            // This section has the code whose file offsets the header page occupies. The symbols of this code refer to the
-            // first `.text`, because old readers subtract the difference between a section's address and its offset from the
-            // section's symbols. In a final copy, the difference is not 0 for this section.
+            // This section has the code of `first`: the header page occupies the file offsets of this code. The symbols of this
+            // code refer to the first `.text`, for the following reason. For each section, old readers compute the section's
+            // address minus the section's file offset, and subtract the result from the symbols of the section. In a final
+            // copy, the result is not 0 for this section.
             Entry { addr: self.text.start, ..section(name_at!(".text"), SHT_PROGBITS, code, &self.first, 16) },
             section(name_at!(".note.gnu.build-id"), SHT_NOTE, if self.begin == 0 { SHF_ALLOC } else { 0 }, &note, 4),
             section(name_at!(".eh_frame"), SHT_PROGBITS, SHF_ALLOC, &self.eh_frame, 8),

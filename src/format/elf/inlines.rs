@@ -48,8 +48,9 @@ impl<'a> Inlines<'a> {
 
     /// An upper bound for the bytes that are appended to each section.
     pub fn room(&self) -> usize {
-        // In the record, an inlined function takes at least 22 bytes and its name. In `.debug_info` it takes at most 34 bytes
-        // and twice its name, and in the ranges 32 bytes.
+        // In the record, an inlined function takes at least 22 bytes in addition to its name. In `.debug_info`, the function
+        // takes at most 34 bytes in addition to its name, and the name is there twice. In `.debug_ranges`, the function takes
+        // 32 bytes.
         2 * self.size
     }
 
@@ -96,9 +97,9 @@ impl<'a> Inlines<'a> {
         Some(origins)
     }
 
-    /// Appends the inlined functions as children of the last entry of `info`, which is the function that contains them, and
-    /// ends this entry. `ranges_at` is the offset in the section at which the ranges of this call of `append` begin. `None` if
-    /// the inlined functions are invalid.
+    /// Appends the inlined functions to `info`. The last entry of `info` is the function that contains the inlined functions.
+    /// The inlined functions become the children of this entry, and the list of the children is ended. The ranges that this
+    /// call appends begin at the offset `ranges_at` of their section. `None` if the inlined functions are invalid.
     pub fn append(
         &self,
         code_size: u64,

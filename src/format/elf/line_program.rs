@@ -44,7 +44,7 @@ const LINE_HEAD: &[u8] = &[
     1, // how many operands the standard opcodes have
 ];
 const VERSION: [u8; 2] = 4u16.to_ne_bytes();
-/// Offset in a line program of the header's length.
+/// Offset of the field for the header's length in a line program.
 const LINE_HEADER_LENGTH: usize = 6;
 const DW_LNS_COPY: u8 = 1;
 const DW_LNS_ADVANCE_PC: u8 = 2;
@@ -80,8 +80,8 @@ impl Head {
     }
 }
 
-/// Appends a line program. The caller has reserved the memory. Returns the offset at which the program has the function's
-/// address, and the numbers of the files.
+/// Appends a line program. The caller has reserved the memory. Returns the offset of the function's address in the program, and
+/// the numbers of the files.
 pub fn lines<'a>(
     rows: &[Row<'a>],
     inlines: &Inlines<'a>,

@@ -30,10 +30,10 @@ const LOCAL_FUNCTION: u8 = 2;
 /// `STB_LOCAL`, `STT_COMMON`.
 const LOCAL_COMMON: u8 = 5;
 
-/// How many bytes at the beginning of code get no line information: 1 for code at address 0, else 0. perf 6 asks addr2line for
-/// address 0 to mark the end of another answer, and expects that addr2line has no information about address 0 (linux
-/// tools/perf/util/srcline.c). addr2line also uses the symbols of the section that contains an address. So address 0 lies
-/// outside of `TEXT`, the section of all symbols.
+/// How many bytes at the beginning of code get no line information: 1 for code at address 0, else 0. perf 6 also asks addr2line
+/// about address 0. The answer to this question marks the end of the answer to another question. perf expects that addr2line
+/// has no information about address 0 (linux tools/perf/util/srcline.c). addr2line also uses the symbols of the section that
+/// contains an address. So address 0 lies outside of `TEXT`, the section of all symbols.
 pub fn hidden(addr: u64) -> u64 {
     u64::from(addr == 0)
 }
@@ -45,7 +45,7 @@ pub fn symbol(name: u32, addr: u64, size: u64) -> [u8; SYMBOL_SIZE] {
 
 /// A second symbol for code at address 0. It covers all bytes of the code except the first. The symbol is for readers that skip
 /// symbols at address 0, but accept symbols of any type (bcc src/cc/bcc_elf.c). Other readers skip this symbol, because it is
-/// no function. If both symbols were functions, perf would make two rows of them.
+/// no function. If this symbol were a function like the first symbol, perf would show two rows for the code.
 pub fn symbol_after_0(name: u32, size: u64) -> [u8; SYMBOL_SIZE] {
     put_symbol(LOCAL_COMMON, TEXT.into(), name, 1, size - 1)
 }

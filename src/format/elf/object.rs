@@ -98,7 +98,7 @@ pub fn empty() -> Vec<u8> {
     in_memory(&[], &Parts::default(), section(name_at!(".eh_frame"), SHT_PROGBITS, 8, &[])).unwrap_or_default()
 }
 
-/// The whole object. It has a section without bytes for each range in `texts`.
+/// Makes the whole object. For each range in `texts`, the object has a code section, which has no bytes.
 fn in_memory(texts: &[Range<u64>], parts: &Parts, eh_frame: (Entry, &[u8])) -> Option<Vec<u8>> {
     let texts = texts.iter().enumerate().map(|(number, text)| Entry {
         name: text_name_of(number),
@@ -137,9 +137,9 @@ pub(super) fn section(name: u32, kind: u32, align: u64, bytes: &[u8]) -> (Entry,
 }
 
 impl Parts {
-    /// Adds a function in the section with this index. Its symbol covers the addresses `symbol`. Returns the function's
-    /// `.eh_frame`, if the function has one. The `.eh_frame` was made for the place after the code. The outer `Option` is
-    /// `None` if there is no memory.
+    /// Adds a function, whose code lies in the section with the index `section`. The symbol of the function covers the
+    /// addresses in `symbol`. Returns the function's `.eh_frame`, if the function has one. The distances in this `.eh_frame`
+    /// are those for a place after the code. The outer `Option` is `None` if there is no memory.
     pub fn add<'a>(&mut self, function: &Function<'a>, section: u16, symbol: Range<u64>) -> Option<Option<&'a [u8]>> {
         self.add_symbol(function.name, section, symbol)?;
 
@@ -226,7 +226,8 @@ impl Parts {
     }
 }
 
-/// Length of the name of each code section after the first, with its NUL: `.text.00001`.
+/// The first code section is `.text`, and all other code sections have names such as `.text.00001`. This is the length of such
+/// a name, with the NUL.
 const TEXT_NAME: usize = 12;
 
 /// The names of all sections. `texts` is the number of code sections. Each code section has its own name, because lldb 14 finds

@@ -116,7 +116,8 @@ impl<'a> Image<'a> {
         ends.chain(Image::header_range(start).map(|range| range.end)).max().unwrap_or_default()
     }
 
-    /// The ranges of the symbols and of their names: at most eight ranges, and the first 32 KiB of each.
+    /// The ranges of the symbol tables, and of the sections that contain the symbols' names. Returns at most eight ranges. Each
+    /// range is cut to the first 32 KiB of its section.
     pub fn name_ranges(headers: &[u8]) -> Vec<Range<u64>> {
         const MOST: u64 = 32 << 10;
         let header = |number: usize| headers.chunks_exact(SECTION_SIZE).nth(number);
@@ -166,8 +167,8 @@ impl<'a> Image<'a> {
                     return Vec::new();
                 }
                 let size = symbol.size.min(end - symbol.addr);
-                // If code has several names, names of symbols with a size are preferred, and then global names. Among equals,
-                // the first name is used.
+                // If code has several names, the name of a symbol with a size is preferred, and then the name of a symbol that
+                // is not local. If several names are still equally good, the first of these names is used.
                 let rank = u64::from(symbol.bind == STB_LOCAL) << 32 | found.len() as u64;
                 found.push((rank, Function { addr: symbol.addr, size, name }, end));
             }
@@ -247,8 +248,8 @@ impl<'a> Image<'a> {
     }
 }
 
-/// For a type of relocation in data, the number of bytes that it changes, and whether the value counts from the place of these
-/// bytes.
+/// Describes a type of relocation in data. The number tells how many bytes such a relocation changes. The `bool` tells whether
+/// the value is relative to the address of these bytes.
 fn kind_of(number: u32) -> Option<(usize, bool)> {
     if cfg!(target_arch = "x86_64") {
         match number {
@@ -275,8 +276,8 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(at..at.checked_add(2)?)?.try_into().ok()?))
 }
 
-/// The text at an offset, up to its NUL; empty if there is no NUL. Returns at most `most` bytes, because many texts may
-/// overlap.
+/// The text at an offset, up to the NUL. A text of more than `most` bytes is cut, because many texts may overlap. If `strings`
+/// ends before the NUL and before the cut, the result is empty.
 pub fn text_at(strings: &[u8], at: usize, most: usize) -> &[u8] {
     let from = strings.get(at..).unwrap_or_default();
     let part = &from[..from.len().min(most)];
@@ -317,8 +318,8 @@ pub fn find_symbol(name: &[u8], read: &mut dyn FnMut(u64, u64) -> Option<Vec<u8>
     None
 }
 
-/// All offsets at which `name` begins and a NUL follows it. The name may be the end of a longer string, because strings may
-/// share their ends. Uses Horspool's algorithm, because files have megabytes of names.
+/// Returns all offsets at which `strings` contains `name` and then a NUL. The name may be the end of a longer string, because
+/// strings may share their ends. Uses Horspool's algorithm, because files have megabytes of names.
 fn places_of(name: &[u8], strings: &[u8]) -> Vec<u32> {
     let mut skip = [name.len() + 1; 256];
     for (at, &byte) in name.iter().enumerate() {

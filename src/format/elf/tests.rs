@@ -250,7 +250,8 @@ fn inlined_functions_may_be_deep() {
     };
     let record = inlines::record(&(0..DEPTH).map(inline).collect::<Vec<_>>(), 64).unwrap();
     let [info, ..] = unit(&record).unwrap();
-    // The end of the last inlined function, and the end marks of all others, of the function and of the unit.
+    // After the innermost inlined function, the unit contains only end marks: one for each of the other inlined functions, one
+    // for the function, and one for the unit.
     let ends = vec![0; DEPTH as usize - 1 + 2];
     assert!(info.ends_with(&[&[1, 1, 0][..], &ends].concat()) && info[info.len() - ends.len() - 12] == 6);
 }
@@ -271,7 +272,7 @@ fn broken_records_do_no_harm() {
         }
     }
     assert!(refused > 0);
-    // A record without entries, and a record with decreasing addresses.
+    // Two refused cases: there is no record at all, and the addresses in the record decrease.
     assert!(unit(&record(&[])).is_none());
     let mut back = good.clone();
     let second = PREFIX_SIZE + 16 + 16 + 8;

@@ -25,7 +25,7 @@ pub struct Executable {
     pub rest_at: u64,
 }
 
-/// What a file contains about its functions.
+/// The symbols, lines and unwind tables of the functions in a file.
 #[derive(Default)]
 pub struct Content {
     parts: Parts,
@@ -33,8 +33,8 @@ pub struct Content {
 }
 
 impl Content {
-    /// Adds a function, all or a part of which lies in these pages. `None` if there is no memory. If the function's tables or
-    /// lines are invalid, the file lacks them.
+    /// Adds a function that lies completely or partly in these pages. `None` if there is no memory. Invalid tables and invalid
+    /// lines of the function are left out of the file.
     pub fn add(&mut self, function: &Function<'_>, pages: &Range<u64>) -> Option<()> {
         self.parts.head.splits_names = true;
         let end = function.addr.checked_add(function.size)?;

@@ -8,8 +8,8 @@
 //!
 //! For perf with libunwind, the tables lie after the frame load, so the tables must contain the distance from that place to the
 //! code. For perf with libdw, the tables lie after the code, as in objects without a frame load. So the tables contain each FDE
-//! twice, once for each place, and the search table has a row for each of the two FDEs. Each reader finds the row that is right
-//! for the place at which it reads the tables.
+//! twice, once for each place, and the search table has a row for each of the two FDEs. A reader uses the tables at one of the
+//! two places, and finds the row that is right for this place.
 //!
 //! The group of a piece of code (all its records) begins with the records of the frame load. So these records are always copied
 //! with the group.
@@ -43,19 +43,21 @@ pub fn len(group: &[u8]) -> usize {
 }
 
 /// Whether a LOAD record belongs to a frame load. `tables_size` and `mapped_size` are from the UNWINDING_INFO record before the
-/// LOAD record. Other code may have the same name, but its `mapped_size` is never larger than its tables.
+/// LOAD record. Other code may have the same name, but in the UNWINDING_INFO record of other code, `mapped_size` is never
+/// larger than `tables_size`.
 pub fn is_one(size: u64, name: &[u8], tables_size: u64, mapped_size: u64) -> bool {
     size == SIZE && name == NAME && tables_size > 0 && mapped_size > tables_size
 }
 
 /// How many bytes of address space a frame load needs, for code of `code_size` bytes with tables of `tables_len` bytes.
 pub fn room(code_size: u64, tables_len: usize) -> u64 {
-    // A frame load's tables have each FDE twice. The 8 and the 16 bytes are for alignment.
+    // The tables of a frame load contain each FDE twice. The numbers 8 and 16 leave room for alignment.
     8 + align8(code_size) + 2 * tables_len as u64 + 16
 }
 
 /// Appends a frame load at `addr`, and then the group `head`, which lacks its code bytes. Returns the size of the new tables.
-/// Returns `None` and appends nothing if the group has no tables, or if `addr` is not below the code or too far away.
+/// Returns `None` and appends nothing if the group has no tables. Does the same if the distance from `addr` up to the code is
+/// smaller than the code, or does not fit in 31 bits.
 pub fn add(head: &[u8], addr: u64, out: &mut Vec<u8>) -> Option<usize> {
     let begin = out.len();
     let added = add_at(begin, head, addr, out);
@@ -149,8 +151,8 @@ pub fn remove(group: &mut Vec<u8>) -> Option<usize> {
     Some(new_size)
 }
 
-/// Appends tables in which each FDE has a copy for code `distance` bytes higher. `distance` is at least the size of the code.
-/// Returns the size of the new `.eh_frame_hdr`.
+/// Appends a copy of `tables` that contains each FDE twice. The second FDE is for code that is `distance` bytes higher.
+/// `distance` is at least the size of the code. Returns the size of the new `.eh_frame_hdr`.
 fn put_twice(tables: &[u8], hdr_size: usize, distance: i32, to: &mut Vec<u8>) -> Option<usize> {
     let (section, hdr) = tables.split_at_checked(tables.len().checked_sub(hdr_size)?)?;
     let count = u32_at(hdr, 8)? as usize;
@@ -225,7 +227,8 @@ mod tests {
         hold(&Unwind::FixedFrame(FixedFrame::new(96, &[])), &[(0, 96), (44, 96)]);
     }
 
-    /// Readers also find the frames in tables with three entries whose order differs from the order of their code.
+    /// Readers also find all frames if the tables have three entries, and the entries are not sorted by the address of their
+    /// code.
     #[test]
     fn tables_of_several_entries_hold_too() {
         const SECTION: u64 = ADDR + 0x1000;
@@ -235,7 +238,7 @@ mod tests {
         cie.fde_address_encoding = DW_EH_PE_pcrel | DW_EH_PE_sdata4;
         let cie = table.add_cie(cie);
         for (start, cfa) in [(30, 48), (0, 16), (15, 32)] {
-            // gimli writes pc-relative pointers for a section at 0.
+            // gimli writes pc-relative pointers as if the section were at address 0.
             let mut fde = FrameDescriptionEntry::new(Address::Constant((ADDR + start).wrapping_sub(SECTION)), 15);
             fde.add_instruction(0, CallFrameInstruction::Cfa(Register(7), cfa));
             table.add_fde(cie, fde);
@@ -247,7 +250,7 @@ mod tests {
         hold(&Unwind::EhFrame { bytes: &bytes, addr: SECTION }, &frames);
     }
 
-    /// `frames` has offsets in the code, and for each offset the distance of the CFA from its register.
+    /// Each pair in `frames` is an offset in the code, and the offset that the rule for the CFA must have there.
     fn hold(unwind: &Unwind<'_>, frames: &[(u64, i64)]) {
         let tables = cfi::encode(Arch::X86_64, unwind, ADDR, 45).unwrap().unwrap();
         let unwind = Unwinding { tables: &tables, mapped_size: 0 };

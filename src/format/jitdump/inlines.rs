@@ -1,7 +1,7 @@
 //! The project's own record for inlined functions, which a jitdump cannot express but the file of a region can.
 //!
-//! If the code lies in a region, this record is the first of its group, in chunks and in memory. The group must not be written
-//! to a jitdump before this record is removed.
+//! If the code lies in a region, this record is at the beginning of the code's group. This holds for groups in the chunks of
+//! the queue and in other memory. The record must be removed before the group is written to a jitdump.
 
 use super::raw::{c_string, RawRecord};
 use super::record::{id, put_prefix, raw, PREFIX_SIZE};
@@ -41,7 +41,7 @@ pub fn record(inlines: &[Inline<'_>], code_size: u64) -> Result<Vec<u8>> {
     Ok(record)
 }
 
-/// Checks the inlined functions, and returns the same errors for their content as [`record`].
+/// Checks the inlined functions. If the functions are invalid, the error is the same as that of [`record`].
 pub fn check(inlines: &[Inline<'_>], code_size: u64) -> Result<()> {
     // Parent, begin and end of each function, to be sorted in this order. Functions without a parent come first.
     let mut places: Vec<(Option<u32>, u32, u32)> = Vec::new();

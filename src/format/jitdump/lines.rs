@@ -6,8 +6,8 @@ use crate::api::error::{Error, Result};
 use crate::format::put::Put;
 use crate::sys::sort;
 
-/// The maximum size of a record, because record sizes are 32 bits wide. When a record becomes larger, no more rows are read,
-/// because each row may name a file of any length.
+/// The maximum size of a record, because record sizes are 32 bits wide. As soon as a record exceeds this size, no further rows
+/// are read, because each row may name a file of any length.
 const RECORD_MAX: usize = u32::MAX as usize;
 
 /// Does the same as `put_debug`, for rows in any order.
@@ -15,15 +15,15 @@ pub fn put_debug_of_any(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, 
     in_any_order(lines, size, |lines| put_debug(lines, addr, size, timestamp, out))
 }
 
-/// Writes as much of the DEBUG_INFO record as fits into `out`, and returns the whole size of the record, which is 0 if no row has a
-/// line. `None` if the rows are
-/// not in the order of their offsets.
-// This is no method of `Group`, so that a caller that has only lines need not build a `Group`.
+/// Writes the DEBUG_INFO record to `out`, and returns the size of the record. If the size is larger than `out`, the bytes in
+/// `out` are undefined. The size is 0 if no row has a line. Returns `None` if the rows are not in the order of their offsets.
+// The function is not a method of `Group`, because some callers have only the lines. These callers need not build a `Group`.
 #[inline(never)]
 pub fn put_debug(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, out: &mut [u8]) -> Result<Option<usize>> {
     let mut entries = 0;
     let written = walk_lines(lines, addr, size, |at, addr, row| {
-        // If several rows have the same offset, the last row counts. Each of these rows overwrites the row before.
+        // If several rows have the same offset, the record contains only the last of these rows. Each row overwrites the row
+        // before.
         entries += u64::from(at.is_new);
         if let Some(place) = out.get_mut(at.place..at.place + entry_size(row)) {
             put_entry(&mut Put::new(place), addr, row);
@@ -38,12 +38,13 @@ pub fn put_debug(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, out: &m
     Ok(written)
 }
 
-/// Checks the rows, and returns the size of the DEBUG_INFO record. 0 if no row has a line.
+/// Checks the rows, and returns the size of the DEBUG_INFO record. The size is 0 if no row has a line.
 pub fn debug_size(lines: Lines<'_>, addr: u64, size: u64) -> Result<usize> {
     in_any_order(lines, size, |lines| walk_lines(lines, addr, size, |_, _, _| {}))
 }
 
-/// Calls `walk` with the rows as they are. If `walk` returns `None`, calls it again with the rows in order.
+/// Calls `walk` with the rows in the caller's order. If `walk` returns `None`, calls `walk` again with the rows in the order of
+/// their offsets.
 fn in_any_order(
     lines: Lines<'_>,
     size: u64,
@@ -56,10 +57,10 @@ fn in_any_order(
     walk(Lines::Table(&InOrder::new(lines, size)?))?.ok_or_else(changed)
 }
 
-/// Checks the rows, calls `entry` for each with its place in the record, and returns the size of the record. Rows with line 0
-/// are left out, and the size is 0 if there are no other rows. Each row is read
-/// once, because reading a row of the C interface may cost a `strlen`. `None` if the rows are not in the order of their
-/// offsets. `TooLarge` if the rows do not fit in one record.
+/// Checks each row, and passes the row and its place in the record to `entry`. Returns the size of the record. Rows with line 0
+/// are left out, and the size is 0 if there are no other rows. Each row is read once, because reading a row of the C interface
+/// may cost a `strlen`. `None` if the rows are not in the order of their offsets. `TooLarge` if the rows do not fit in one
+/// record.
 fn walk_lines(
     lines: Lines<'_>,
     addr: u64,

@@ -86,12 +86,13 @@ pub struct Unwinding<'a> {
     /// Both tables. With an empty `.eh_frame_hdr`, perf would use the tables for all later code, so `.eh_frame_hdr` is never
     /// empty.
     pub tables: &'a Tables,
-    /// The size of the tables if that many bytes are free after the code, whose size is rounded up to 8; otherwise 0. perf
-    /// extends the code's mapping to the end of these bytes, and a build of perf with libunwind reads the tables in them.
+    /// If the memory after the code is free and has room for the tables, this field is the size of the tables. Otherwise this
+    /// field is 0. The distance from the start of the code to the tables is the code size, rounded up to 8. perf extends the
+    /// code's mapping to the end of the tables, and a build of perf with libunwind reads the tables there.
     pub mapped_size: u64,
 }
 
-/// Where the parts of a written group lie: offsets from the start of the group.
+/// Where the parts of a group in memory lie: offsets from the start of the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Offset of the UNWINDING_INFO record, or of LOAD if the group has no unwind tables.
@@ -118,8 +119,8 @@ impl Group<'_> {
         Ok(debug + self.fixed_size())
     }
 
-    /// Writes the group without its code bytes to the start of `out`. `None` if `out` has no room for the group and `behind`
-    /// more bytes. After `None` or an error, the bytes in `out` are undefined.
+    /// Writes the group without its code bytes to the start of `out`. After the group, `behind` further bytes must fit into
+    /// `out`. Returns `None` if `out` is too small. After `None` or an error, the bytes in `out` are undefined.
     pub fn write(&self, timestamp: u64, out: &mut [u8], behind: usize) -> Result<Option<Layout>> {
         let fixed_size = self.fixed_size();
         let Some(room) = out.len().checked_sub(fixed_size + behind) else { return Ok(None) };
@@ -162,7 +163,7 @@ pub struct Load {
 /// Writes a LOAD record without the name and the code, but with the NUL after the name.
 ///
 /// # Safety
-/// `out` has room for the record without the code, and nobody else accesses it.
+/// `out` has room for the record without the code, and nobody else accesses this memory.
 #[inline(always)]
 pub unsafe fn put_load_fixed(out: *mut u8, timestamp: u64, load: &Load) {
     let record = LoadFixed {
@@ -186,7 +187,7 @@ pub unsafe fn put_load_fixed(out: *mut u8, timestamp: u64, load: &Load) {
 /// Changes the time stamp of a written record.
 ///
 /// # Safety
-/// `record` points to a record with the common prefix, and nobody else accesses it.
+/// `record` points to a record with the common prefix, and nobody else accesses the record.
 #[inline(always)]
 pub unsafe fn put_time(record: *mut u8, timestamp: u64) {
     // SAFETY: the caller's promise.
@@ -196,7 +197,7 @@ pub unsafe fn put_time(record: *mut u8, timestamp: u64) {
 /// Changes the `Unwinding::mapped_size` of a written UNWINDING_INFO record.
 ///
 /// # Safety
-/// `record` points to an UNWINDING_INFO record, and nobody else accesses it.
+/// `record` points to an UNWINDING_INFO record, and nobody else accesses the record.
 #[inline(always)]
 unsafe fn put_mapped_size(record: *mut u8, mapped_size: u64) {
     // SAFETY: the caller's promise.
@@ -234,7 +235,7 @@ pub struct Relocation {
     pub mapped_size: u64,
 }
 
-/// Sets the time stamp of all records of a written group.
+/// Sets the time stamp of all records of a group in memory.
 pub fn set_time(group: &mut [u8], timestamp: u64) {
     for_each_record(group, |_, record, _| put_at(record, 8, &timestamp.to_ne_bytes()));
 }
@@ -253,9 +254,9 @@ fn for_each_record(group: &mut [u8], mut change: impl FnMut(u32, &mut [u8], bool
     }
 }
 
-/// Changes a written group, which lacks its code bytes, so that it describes the same code at another address. The unwind
-/// tables do not change, because they are relative to the place where perf puts them. The address of a frame load does not
-/// change. The caller must remove a frame load that was made for the old address.
+/// Changes a group in memory, so that the group describes the same code at another address. The group lacks its code bytes. The
+/// unwind tables do not change, because they are relative to the place where perf puts them. The address of a frame load does
+/// not change. The caller must remove a frame load that was made for the old address.
 pub fn relocate(group: &mut [u8], change: &Relocation) {
     for_each_record(group, |id, record, is_frame_load| {
         put_at(record, 8, &change.timestamp.to_ne_bytes());
@@ -275,7 +276,7 @@ pub fn relocate(group: &mut [u8], change: &Relocation) {
     });
 }
 
-/// Sets the process of a written group to `pid`, and sets the registering thread to the main thread of this process.
+/// Sets the process of a group in memory to `pid`, and sets the registering thread to the main thread of this process.
 pub fn set_process(group: &mut [u8], pid: u32) {
     for_each_record(group, |id, record, _| {
         if id == id::LOAD {
@@ -297,8 +298,8 @@ fn relocate_debug(record: &mut [u8], addr: u64) {
     }
 }
 
-/// Sets the `Unwinding::mapped_size` of a written group to 0, for code that has no free bytes after it. Does nothing if the
-/// record at `layout_unwinding` is a LOAD.
+/// Sets the `Unwinding::mapped_size` of a group in memory to 0. A caller does this if the memory after the code is not free.
+/// Does nothing if the record at `layout_unwinding` is a LOAD.
 pub fn clear_mapped_size(group: &mut [u8], layout_unwinding: usize) {
     let record = group.get_mut(layout_unwinding..).unwrap_or_default();
     if record.starts_with(&id::UNWINDING_INFO.to_ne_bytes()) {

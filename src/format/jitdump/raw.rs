@@ -8,7 +8,7 @@ use super::record::{
 };
 use crate::format::get::{u32_at, u64_at};
 
-/// Bytes with the byte order of their file.
+/// Bytes from a file. `swapped` says whether the byte order of the file differs from this machine's.
 #[derive(Clone, Copy, Debug)]
 pub struct Fields<'a> {
     pub bytes: &'a [u8],
@@ -37,7 +37,7 @@ pub struct RawHeader {
     /// Whether the file's byte order differs from this machine's.
     pub swapped: bool,
     pub version: u32,
-    /// The size of the header that the header itself states.
+    /// The value of the field for the size of the header.
     pub total_size: u32,
     /// `e_machine` of the code.
     pub machine: u32,
@@ -48,12 +48,12 @@ pub struct RawHeader {
 }
 
 impl RawHeader {
-    /// Whether a file begins as a jitdump does, in either byte order.
+    /// Whether a file begins with the magic number of a jitdump, in either byte order.
     pub fn has_magic(file: &[u8]) -> bool {
         u32_at(file, 0).is_some_and(|magic| magic == MAGIC || magic.swap_bytes() == MAGIC)
     }
 
-    /// `None` if the file has no magic number, or fewer bytes than a header.
+    /// Returns `None` if the file has no magic number, or if the file is shorter than a header.
     pub fn read(file: &[u8]) -> Option<RawHeader> {
         if !RawHeader::has_magic(file) {
             return None;
@@ -80,8 +80,8 @@ impl RawHeader {
         self.flags & !FLAG_ARCH_TIMESTAMP
     }
 
-    /// Where the records begin: after the number of bytes that the header gives as its own size. If the file is shorter, or the
-    /// number is too small, the records begin after the known fields.
+    /// The offset at which the records begin. This is the size of the header, as the header's field states it. If the file is
+    /// shorter than this size, or this size is too small, the records begin after the known fields.
     pub fn records_at(&self, file_len: usize) -> usize {
         let size = self.total_size as usize;
         if (HEADER_SIZE..=file_len).contains(&size) {
@@ -261,7 +261,8 @@ impl<'a> RawLoad<'a> {
         c_string(self.tail)
     }
 
-    /// The code, taken from the end of the record as perf does. `None` if the record has fewer bytes than the code.
+    /// The code, which is at the end of the record. perf also finds the code by its distance from the end. `None` if the record
+    /// has fewer bytes than the code.
     pub fn code(&self) -> Option<&'a [u8]> {
         let from = self.tail.len().checked_sub(usize::try_from(self.size).ok()?)?;
         self.tail.get(from..)
@@ -276,7 +277,7 @@ pub struct RawMove {
     /// The new address of the code.
     pub new_addr: u64,
     pub size: u64,
-    /// The code index from the code's LOAD.
+    /// The code index, which is the same as in the LOAD record of the code.
     pub index: u64,
 }
 
@@ -312,7 +313,7 @@ pub struct RawEntry<'a> {
 pub struct RawEntries<'a> {
     left: u64,
     rest: Fields<'a>,
-    /// The file name of the last entry, with its NUL.
+    /// The file name of the entry that was read last, with the NUL.
     last: &'a [u8],
 }
 
@@ -322,8 +323,8 @@ impl<'a> RawEntries<'a> {
         self.rest.bytes.len() / (DEBUG_ENTRY_FIXED_SIZE + 1)
     }
 
-    /// The number of entries that have not been read, and the bytes after the last entry that has been read. At the end of the
-    /// iteration, the entries that have not been read are missing or incomplete.
+    /// Returns the number of entries that are still unread, and the unread bytes. When the iteration has ended, the unread
+    /// entries are missing or incomplete.
     pub fn rest(&self) -> (u64, &'a [u8]) {
         (self.left, self.rest.bytes)
     }

@@ -8,7 +8,7 @@ use super::record::{id, raw, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZ
 use super::{frame_load, Header};
 use crate::format::get::u64_at;
 
-/// Whether `head` is a whole group without its code bytes, for code of this size with a name of this length.
+/// Whether `head` is a whole group without its code bytes, and describes code of `size` bytes whose name has `name_len` bytes.
 pub fn is_group_head(head: &[u8], size: u64, name_len: usize) -> bool {
     let mut at = frame_load::len(head);
     while let Some(record) = raw(head, at) {
@@ -42,13 +42,13 @@ fn is_sound(bytes: &[u8], at: usize) -> bool {
     is_whole.is_some()
 }
 
-/// Whether `head` passes [`is_group_head`], and its code has this name.
+/// Whether [`is_group_head`] accepts `head`, and the code in `head` has this name.
 pub fn is_group_named(head: &[u8], size: u64, name: &[u8]) -> bool {
     let name_at = || head.len().checked_sub(name.len() + 1);
     is_group_head(head, size, name.len()) && name_at().is_some_and(|at| head[at..].starts_with(name))
 }
 
-/// Whether `head` passes [`is_group_named`], and its code has this index.
+/// Whether [`is_group_named`] accepts `head`, and the code in `head` has this index.
 pub fn is_group_of(head: &[u8], size: u64, index: u64, name: &[u8]) -> bool {
     let load = || head.len().checked_sub(LOAD_FIXED_SIZE + name.len() + 1);
     is_group_named(head, size, name) && load().is_some_and(|at| u64_at(head, at + 48) == Some(index))
@@ -69,8 +69,9 @@ pub struct GroupPlace {
     pub tables_len: u32,
 }
 
-/// Reads the records in a part of a file, except for the code bytes, and calls `found` for each piece of code. `read_at` fills
-/// a buffer with the bytes from an offset of the file on. Reading stops at the first incomplete record.
+/// Reads the records in a part of a file, except for the code bytes, and calls `found` for each piece of code. `read_at` takes
+/// a buffer and an offset, and fills the buffer with the file's bytes at this offset. Reading stops at the first incomplete
+/// record.
 pub fn places(
     part: Range<u64>,
     mut read_at: impl FnMut(&mut [u8], u64) -> io::Result<()>,

@@ -1,4 +1,5 @@
-//! An UNWINDING_INFO record that is ready to be copied, because runtimes describe many functions with the same frame.
+//! An UNWINDING_INFO record that is made once, and then copied for each function with the same frame. Runtimes describe many
+//! functions with the same frame.
 
 use super::record::{unwinding_head, UNWINDING_FIXED_SIZE};
 use crate::format::cfi::Tables;
@@ -17,8 +18,8 @@ pub struct UnwindingTemplate {
     code_max: u64,
     len: usize,
     tables_len: usize,
-    /// The two distances back to the code, which depend on the size of the code. For each, this field has the offset in the
-    /// record, and the value for code of size 0.
+    /// The two distances back to the code, which depend on the size of the code. Each pair is the offset of a distance in the
+    /// record, and the value of this distance for code of size 0.
     to_code: [(u32, u32); 2],
     size_at: usize,
     bytes: [u8; MAX],
@@ -28,7 +29,7 @@ impl UnwindingTemplate {
     /// `copy_to` may overwrite this many bytes after the record.
     pub const SLACK: usize = PART;
 
-    /// The template for code without unwind tables: its record is empty, but can be copied.
+    /// The template for code without unwind tables. The record of this template has no bytes. `copy_to` accepts the template.
     pub const fn empty() -> UnwindingTemplate {
         UnwindingTemplate { code_max: 0, len: 0, tables_len: 0, to_code: [(0, 0); 2], size_at: 0, bytes: [0; MAX] }
     }
@@ -43,7 +44,7 @@ impl UnwindingTemplate {
         record[..UNWINDING_FIXED_SIZE].copy_from_slice(&unwinding_head(0, tables_len, tables.hdr_size, 0));
         record[UNWINDING_FIXED_SIZE..].copy_from_slice(&tables.bytes);
         let in_record = |at: usize| UNWINDING_FIXED_SIZE + at;
-        // Each word is the distance from `from` back to the code.
+        // Each distance counts from the offset `from` in the tables back to the code.
         template.to_code = places.to_code.map(|(at, from)| (in_record(at) as u32, (from as u32).wrapping_neg()));
         template.size_at = in_record(places.size);
         Some(template)
@@ -70,7 +71,7 @@ impl UnwindingTemplate {
     /// Writes the record without the time stamp. `is_for` must accept `code_size`. `mapped_size` is described in `Unwinding`.
     ///
     /// # Safety
-    /// `out` has room for the record and for `SLACK` more bytes, and nobody else accesses it.
+    /// `out` has room for the record and for `SLACK` more bytes, and nobody else accesses this memory.
     #[inline(always)]
     pub unsafe fn copy_to(&self, out: *mut u8, mapped_size: u64, code_size: u64) {
         let from = self.bytes.as_ptr();
@@ -92,7 +93,7 @@ impl UnwindingTemplate {
 }
 
 /// Copies `PART` bytes. The function has no loop, because a loop takes twice as many instructions, and compilers that optimize
-/// for size make a call of `memcpy` from a loop.
+/// for size turn a loop into a call of `memcpy`.
 ///
 /// # Safety
 /// `PART` bytes are readable at `from`, and writable at `to`.

@@ -44,7 +44,8 @@ fn bytes(group: &Group<'_>) -> Vec<u8> {
 
 fn bytes_at(time: u64, group: &Group<'_>) -> Vec<u8> {
     let size = group.size().unwrap();
-    // `write` returns `None` if one byte is missing for the group, or for the `behind` bytes after it.
+    // `write` returns `None` if `out` is one byte too short for the group, or one byte too short for the group and the `behind`
+    // bytes.
     assert_eq!(group.write(time, &mut vec![0; size - 1], 0), Ok(None));
     assert_eq!(group.write(time, &mut vec![0; size + 4], 5), Ok(None));
     let mut out = vec![0xee; size + 5];

@@ -16,8 +16,9 @@ pub fn room(code_size: u64, tables_len: usize) -> u64 {
     code_size.wrapping_neg() % 8 + tables_len as u64
 }
 
-/// How many bytes must be free after code of `code_size` bytes for its tables, alignment included. For size 0, the result is
-/// enough for any size. Returns 0 if there are no tables.
+/// How many bytes must be free after code of `code_size` bytes, so that the unwind tables of the code fit there. The result
+/// includes the bytes for alignment. If `code_size` is 0, the result is enough for code of any size. Returns 0 if there are no
+/// tables.
 ///
 /// All entries of an `.eh_frame` section are counted. Which of the entries are used depends on the code's address, and the
 /// address is not known here.
@@ -43,7 +44,8 @@ pub type Raw = [u64; RAW_WORDS];
 
 pub const RAW_WORDS: usize = 12;
 
-/// The description that was used last, in the caller's form, and the record of its tables.
+/// The description that was used last, as the words of the caller's struct, and a template of the record with the description's
+/// tables.
 #[derive(Debug)]
 #[repr(C)]
 struct Recent {
@@ -74,7 +76,8 @@ impl Recent {
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::x86_64::{_mm_and_si128, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8};
-            // SAFETY: the caller's promise. The instructions are SSE2, a part of x86-64. Each `Raw` has six times 16 bytes.
+            // SAFETY: the caller's promise. The instructions are SSE2, a part of x86-64. A `Raw` has 96 bytes, so six vectors
+            // of 16 bytes can be read from it.
             let same = |at: usize| unsafe {
                 let of = |raw: *const Raw| _mm_loadu_si128(raw.cast::<u64>().add(2 * at).cast());
                 _mm_cmpeq_epi8(of(&self.raw), of(raw))
@@ -102,12 +105,12 @@ const KEY_WORDS: usize = 128;
 /// even a larger cache would not help.
 const ENTRIES: usize = 16;
 
-/// The tables of the descriptions that were encoded last, so that code with the same frame needs no encoding and no allocation.
-/// Each thread has its own cache. The cache allocates nothing until its first use.
+/// Keeps the tables of the descriptions that were encoded last. If code has one of these descriptions, nothing is encoded, and
+/// no memory is allocated. Each thread has its own cache. The cache allocates nothing until its first use.
 #[derive(Debug, Default)]
 pub struct Cache {
     entries: Vec<Entry>,
-    /// Key of the description that the current call is for.
+    /// The key of the description that the caller has passed to the current call.
     key: Vec<u32>,
     /// Index of the entry that was used last.
     recent: usize,
@@ -115,7 +118,7 @@ pub struct Cache {
     ready: Recent,
     /// Index of the entry that is replaced next.
     oldest: usize,
-    /// Tables of a description that is not cached. They are valid until the next such description.
+    /// The tables of the last description that was not cached. The tables for the next such description replace these tables.
     passing: Option<Tables>,
 }
 
@@ -126,10 +129,12 @@ struct Entry {
 }
 
 impl Cache {
-    /// Returns the tables that [`cfi::encode`] makes of the description on this architecture, perhaps for code of another size.
-    /// The caller must copy the tables with `Tables::copy_to`, which adapts them to the size.
+    /// Returns the tables that [`cfi::encode`] makes of the description on this architecture. The cache may have made these
+    /// tables for code of another size. So the caller must copy the tables with `Tables::copy_to`, which adapts the copy to the
+    /// size.
     ///
-    /// The errors are those of [`cfi::encode`], and `Arch`.
+    /// Returns the errors of [`cfi::encode`]. Also returns `Arch` if the library cannot write unwind tables for this
+    /// architecture.
     pub fn tables<'c>(&'c mut self, unwind: &Unwind, code_addr: u64, code_size: u64) -> Result<Option<&'c Tables>> {
         if matches!(unwind, Unwind::None) {
             return Ok(None);
@@ -171,8 +176,9 @@ impl Cache {
         Ok(Some(&self.ready.template))
     }
 
-    /// Whether `raw` has the words of the last `remember`, and the description is valid for this size. Most runtimes have one
-    /// frame layout, and pass it again and again. The caller must also check the saved registers, with `ready_saves`.
+    /// Whether `raw` is equal to the words that the last call of `remember` has stored, and the description is valid for code
+    /// of this size. Most runtimes have one frame layout, and pass it again and again. The caller must also check the saved
+    /// registers, with `ready_saves`.
     ///
     /// # Safety
     /// `raw` points to a readable `Raw`, which need not be aligned.
@@ -182,23 +188,23 @@ impl Cache {
         unsafe { self.ready.is(raw) && code_size >= self.ready.least && self.ready.template.is_for(code_size) }
     }
 
-    /// Whether the description of `ready_template` saves these registers.
+    /// Whether `saved` is equal to the saved registers that the last call of `remember` has stored.
     #[inline(always)]
     pub fn ready_saves(&self, saved: &[SavedRegister]) -> bool {
-        // Most descriptions save no registers. For these, `==` would call a function without need.
+        // Most descriptions save no registers. `==` would call a function even to compare two empty lists.
         let known = &self.ready.saved;
         known.len() == saved.len() && (saved.is_empty() || known == saved)
     }
 
-    /// The template that `template` returned last.
+    /// Returns the most recent template that the method `template` has returned.
     #[inline(always)]
     pub fn ready_template(&self) -> &UnwindingTemplate {
         &self.ready.template
     }
 
-    /// Remembers the caller's form of the description for which `template` was called last. The tables must depend on nothing
-    /// except `raw`, `saved` and the code size. For larger code, the tables must be the same, except for the fields that have
-    /// the code's size and the distances to the code.
+    /// Stores the words and the saved registers of the description that was passed to the last call of `template`. The tables
+    /// must depend on nothing except `raw`, `saved` and the code size. For larger code, the tables must be the same, except for
+    /// the fields that contain the code's size and the distances to the code.
     pub fn remember(&mut self, raw: &Raw, saved: &[SavedRegister], code_size: u64) {
         (self.ready.raw, self.ready.least) = (*raw, code_size);
         // Reuses the memory, because runtimes with several frame layouts call this function often.
@@ -206,8 +212,8 @@ impl Cache {
         self.ready.saved.extend_from_slice(saved);
     }
 
-    /// Makes the key, which contains everything that the tables depend on except the code size. Returns `false` if the
-    /// description must not be cached.
+    /// Makes the key of a description. The tables depend on the values in the key and on the code size, and on nothing else.
+    /// Returns `false` if the description must not be cached.
     ///
     /// Also checks that the offsets in the description lie in the code, because an entry's tables may have been made for
     /// another code size.

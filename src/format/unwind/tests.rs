@@ -142,7 +142,7 @@ fn not_kept() {
     }
     assert_eq!(cache.entries.len(), 1);
     assert_eq!(cache.tables(&unwind, 100, 50), Err(Error::UnwindFormat));
-    // A refused description is not kept either.
+    // If `cfi::encode` refuses a description, the cache does not keep the description.
     assert_eq!(cache.tables(&Unwind::FixedFrame(FixedFrame::new(7, &[])), 0, 50), Err(Error::UnwindFormat));
     assert_eq!(cache.tables(&Unwind::FixedFrame(FixedFrame::new(7, &[])), 0, 50), Err(Error::UnwindFormat));
     assert_eq!(cache.entries.len(), 1);

@@ -46,7 +46,7 @@ fn sizes() {
     assert_eq!(refused(Arch::X86_64, &unwind, 0), Error::SizeZero);
     assert_eq!(refused(Arch::X86_64, &unwind, 1 << 31), Error::TooLarge);
     assert_eq!(refused(Arch::X86_64, &unwind, u64::MAX), Error::TooLarge);
-    // The distance across code and tables must fit in 32 bits. `.eh_frame` takes 60 bytes here.
+    // The distance from `.eh_frame_hdr` back to the start of the code must fit in 32 bits. `.eh_frame` takes 60 bytes here.
     assert!(encode(Arch::X86_64, &unwind, CODE, (1 << 31) - 64).is_ok());
     assert_eq!(refused(Arch::X86_64, &unwind, (1 << 31) - 56), Error::TooLarge);
     assert_eq!(refused(Arch::X86_64, &unwind, CODE_SIZE_MAX), Error::TooLarge);

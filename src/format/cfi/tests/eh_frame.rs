@@ -159,10 +159,11 @@ fn eh_frame_selects_and_cuts() {
         let expected = compiled_rows().into_iter().rev().find(|step| step.0 <= within).unwrap().1;
         assert_eq!(plain(&image.find(offset).unwrap()), expected, "at {offset}");
     }
-    // The bound includes the two other functions. Each has an FDE of 40 bytes and a row of 8.
+    // The bound includes the two other functions. Each of them adds an FDE of 40 bytes and a row of 8 bytes.
     assert_eq!(size_bound(Arch::X86_64, &unwind).unwrap(), tables.bytes.len() + 2 * 48);
 
-    // A function that is larger than the code. The test places the code at each offset in the function.
+    // In this section, the function is larger than the registered code. The loop tries code that begins at different offsets in
+    // the function.
     let functions = vec![(CODE - 50, 100)];
     for code_factor in [1, 4] {
         let bytes = compiled(&Input { functions: functions.clone(), factors: (code_factor, -8), ..Input::default() });
@@ -273,7 +274,7 @@ fn eh_frame_set_loc() {
 
 #[test]
 fn eh_frame_numbers_too_large() {
-    // def_cfa_offset_sf with the factor -1, up to the lowest i32, which cannot be divided by -1.
+    // `DW_CFA_def_cfa_offset_sf` with the factor -1. The offsets reach the lowest `i32`, which cannot be divided by -1.
     for (factored, accepted) in [
         (&[0x10][..], true),
         (&[0xff, 0xff, 0xff, 0xff, 0x07], true),
@@ -286,7 +287,8 @@ fn eh_frame_numbers_too_large() {
     }
 }
 
-/// An instruction is refused if the state that it needs does not exist, because unwinders reject such an instruction.
+/// Some instructions need a certain state. If this state does not exist, the instruction is refused, because unwinders reject
+/// the instruction.
 #[test]
 fn eh_frame_instructions_out_of_place() {
     let expression = &[0x0f, 1, 0x57][..];
@@ -329,7 +331,8 @@ fn eh_frame_refused() {
         assert_eq!(refused(Arch::X86_64, &unwind, 100), Error::UnwindFormat);
         assert_eq!(size_bound(Arch::X86_64, &unwind), Err(Error::UnwindFormat));
     }
-    // Factors and numbers that overflow gimli's arithmetic, or that gimli would truncate.
+    // The test changes single bytes of the CIE. gimli divides by the data alignment factor, and would write the return address
+    // column 128 as two bytes.
     let patch = |at: usize, to: &[u8]| {
         let mut bytes = bytes.clone();
         bytes[at..at + to.len()].copy_from_slice(to);
@@ -388,8 +391,8 @@ fn eh_frame_hostile_bytes() {
             assert!(start + len <= 100 && len > 0, "{bytes:02x?}");
         }
     }
-    // Some changes are harmless, so some inputs are accepted. Otherwise the inputs would be too broken to reach the code after
-    // the parser.
+    // Some changes are harmless, so some inputs are accepted. If too few inputs were accepted, the parser would refuse nearly
+    // all inputs, and the test would not reach the code after the parser.
     assert!(accepted > ROUNDS / 100, "{accepted} accepted");
 }
 

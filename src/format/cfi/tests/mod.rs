@@ -82,7 +82,8 @@ impl<'a> Image<'a> {
         }
     }
 
-    /// The offset in the code and the length of each FDE's range. Reads all entries, as libdw does.
+    /// Returns the range of each FDE: the offset of the range in the code, and the length of the range. Reads all entries, as
+    /// libdw does.
     fn ranges(&self) -> Vec<(u64, u64)> {
         let fdes = self.frame.entries(&self.bases).filter_map(|entry| match entry.unwrap() {
             read::CieOrFde::Cie(_) => None,
