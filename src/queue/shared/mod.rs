@@ -153,11 +153,12 @@ impl Shared {
     }
 
     /// Whether the writer should now look for spools of children. This is the case after `FORKS` forks, or after one fork if
-    /// `any` is true. If the result is true, the call resets the count of forks.
+    /// `any` is true. If the result is true, the count begins again. It begins with 1 if a later look is to come, because the
+    /// last child may still live.
     pub fn children_are_due(&self, any: bool) -> bool {
         let are_due = self.forks.load(Ordering::Relaxed) >= if any { 1 } else { FORKS };
         if are_due {
-            self.forks.store(0, Ordering::Relaxed);
+            self.forks.store(u32::from(!any), Ordering::Relaxed);
         }
         are_due
     }
