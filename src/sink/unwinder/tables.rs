@@ -65,7 +65,8 @@ pub struct Tables {
     /// The same live code. The key is the address of the code, and the value has the end and the id of the code. No two pieces
     /// overlap.
     live: BTreeMap<u64, (u64, u64)>,
-    /// After a failed merge, the next attempt is made only if there are more tables than this. 0 if the last merge succeeded.
+    /// After a failed merge, tables are merged again only if there are more tables than this. The value is 0 if the last merge
+    /// succeeded.
     apart: usize,
 }
 
