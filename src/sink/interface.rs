@@ -13,8 +13,8 @@ use crate::queue::spool::layout::FileState;
 use crate::queue::status::Status;
 use crate::registry::{Live, MapChange, Registry, Stored};
 
-/// A sink: one form in which code is reported. The writer's thread calls the sink's methods, in the order of time. Only `close`
-/// with `Close::Remove` or `Close::LetGo` may run on another thread.
+/// A sink reports code in one form, for example as a perf map or as a jitdump. The writer's thread calls the sink's methods, in
+/// the order of time. Only `close` with `Close::Remove` or `Close::LetGo` may run on another thread.
 pub trait Sink: Send {
     /// Opens the sink's output. Called at the start, when the sink is enabled late, and in a forked child. Code that is live
     /// at this time is reported afterwards, by `load_live`. If the output cannot be opened, returns a text for
@@ -33,14 +33,14 @@ pub trait Sink: Send {
         true
     }
 
-    /// Reports that the code with this id has ended, or that other code has taken its place. A move of code is not reported
-    /// here, but only by `enter` or `load`, with the same id.
+    /// Reports that the code with this id has ended, or that other code has taken its place. Not called for code that moves. A
+    /// move is reported only by a call of `enter` or `load` with the same id.
     fn gone(&mut self, _id: u64) {}
 
-    /// Reports that the registry has changed in ways that no other method has reported.
+    /// Reports that the registry has changed, and that no other method of the sink was called for these changes.
     fn changed(&mut self) {}
 
-    /// Announces, in a forked child, that the code that is live now will be reported later, by `changed`.
+    /// Called in a forked child. The code that is live now will be reported later, by a call of `changed`.
     fn inherit_later(&mut self) {}
 
     /// Writes the changes that were collected since the last call. Each change of a file has to pass `Status::write_gate`.
@@ -67,7 +67,7 @@ pub trait Sink: Send {
     /// registry has to keep the records of live code, because a sink that starts later may need them.
     fn leave(&mut self, _registry: &mut Registry, _keep: bool) {}
 
-    /// Closes the sink's output, in the way that `how` says.
+    /// Closes the sink's output. `Close` describes the values of `how`.
     fn close(&mut self, _how: Close) -> io::Result<()> {
         Ok(())
     }
@@ -101,7 +101,7 @@ pub struct NewCode<'a> {
     pub live: &'a Live,
     pub name: &'a [u8],
     pub info: Info<'a>,
-    /// The code bytes. Empty if the sink has to read them at the code's address.
+    /// The code bytes. If there are none here, the sink has to read the bytes at the code's address.
     pub bytes: &'a [u8],
     /// Whether the registering thread has already reported to perf that this code replaces live code.
     pub is_told: bool,
@@ -110,14 +110,14 @@ pub struct NewCode<'a> {
 /// Why code begins to live at a place. The chunks to which an `Origin` refers are recycled only after the sinks have written.
 pub enum Origin<'a> {
     Registered(Chunk, &'a Event, &'a Load<'a>),
-    /// The code was moved by an event with this body. `before`: where the jitdump has the group that was made for the old
-    /// place.
+    /// The code was moved by `event`, which has this body. Before the move, the jitdump got a group for the code. `before`
+    /// tells where this group is.
     Moved {
         event: &'a Event,
         body: &'a [u8],
         before: Option<Stored>,
     },
-    /// The code was moved out of a region at this time, and has this info.
+    /// The code was moved out of a region. The fields are the time of the move, and the info of the code.
     LeftRegion(u64, Info<'a>),
 }
 
@@ -172,7 +172,7 @@ pub struct Saved {
 }
 
 /// Calls `each` for all live code that `wants` accepts, including code in regions. Passes the id, the place, the name and the
-/// info of the code. Reads groups only for this code. Returns false if there is no memory.
+/// info of the code to `each`. Groups are read only for code that `wants` accepts. Returns false if there is no memory.
 pub fn each_live<T>(
     registry: &Registry,
     group_of: GroupOf<'_>,
@@ -192,7 +192,7 @@ pub fn each_live<T>(
     true
 }
 
-/// Makes a sink that is not open yet.
+/// A function that makes a sink. The new sink is not open yet.
 pub type Make = fn(&Arc<Status>) -> Box<dyn Sink>;
 
 /// A kind of sink.
@@ -200,8 +200,9 @@ pub struct Kind {
     pub bit: Sinks,
     /// The sink's name in the variable `JITSYM`.
     pub word: &'static str,
-    /// Flags for what registering threads have to record for this sink, in addition to name and place: `Sinks::GROUPS`,
-    /// `Sinks::BYTES`. If `Sinks::MUST_WAIT` is set, calls wait until the sink has reported their code.
+    /// A thread that registers code always records the name and the place of the code. The flags `Sinks::GROUPS` and
+    /// `Sinks::BYTES` tell what else the thread has to record for this sink. If `Sinks::MUST_WAIT` is set, each call waits
+    /// until the sink has reported the call's code.
     pub wants: Sinks,
     /// Whether profilers read the sink's file. A sink with this flag runs if neither the program nor its user selects sinks.
     /// Code in regions is reported only to sinks without this flag, because profilers read the files of regions too.

@@ -45,7 +45,8 @@ pub fn default() -> Sinks {
     KINDS.iter().filter(|kind| kind.is_default).fold(Sinks::NONE, |all, kind| all.with(kind.bit))
 }
 
-/// Adds to a set of sinks the flags for what these sinks want from registering threads.
+/// Returns `sinks` together with the flags of these sinks (`Kind::wants`). The flags tell what these sinks want from threads
+/// that register code.
 pub fn with_wants(sinks: Sinks) -> Sinks {
     KINDS.iter().filter(|kind| sinks.has(kind.bit)).fold(sinks, |all, kind| all.with(wants_of(kind, sinks)))
 }
@@ -57,7 +58,7 @@ fn wants_of(kind: &Kind, sinks: Sinks) -> Sinks {
     }
 }
 
-/// Whether one of these sinks makes calls wait until the sink has reported the calls' code.
+/// Whether calls have to wait for one of these sinks. Such a call returns only after the sink has reported the call's code.
 pub fn any_must_wait(sinks: Sinks) -> bool {
     KINDS.iter().any(|kind| sinks.has(kind.bit) && wants_of(kind, sinks).has(Sinks::MUST_WAIT))
 }

@@ -93,7 +93,7 @@ impl OwnedFile {
         Ok(len)
     }
 
-    /// The file. Fails if it is not open.
+    /// Returns the file, or an error if the file is not open.
     pub fn held(&self) -> io::Result<&Held> {
         Ok(self.file.as_ref().ok_or(file::CLOSED)?)
     }
@@ -142,8 +142,8 @@ impl OwnedFile {
         std::mem::replace(&mut self.marker, marker).into_iter().for_each(Marker::end);
     }
 
-    /// Gives up the open file without removing it, and returns it. The descriptor is closed when the caller drops the returned
-    /// file.
+    /// Gives up the open file, and returns the file to the caller. The file is not removed. The descriptor is closed when the
+    /// caller drops the returned file.
     pub fn close(&mut self) -> Option<Held> {
         let file = self.file.take()?;
         let _ = file.checked().map(|file| other_writers::note(file, false));

@@ -73,8 +73,8 @@ impl SinkSet {
         let remember = if config.remember { Sinks::REMEMBER } else { Sinks::NONE };
         self.status.set_sinks(remember, Sinks::NONE);
         let mut started = self.start(config, config.sinks);
-        // Calls report code to the unwinder themselves only if the sink runs from the start. If the sink were enabled late and
-        // calls did this, a call that is already running would not report its code.
+        // Calls report code to the unwinder themselves only if the sink runs from the start. When the sink is enabled late,
+        // some calls may already be running. These calls do not know of the sink, and would not report their code.
         if started.has(Sinks::UNWINDER) && unwinder::by_callers::begin() {
             started = started.with(Sinks::BY_CALLERS);
         }
@@ -82,8 +82,8 @@ impl SinkSet {
         started
     }
 
-    /// Opens sinks that do not run yet. Returns the sinks that could be opened. These sinks run once `announce` is called for
-    /// them.
+    /// Opens sinks that do not run yet. Returns the sinks that could be opened. These sinks do not run before `announce` is
+    /// called for them.
     pub fn start(&mut self, config: &Config, sinks: Sinks) -> Sinks {
         self.remove_files = config.remove_files;
         let status = self.status.clone();
@@ -102,7 +102,7 @@ impl SinkSet {
         started
     }
 
-    /// Makes the sinks `started` run from now on. `sinks`: all sinks that were asked for.
+    /// From now on, the sinks in `started` run. `sinks` has all sinks that were asked for.
     pub fn announce(&mut self, sinks: Sinks, started: Sinks) {
         let status = self.status.clone();
         status.add_sinks(sinks, with_wants(started));
@@ -120,7 +120,8 @@ impl SinkSet {
         }
     }
 
-    /// Closes sinks whose files are up to date. The files stay. `live`: the registry, if code continues to live.
+    /// Closes sinks whose files are up to date. The files stay. `live` is the registry if code continues to live, and `None` if
+    /// it does not.
     pub fn stop(&mut self, sinks: Sinks, live: Option<&mut Registry>) {
         let keep = self.remember();
         if let Some(registry) = live {
@@ -134,8 +135,8 @@ impl SinkSet {
     fn close_each(&mut self, sinks: Sinks, how: Close) {
         let status = self.status.clone();
         for (kind, sink) in self.each().filter(|(kind, _)| sinks.has(kind.bit)) {
-            // `Close::Remove` does not pass the gate, because a call of the host may wait for the removal. At a gate that is
-            // shut, the removal would wait until the process ends.
+            // A removal (`Close::Remove`) does not go through the write gate. If the gate were shut, the removal would wait
+            // until the process ends, and a call of the host may be waiting for the removal.
             let closed =
                 if how == Close::Remove { sink.close(how) } else { status.write_gate.pass(|| sink.close(how)) };
             if let Err(error) = closed {
@@ -154,9 +155,9 @@ impl SinkSet {
         self.status.sinks().has(Sinks::MAP)
     }
 
-    /// Whether the registry keeps the info records of live code (the records before the LOAD record). The registry keeps them
-    /// only while no jitdump runs. It keeps them for the sinks for regions, debuggers, the unwinder and valgrind, and, if live
-    /// code is remembered, for sinks that are started later.
+    /// Whether the registry keeps the info records of live code (the records before the LOAD record). The info records are kept
+    /// only while no jitdump runs. The sinks for regions, debuggers, the unwinder and valgrind need the info records. If live
+    /// code is remembered, sinks that are started later may need the info records too.
     pub fn keep_info(&self) -> bool {
         let sinks = self.status.sinks();
         let are_of_use = self.remember()
@@ -229,8 +230,10 @@ impl SinkSet {
         self.dump.path().is_some().then(|| self.dump.let_go())
     }
 
-    /// In a forked child, once its sinks are open: makes the unwinder and the list for debuggers forget the parent's code that
-    /// the child does not take over. `dump`: the result of `let_go`. `registry`: the parent's registry.
+    /// Called in a forked child after its sinks are open. The child may not take over all code of its parent. Code that is not
+    /// taken over is removed from the unwinder, and from the list of objects that debuggers read. If the child's jitdump runs,
+    /// gives the contents of the parent's jitdump to the child's jitdump. `dump`: the result of `let_go`. `registry`: the
+    /// parent's registry.
     pub fn inherit(&mut self, dump: Option<Contents>, registry: &mut Registry) {
         unwinder::end_inherited(|id| registry.is_live(id));
         gdb::end_inherited();
@@ -252,14 +255,14 @@ impl SinkSet {
         self.each().any(|(kind, sink)| running.has(kind.bit) && sink.has_work())
     }
 
-    /// How long to wait until the next attempt of a sink that has failed.
+    /// How long to wait until the first of the sinks that have failed tries again.
     pub fn again_in(&self) -> Option<Duration> {
         // The files of regions are maintained even if the sink for regions does not run.
         let running = self.status.sinks().with(Sinks::REGION);
         KINDS.iter().filter(|kind| running.has(kind.bit)).filter_map(|kind| self.of(kind.bit)?.wake_in()).min()
     }
 
-    /// Fails if a sink that was asked for could not start, or cannot write at present.
+    /// Returns an error if a sink could not start although it was asked for, or if a sink cannot write at present.
     pub fn result(&self) -> Result<()> {
         match self.status.sinks_failed() {
             Sinks::NONE => Ok(()),
@@ -267,7 +270,7 @@ impl SinkSet {
         }
     }
 
-    /// The running sinks among the sinks of `set`.
+    /// Those sinks of `set` that run.
     fn running(&mut self, set: Sinks) -> impl Iterator<Item = (&'static Kind, &mut (dyn Sink + 'static))> {
         let running = self.status.sinks();
         self.each().filter(move |(kind, _)| running.has(kind.bit) && set.has(kind.bit))
@@ -322,8 +325,8 @@ impl SinkSet {
         (dump.is_ok() && dump.list_live(registry)).then(|| dump.write_more(registry, time))
     }
 
-    /// Reports all live code to sinks that have just started. `time` is later than the times of all records so far. Returns false
-    /// if there is no memory.
+    /// Reports all live code to sinks that have just started. `time` is later than the times of all records so far. Returns
+    /// false if there is no memory.
     pub fn load_live(&mut self, started: Sinks, registry: &mut Registry, time: u64) -> bool {
         let running = Sinks(self.status.sinks().0 & started.0);
         let mut has_all = true;
@@ -346,7 +349,7 @@ impl SinkSet {
         self.running(Sinks::ANY).for_each(|(_, sink)| sink.gone(id));
     }
 
-    /// Reports that the registry has changed in ways that no other method has reported.
+    /// Reports that the registry has changed, and that no other method was called for these changes.
     pub fn changed(&mut self) {
         self.each().for_each(|(_, sink)| sink.changed());
     }
@@ -369,7 +372,8 @@ impl SinkSet {
     /// `Round::now` is true.
     pub fn write(&mut self, round: &mut Round<'_>) {
         let status = self.status.clone();
-        // The jitdump is written first. If the disk gets full, the map still has a chance, because it needs less room.
+        // The jitdump is written first. If this fills the disk, the map may still fit on the disk, because the map needs less
+        // room.
         self.dump().into_iter().for_each(Jitdump::flush);
         self.dump.drop_groups();
         // The files of regions are written by `RegionSink::write_files`.
@@ -378,8 +382,8 @@ impl SinkSet {
         }
     }
 
-    /// Makes only those sinks write that calls may wait for. These sinks report new code to the unwinder, to debuggers and to
-    /// valgrind.
+    /// Makes some sinks write: the sinks that report new code to the unwinder, to debuggers and to valgrind. Calls may wait for
+    /// these sinks.
     pub fn tell(&mut self, round: &mut Round<'_>) {
         let status = self.status.clone();
         for (kind, sink) in self.running(self.told_of_regions) {
@@ -387,7 +391,8 @@ impl SinkSet {
         }
     }
 
-    /// If a sink that calls wait for could not report all code, returns the error for these calls.
+    /// Calls may wait until a sink has reported their code. If such a sink could not report all code, returns the error for the
+    /// waiting calls.
     pub fn not_told(&self) -> Option<Error> {
         any_must_wait(self.status.sinks_failed_now()).then_some(Error::SinkFailed)
     }
@@ -395,8 +400,8 @@ impl SinkSet {
     /// Repairs a running jitdump that could not be written, if a repair is due or `Round::now` is true. Returns whether a
     /// repair was attempted.
     ///
-    /// Must be called before the spool records that the round is written. Until this call, groups that could not be written
-    /// may exist in memory only.
+    /// Must be called before the spool records that the round is written. Before this call, groups that could not be written
+    /// may exist only in memory.
     pub fn repair(&mut self, round: &mut Round<'_>) -> bool {
         let Some(result) = self.dump().and_then(|dump| dump.repair_if_due(round)) else { return false };
         match result {
@@ -406,7 +411,7 @@ impl SinkSet {
         true
     }
 
-    /// Closes the files. Removes them if the configuration asks for that.
+    /// Closes the files. Removes the files if the configuration asks for that.
     pub fn close(&mut self) {
         self.close_each(Sinks::ANY, Close::Stay);
         self.remove_files();
@@ -454,8 +459,8 @@ pub struct Adopted {
 
 impl Adopted {
     fn refused(&mut self, path: &Path, error: &io::Error) {
-        // If the file was removed or replaced, another attempt is useless. If only its directory is missing, or no descriptor is
-        // left, the file may be available later.
+        // If the file was removed or replaced, another attempt is useless. If only its directory is missing, or no descriptor
+        // is left, the file may be available later.
         let is_gone = match error.kind() {
             io::ErrorKind::NotFound => path.parent().is_some_and(Path::is_dir),
             kind => matches!(kind, io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof),

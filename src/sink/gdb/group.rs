@@ -24,7 +24,8 @@ pub struct Entry {
     pub at: usize,
     pub name_len: u32,
     pub info_len: u32,
-    /// Whether no section may span the gap before this function, because the gap has, had, or may get other code.
+    /// If true, no section may span the gap before this function. Other code lies in the gap, lay there before, or may come
+    /// there later.
     pub is_apart: bool,
 }
 
@@ -34,10 +35,10 @@ impl Entry {
     }
 }
 
-/// Functions, with their object once the object is in the list.
+/// Functions that one object describes. `listed` is this object if it is already in the list that debuggers read.
 #[derive(Debug, Default)]
 pub struct Group {
-    /// In the order of addresses, except in the group of fresh code.
+    /// The entries are sorted by address, except in the group of fresh code.
     pub entries: Table<Entry>,
     pub texts: Table<u8>,
     pub listed: Option<Listed>,
@@ -60,7 +61,7 @@ impl Group {
         Ok(group)
     }
 
-    /// Adds an entry with a copy of its texts.
+    /// Adds an entry, and copies the name and the info of its function.
     pub fn push(&mut self, entry: Entry, name: &[u8], info: Info<'_>) -> Option<()> {
         let info = info.bytes();
         self.entries.try_reserve(1).ok()?;
@@ -112,8 +113,9 @@ impl Group {
         self.entries.first().map_or(0, |entry| entry.addr)..self.entries.last().map_or(0, Entry::end)
     }
 
-    /// Whether code of another group lies in a gap that a section of this group spans. If so, marks every gap that is large
-    /// enough for code of that size. No section of the group's next object spans a marked gap.
+    /// Whether `code`, which belongs to another group, lies in a gap that a section of this group spans. If so, marks this gap,
+    /// and every other spanned gap that is large enough for code of the same size. When the group gets its next object, the
+    /// object has no section that spans a marked gap.
     pub fn makes_way_for(&mut self, code: &Entry) -> bool {
         let after = self.entries.partition_point(|entry| entry.addr <= code.addr);
         let is_in_gap = self.gap_before(after).is_some_and(|gap| gap.start < code.end());

@@ -33,8 +33,8 @@ pub static KIND: Kind = Kind {
 /// The maximum number of functions that the sink lists if the host has not asked for the sink. At 120 to 800 bytes each
 /// (docs/debugging.md), these functions take 1 to 7 MB.
 const UNASKED_MOST: usize = 8 << 10;
-/// While no debugger listens, new code is collected for this long before it is put into an object. A large amount of code does
-/// not wait.
+/// While no debugger listens, new code is collected for this long before it is put into an object. A large amount of new code
+/// is put into an object without waiting.
 const BATCH_TIME: Duration = Duration::from_millis(50);
 /// The longest time for which new code is collected. The time grows if most code ends before it is put into an object, because
 /// a longer wait saves work on code that ends soon.
@@ -49,7 +49,7 @@ fn take_inherited() -> Option<Objects> {
     INHERITED.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-/// In a forked child, once its sinks are open: empties the list of objects if the child does not run this sink.
+/// Called in a forked child after its sinks are open. If the child does not run this sink, empties the list of objects.
 pub fn end_inherited() {
     drop(take_inherited());
 }
@@ -95,10 +95,11 @@ impl Gdb {
         }
     }
 
-    /// Puts all known code into the objects. `now` means that a caller waits for this.
+    /// Updates the objects. If a caller waits for the update, `now` is true, and all new code is put into objects. Otherwise
+    /// new code may wait for a later update.
     fn bring_up_to_date(&mut self, now: bool) -> io::Result<()> {
         let is_watched = debugger::is_watched();
-        // If a debugger listens, registering calls wait until the debugger knows their code.
+        // While a debugger listens, each call that registers code waits until the debugger knows the code.
         self.status.set_watched(is_watched);
         if self.objects.have_dead() && (is_watched || Instant::now() >= self.not_before) {
             let begin = Instant::now();
@@ -157,7 +158,7 @@ impl Sink for Gdb {
     }
 
     fn load_live(&mut self, registry: &mut Registry, group_of: GroupOf<'_>) -> bool {
-        // Code that the objects have contained since before a fork needs no new entry.
+        // After a fork, the objects may already contain the code that the parent had. Such code needs no new entry.
         let wants = |gdb: &Gdb, id, live: &Live| {
             gdb.objects.addr_of(id).map_or_else(|| gdb.objects.live_count() < gdb.most(), |addr| addr != live.addr)
         };

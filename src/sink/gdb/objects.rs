@@ -20,11 +20,11 @@ use crate::sys::sort::sort;
 const PART_LEAST: usize = 64;
 /// How long the parts of a split object stay separate.
 const PARTED: Duration = Duration::from_secs(5);
-/// This many fresh functions, or this many bytes of names and records, are enough for an object.
+/// The fresh code is enough for an object if it has this many functions, or this many bytes of names and records.
 const ENOUGH: usize = 4096;
 const ENOUGH_BYTES: usize = 2 << 20;
-/// Each buffer for fresh code is kept for later code if the buffer has at most this many bytes, and if the fresh code was at
-/// least an eighth of what is enough for an object.
+/// A buffer of the fresh code can be kept for later code, instead of being freed. It is kept only if it has at most this many
+/// bytes, and if the fresh code was at least an eighth of what is enough for an object.
 const KEPT_BYTES: usize = 4 << 20;
 
 /// Code that begins to live.
@@ -44,16 +44,16 @@ pub struct Objects {
     /// Fresh code: code that is in no object yet.
     fresh: Group,
     groups: Vec<Option<Group>>,
-    /// The place of each id's entry, by the slot of the id.
+    /// The index is the slot of an id. The value tells where the entry of this id is.
     places: Table<Place>,
-    /// The number of live functions, in objects or fresh.
+    /// The number of live functions. Functions in objects and functions in the fresh code are counted.
     live: usize,
     dead: usize,
     /// Whether an object was removed from the list, and no object has been added since.
     has_lost: bool,
 }
 
-/// The group of an id's entry, and the number of the entry in this group.
+/// Where the entry of an id is: the number of the group that has the entry, and the number of the entry in this group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Place {
     /// 0 for none.
@@ -71,7 +71,7 @@ fn slot_of(id: u64) -> usize {
 }
 
 impl Objects {
-    /// Adds code, which is fresh at first. Removes the earlier entry of the same id. If there is no memory, debuggers do not
+    /// Adds code to the fresh code. If the id already has an entry, removes this entry. If there is no memory, debuggers do not
     /// see the code.
     pub fn add(&mut self, code: &Code<'_>) {
         let old = code.info.is_none().then(|| self.info_of(code.id)).flatten();
@@ -117,7 +117,7 @@ impl Objects {
         self.places.get(slot_of(id)).copied().filter(|place| place.id == id)
     }
 
-    /// Whether this entry of the group is the current entry of the id.
+    /// Whether the current entry of the id is the entry with this number in this group.
     fn is_at(&self, id: u64, group: u32, number: usize) -> bool {
         self.place_of(id) == Some(Place { id, group, number: number as u32 })
     }
@@ -158,7 +158,7 @@ impl Objects {
         self.fresh.entries.len()
     }
 
-    /// Whether the fresh code would be enough for an object if there were `times` times as much of it.
+    /// Whether the present amount of fresh code, multiplied by `times`, is enough for an object.
     pub fn is_fresh_enough(&self, times: usize) -> bool {
         self.fresh.entries.len() * times >= ENOUGH || self.fresh.texts.len() * times >= ENOUGH_BYTES
     }
@@ -213,7 +213,7 @@ impl Objects {
     }
 
     /// Makes objects of the fresh code, and merges objects if there are many. Returns how many functions were put into objects.
-    /// If `expects_more` is true, memory for the next code may be kept.
+    /// If `expects_more` is true, the buffers of the fresh code may be kept for the code that comes next.
     pub fn list_fresh(&mut self, expects_more: bool) -> io::Result<usize> {
         let is_live = |(number, entry): &(usize, &Entry)| self.is_at(entry.id, FRESH, *number);
         let mut live = Vec::new();
@@ -235,7 +235,7 @@ impl Objects {
         Ok(live.len())
     }
 
-    /// Merges objects of about the same size, as long as there are `WAYS` of them.
+    /// Whenever `WAYS` objects have about the same size, merges these objects.
     fn merge(&mut self) -> io::Result<()> {
         let now = Instant::now();
         loop {
@@ -279,7 +279,8 @@ impl Objects {
         }
     }
 
-    /// Replaces some groups by one group that has their live code. If they have much live code, makes up to `parts` groups.
+    /// Replaces some groups by one group that has their live code. If the old groups have much live code, they are replaced by
+    /// several groups, but by at most `parts`.
     fn replace(&mut self, numbers: &[usize], parts: usize) -> io::Result<()> {
         let mut live = Vec::new();
         for &number in numbers {
@@ -290,8 +291,8 @@ impl Objects {
                 if self.is_at(entry.id, number as u32, at) {
                     live.push((number, Entry { is_apart: entry.is_apart || is_apart, ..*entry }));
                 }
-                // If this code has ended, the next function is apart, because other code may come to the place of the ended
-                // code.
+                // If this code has ended, other code may come to its place. So no section may span the gap before the next
+                // function (`is_apart`).
                 is_apart = !self.is_at(entry.id, number as u32, at);
             }
         }
@@ -367,7 +368,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Adds a group. The caller has reserved room for it.
+    /// Adds a group. The caller must have reserved room for one more group in `groups`.
     fn settle(&mut self, group: Group) {
         let number = self.groups.iter().position(Option::is_none).unwrap_or(self.groups.len());
         if number == self.groups.len() {
@@ -375,8 +376,8 @@ impl Objects {
         }
         for (at, entry) in group.entries.iter().enumerate() {
             let place = &mut self.places[slot_of(entry.id)];
-            // If a later step of `list_fresh` finds no memory, this entry stays in the group of fresh code, where it counts
-            // as dead.
+            // The group of fresh code still has a copy of this entry until `list_fresh` clears that group. If `list_fresh`
+            // finds no memory before that, the copy stays, and counts as dead.
             self.fresh.dead += usize::from(place.group == FRESH);
             *place = Place { id: entry.id, group: number as u32, number: at as u32 };
         }

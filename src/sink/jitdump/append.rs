@@ -73,7 +73,8 @@ impl Jitdump {
         self.count(groups as u64, written, lost);
     }
 
-    /// Counts `groups` written groups of `bytes` bytes, and `lost` groups that are neither in the file nor in the backlog.
+    /// Updates the counters. `groups` is the number of groups that were written, and `bytes` is their total size. `lost` is the
+    /// number of groups that are neither in the file nor in the backlog.
     pub(super) fn count(&self, groups: u64, bytes: u64, lost: u64) {
         let counters = &self.status.counters;
         counters.jitdump_records.add(groups);
@@ -119,7 +120,8 @@ impl Jitdump {
         result
     }
 
-    /// Writes the groups of the backlog. Groups that were written before a failure leave the backlog.
+    /// Writes the groups of the backlog. Each group leaves the backlog as soon as it is written, even if a later group cannot
+    /// be written.
     pub(super) fn catch_up(&mut self) -> io::Result<()> {
         while !self.contents.backlog.is_empty() {
             // The groups stay in the backlog during the write, so that a child that is forked meanwhile finds them there.

@@ -96,7 +96,7 @@ impl Backlog {
         self.place_of(order).ok().map(|at| self.groups[at].1.as_slice())
     }
 
-    /// The oldest groups, as many as one system call writes.
+    /// Returns the oldest groups, but not more groups than one system call writes.
     pub fn first(&self) -> impl Iterator<Item = (u64, Arc<Vec<u8>>)> + '_ {
         self.groups.iter().take(256).cloned()
     }
@@ -117,8 +117,8 @@ impl Backlog {
     }
 }
 
-/// An upper bound for the bytes of the groups that a writer collects before it writes them: at most a batch, and one group of
-/// less than 4 GiB.
+/// The groups that a writer has collected, but not written yet, never have more bytes than this. They are at most one batch and
+/// one group of less than 4 GiB.
 const COLLECTED_MOST: u64 = 1 << 33;
 
 /// The file, the places of its groups, and the backlog.
@@ -129,7 +129,7 @@ pub struct Contents {
     view: Option<View>,
     pub places: Places,
     pub backlog: Backlog,
-    /// The place of the next group in the order of all groups.
+    /// The place that the next group gets in the order of all groups.
     pub next: u64,
     /// In a forked child: the contents of the parent's jitdump, which has all groups whose place is before `first`. `None`
     /// once the child's file has the groups of all live code.
@@ -138,7 +138,7 @@ pub struct Contents {
 }
 
 impl Contents {
-    /// Makes the contents of a file without groups. `next` is the place of the first group.
+    /// Describes a file that has no groups yet. `next` is the place of the first group.
     pub fn new(own: OwnedFile, next: u64) -> Contents {
         Contents { own, next, ..Contents::default() }
     }
@@ -157,7 +157,7 @@ impl Contents {
         self.parent = None;
     }
 
-    /// The number of processes from whose jitdumps this process still reads.
+    /// Counts the ancestors of this process whose jitdumps this process still reads.
     pub fn ancestors(&self) -> usize {
         std::iter::successors(self.parent.as_deref(), |parent| parent.parent.as_deref()).count()
     }
@@ -167,14 +167,15 @@ impl Contents {
         stored.offset < self.first
     }
 
-    /// The contents of the process that has written the group. `None` if that process is an ancestor whose jitdump is closed.
+    /// Finds the process that has written the group, or is about to write it: this process or an ancestor. Returns the
+    /// `Contents` of that process. `None` if that process is an ancestor whose jitdump is closed.
     fn owner(&self, order: u64) -> Option<&Contents> {
         std::iter::successors(Some(self), |contents| contents.parent.as_deref())
             .find(|contents| order >= contents.first)
     }
 
-    /// Whether the group has only been collected, or is being written. For an inherited group this means that the process
-    /// which collected the group forked before the group was written.
+    /// Whether the group has been collected, but is not completely written yet. If this is true for an inherited group, an
+    /// ancestor of this process had collected the group, and forked before it had written the group.
     pub fn is_underway(&self, stored: Stored) -> bool {
         self.owner(stored.offset).is_some_and(|contents| stored.offset >= contents.next)
     }
@@ -239,8 +240,8 @@ mod tests {
             (Some(40), Some(55), Some(69), None)
         );
         assert_eq!(places.0.len(), 2);
-        // The groups from 70 to 100 are lost. The groups from 100 to 130 wait and are written late, followed by the group at
-        // 130.
+        // The groups from 70 to 100 are lost. The groups from 100 to 130 are not written at once. They are written later,
+        // directly before the group at 130.
         places.set(100, 10, 70);
         places.set(110, 20, 80);
         places.set(130, 5, 100);
@@ -250,7 +251,7 @@ mod tests {
             assert_eq!(places.get(order), place, "{order}");
         }
         assert_eq!(places.0.len(), 4);
-        // A part of the lost groups is written last.
+        // Now the groups from 80 to 85, which were lost, are written after all other groups.
         places.set(80, 5, 105);
         assert_eq!(
             (places.get(79), places.get(82), places.get(85), places.get(100)),

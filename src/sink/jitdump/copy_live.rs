@@ -1,4 +1,5 @@
-//! Writes the code that is already live when a jitdump is started, in a forked child or when the sink is enabled late.
+//! Writes the groups of code that was live before the jitdump was started. There is such code in a forked child, and when the
+//! sink is enabled late.
 //!
 //! If the parent's jitdump has the group of the code, the child copies the group through the inherited mapping. The parent may
 //! write to its jitdump or cut it at the same time, so the copied records are checked. If no group can be copied, the group is
@@ -26,8 +27,8 @@ struct Pending {
 }
 
 impl Jitdump {
-    /// Writes the groups of all live code when the sink is enabled late, or in a forked child. `timestamp` is later than the times
-    /// of all records so far. Returns false if there is no memory for this.
+    /// Writes the groups of all live code when the sink is enabled late, or in a forked child. `timestamp` is later than the
+    /// times of all records so far. Returns false if there is no memory for the list of this code.
     pub fn write_live(&mut self, registry: &mut Registry, timestamp: u64) -> bool {
         let is_listed = self.list_live(registry);
         if !is_listed {
@@ -37,8 +38,8 @@ impl Jitdump {
         is_listed
     }
 
-    /// Lists the live code whose groups are not in this file, for `write_more`, unless code is listed already. Returns false if there
-    /// is no memory for this.
+    /// Makes the list of code for `write_more`: all live code whose groups are not in this file. If there already is a list,
+    /// keeps it. Returns false if there is no memory for the list.
     pub fn list_live(&mut self, registry: &Registry) -> bool {
         if self.unwritten.is_some() {
             return true;
@@ -53,12 +54,12 @@ impl Jitdump {
         is_listed
     }
 
-    /// Whether the code is outside of regions, and no group of it was passed to this jitdump.
+    /// Whether the code lies outside of regions, and this jitdump has not been given a group of the code.
     fn lacks(&self, live: &Live) -> bool {
         live.home == Home::Plain && live.stored.is_none_or(|stored| self.contents.is_inherited(stored))
     }
 
-    /// Writes the next groups of the listed code, as many as one system call writes. Returns whether groups are left.
+    /// Writes groups of the listed code, but not more groups than one system call writes. Returns whether listed code is left.
     pub fn write_more(&mut self, registry: &mut Registry, timestamp: u64) -> bool {
         self.flush();
         let (mut batch, mut lens, mut pending) = (Vec::new(), Vec::new(), Vec::new());
@@ -67,9 +68,9 @@ impl Jitdump {
             let Some(id) = self.unwritten.as_mut().and_then(Iterator::next) else { break };
             // The code may have ended or moved since it was listed.
             let Some(mut live) = registry.get(id).filter(|live| self.lacks(live)) else { continue };
-            // Other code may have come into the free bytes after this code, and the file may have a group for the other code.
-            // The mapping for this group would be later, and would hide the other code. So the mapping for this group ends
-            // with the code.
+            // Other code may have come into the free bytes after this code, and the file may already have a group for the other
+            // code. The group of this code is written later. If the mapping of this group had the free bytes too, the mapping
+            // would hide the other code. So the mapping ends where this code ends.
             let end = live.addr + live.size;
             live.reach = if registry.live_begins_in(end, live.reach) { end } else { live.reach };
             if let Some(stored) = self.reopened.find(live.index).filter(|_| self.goes_on) {
@@ -167,8 +168,8 @@ impl Jitdump {
     }
 }
 
-/// In a forked child: appends a copy of the inherited group of this code, with the code bytes. Returns the same as `put_group`, or
-/// `None` if there is no such group.
+/// In a forked child: copies the group that the code has in the jitdump of an ancestor, and appends the copy and the code bytes
+/// to `out`. Returns the same two lengths as `put_group`, or `None` if no such group can be copied.
 fn copy_group(out: &mut Vec<u8>, file: &Contents, live: &Live, name: &[u8], timestamp: u64) -> Option<(usize, u32)> {
     let Stored { offset, len } = live.stored.filter(|&stored| file.is_inherited(stored))?;
     let start = out.len();
@@ -184,8 +185,8 @@ fn copy_group(out: &mut Vec<u8>, file: &Contents, live: &Live, name: &[u8], time
     Some((len, live.tables_len))
 }
 
-/// Appends a group built from the registry's data and the code bytes at the address. Returns whether all code bytes could be
-/// read, and the length of the group without them.
+/// Builds a group from the registry's data and the bytes at the address of the code, and appends the group to `out`. Returns
+/// whether all code bytes could be read, and the length of the group without the code bytes.
 fn make_group(
     out: &mut Vec<u8>,
     pid: u32,

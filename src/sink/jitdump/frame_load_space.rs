@@ -11,8 +11,9 @@ use crate::sys::mapping::{self, reserve_at};
 /// Address space is reserved in areas of this many bytes, at most `AREAS` of them.
 const AREA: u64 = 16 << 20;
 const AREAS: usize = 64;
-/// After this many failed searches for an area below code in one neighbourhood (`NEIGHBOURHOOD` bytes of address space), no
-/// further search is made there. After `FAILURES` failed searches, no further search is made anywhere.
+/// A search for an area below code may fail. After `ATTEMPTS` failed searches for code in one neighbourhood (`NEIGHBOURHOOD`
+/// bytes of address space), no further search is made for code in that neighbourhood. After `FAILURES` failed searches in all,
+/// no further search is made.
 const ATTEMPTS: usize = 8;
 const NEIGHBOURHOOD: u64 = 1 << 31;
 const FAILURES: usize = 64 * ATTEMPTS;
@@ -32,7 +33,7 @@ pub fn place(addr: u64, len: u64) -> Option<u64> {
 
 struct FrameLoads {
     areas: Vec<Area>,
-    /// The number of the neighbourhood of each failed search.
+    /// For each failed search, the neighbourhood of the code, as the address divided by `NEIGHBOURHOOD`.
     failures: Vec<u64>,
 }
 
@@ -96,7 +97,8 @@ mod tests {
             last = at;
         }
         assert_eq!(frame_loads.areas.len(), 1);
-        // A second area is reserved when the first is full. No area is reserved for a request that fits in no area.
+        // A second area is reserved when the first is full. No area is reserved for a request that is larger than an area. No
+        // area is reserved either if no area fits below the code.
         assert!(frame_loads.place(addr, AREA).is_some());
         assert_eq!(
             (frame_loads.place(addr, AREA + 1), frame_loads.place(5000, 100), frame_loads.areas.len()),

@@ -21,7 +21,7 @@ pub struct Groups {
 
 #[derive(Debug)]
 enum Piece {
-    /// Bytes in the bodies of a chunk, given by their offset and length.
+    /// Bytes in the bodies of a chunk. The numbers are the offset and the length of these bytes.
     InChunk(Chunk, usize, usize),
     Owned(Vec<u8>),
     /// A number of zeros, at most the length of `ZEROS`.
@@ -29,7 +29,7 @@ enum Piece {
 }
 
 impl Groups {
-    /// Begins a group. Its first bytes are `len` bytes of a record, at the offset `at` of the chunk. The chunk must not be
+    /// Begins a group with `len` bytes of a record. These bytes are in `chunk`, at the offset `at`. The chunk must not be
     /// recycled before the groups are written.
     pub fn push(&mut self, chunk: Chunk, at: usize, len: usize) {
         self.lens.push(0);

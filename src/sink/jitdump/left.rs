@@ -5,8 +5,8 @@ use crate::format::jitdump::{is_group_of, LOAD_FIXED_SIZE};
 use crate::registry::{Home, Registry, Stored};
 
 /// The live code in the file of a stopped jitdump. An entry has the code index and the place of the group. The entries are
-/// sorted by index. If the sink is started again with the same file, this code need not be written again. Code that moves
-/// meanwhile gets a new index, so the moved code is not found here.
+/// sorted by index. If the sink is started again with the same file, this code need not be written again. If code moves before
+/// the sink is started again, the code gets a new index, and no entry has the new index.
 #[derive(Debug, Default)]
 pub struct Reopened(Vec<(u64, Stored)>);
 

@@ -1,5 +1,5 @@
-//! Adds the groups of newly registered code and of moved code to the jitdump. Most groups are written as they are in the
-//! record.
+//! Adds the groups of newly registered code and of moved code to the jitdump. Most groups are written without a change, because
+//! the record already contains the whole group.
 
 use super::{frame_load_space, Jitdump};
 use crate::format::jitdump::{frame_load, is_group_named, relocate, set_process, Relocation};
@@ -119,7 +119,8 @@ impl Jitdump {
         Some((stored, live.tables_len))
     }
 
-    /// The place of the next group in the order of all groups.
+    /// Returns the place that the next group gets in the order of all groups. Groups that are collected, but not written yet,
+    /// are counted too.
     pub(super) fn next_place(&self) -> u64 {
         self.contents.next + self.groups.bytes() as u64
     }
@@ -137,8 +138,8 @@ impl Jitdump {
         Some((group, tables_len as u32))
     }
 
-    /// Reads a group back from the file. Moves are rare. Keeping the tables and lines of all live code in memory for them
-    /// would cost every host more.
+    /// Reads a group back from the file. When code moves, its tables and lines are needed again. Moves are rare, and it would
+    /// cost every host more to keep the tables and lines of all live code in memory.
     pub fn read_back(&mut self, stored: Stored) -> Option<Vec<u8>> {
         self.write_until(stored);
         let read = self.contents.group(stored);
@@ -168,8 +169,8 @@ impl Jitdump {
 
     /// Reads code bytes that are not in the record. The caller writes zeros for bytes that cannot be read.
     fn read_code(&self, addr: u64, size: u64) -> Vec<u8> {
-        // The kernel reads the bytes, because the host may have unmapped the code too early. A direct access would then end
-        // the process.
+        // The bytes are read by a system call. The host may have unmapped the code too early, and a direct access to unmapped
+        // memory would end the process.
         let read = if self.dead { None } else { process_memory::copy(self.status.pid, addr, size).ok() };
         let (code, is_whole) = read.unwrap_or_default();
         if !is_whole {

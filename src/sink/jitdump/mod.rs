@@ -57,9 +57,11 @@ pub struct Jitdump {
     len: u64,
     /// The maximal length of the file.
     most: u64,
-    /// The end of the room that was allocated for the file, if the file system gains by that.
+    /// The offset up to which room was allocated in advance for the file. On a file system that gains nothing by this
+    /// (`file::gains_by_reserve`), the offset is set, but no room is allocated.
     reserved: u64,
-    /// Whether the file still had everything that the sink had written, when the sink was last opened.
+    /// Set when the sink is opened. True if the sink continues its earlier file, and if this file still has everything that the
+    /// sink had written.
     goes_on: bool,
     /// Whether a partial group may lie after the last whole group.
     torn: bool,
@@ -122,8 +124,8 @@ impl Jitdump {
         }
         let created = self.make()?;
         match (&created).write_all(&self.header).and_then(|()| Marker::new(&created)) {
-            // If an earlier file was lost, its marker is replaced, because perf finds a file by the name of the marker
-            // mapping, and the lost file has no name.
+            // This also replaces the marker of an earlier file that was lost. perf finds a file by the name of the marker
+            // mapping, and the lost file no longer has a name.
             Ok(marker) => self.contents.own.set_marker(Some(marker)),
             Err(error) => {
                 // No marker refers to the new file, so perf would never read it.
@@ -180,7 +182,7 @@ impl Jitdump {
         parent.into_iter().for_each(|parent| self.contents.inherit(parent));
     }
 
-    /// In a forked child: the number of processes from whose jitdumps this process still reads.
+    /// In a forked child: counts the ancestors of this process whose jitdumps this process still reads.
     pub fn ancestors(&self) -> usize {
         self.contents.ancestors()
     }
@@ -195,7 +197,7 @@ impl Jitdump {
         self.reopened = Reopened::default();
     }
 
-    /// Passes the place of each group in the file to `found`.
+    /// Searches the file for groups. Calls `found` with the place of each group.
     pub fn read_places(&self, found: &mut dyn FnMut(GroupPlace) -> io::Result<()>) -> Result<(), String> {
         let read =
             self.contents.own.held().and_then(|file| {

@@ -41,8 +41,9 @@ impl Jitdump {
         !self.dead && file.is_some_and(|(file, len)| len < self.len || !self.is_ours(file))
     }
 
-    /// Whether another library in this process also uses the file, or uses another file that has the name now. In both cases
-    /// the name must be left to that library. If `is_cut` is true, also waits for a library that is just opening the file.
+    /// Whether another library in this process uses the sink's file, or uses another file that now has the name of the sink's
+    /// file. In both cases the sink must leave the name to that library. If `is_cut` is true, also waits for a library that is
+    /// just opening the file.
     pub(super) fn is_taken(&mut self, is_cut: bool) -> bool {
         let Some(identity) = self.contents.own.identity else { return false };
         let file = self.contents.own.held().and_then(Held::checked).ok();

@@ -71,7 +71,7 @@ impl Jitdump {
         Ok(forgotten)
     }
 
-    /// Writes the header and all groups that can be read. Returns their places and the length of the new file.
+    /// Writes the header and all groups that can be read. Returns the places of these groups, and the length of the new file.
     fn fill(&self, mut fresh: &File, groups: &[(u64, usize)]) -> io::Result<(Places, u64)> {
         const BUFFER: usize = 256 * 1024;
         let mut buffer = Vec::new();

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 /// The minimal time between two rewrites, unless somebody asks for a flush.
 pub const REWRITE_INTERVAL: Duration = Duration::from_millis(50);
-/// After a rewrite, the next rewrite waits at least this many times as long as the last one took, unless somebody asks for a
-/// flush.
+/// The sink also waits after a rewrite for at least the duration of that rewrite, multiplied by this number. A flush does not
+/// wait.
 pub const REWRITE_SHARE: u32 = 20;
 
-/// The number of bytes that are remembered of the beginning of the file. The same number is remembered of the end of the last
-/// text.
+/// The sink remembers this many bytes of the beginning of the file. It also remembers this many bytes of the end of the text
+/// that it wrote last.
 const MARK: usize = 64;
 
-/// Parts of the text that the sink has written. If the file no longer has them, another writer has opened the file as if it
-/// were new.
+/// The beginning and the end of the text that the sink has written. If the file no longer has these bytes, another writer has
+/// opened the file as if the file were new.
 #[derive(Debug, Default)]
 pub struct Marks {
     /// The beginning of the file, if this sink wrote it.
@@ -26,7 +26,7 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// Notes that this text has been written, and ends at the offset `end`.
+    /// Remembers parts of `text`, which the sink has just written. `end` is the offset in the file at which the text ends.
     pub fn note(&mut self, text: &[u8], end: u64) {
         if end == text.len() as u64 {
             self.head.clear();

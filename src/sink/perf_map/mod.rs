@@ -210,7 +210,7 @@ impl PerfMap {
             status.aside(|| (&file).write_all(&text))?;
             let is_in_place = self.put_in_place(&name)?;
             if is_in_place {
-                // From here on the new file has the name, even if something fails later.
+                // From here on the map's name belongs to the new file, even if a later step fails.
                 self.own.identity = Some(identity);
             }
             Ok(is_in_place)
@@ -271,8 +271,8 @@ impl Sink for PerfMap {
     fn open(&mut self, config: &Config) -> Result<(), String> {
         let path = config.map_dir.join(FileKind::PerfMap.name(self.status.pid));
         if self.path() != Some(path.as_path()) || self.dialect != config.dialect {
-            // The marker of a shared file stays. Without it, another copy of this library could take the file for a leftover and
-            // replace it, although others have written to it.
+            // The marker of a shared file stays. Without the marker, another copy of this library could take the file for a
+            // leftover and replace the file, although others have written to the file.
             if !self.shared {
                 self.own.set_marker(None);
             }
@@ -287,9 +287,9 @@ impl Sink for PerfMap {
         self.open_file().map_err(|error| self.own.describe("create", &error))
     }
 
-    /// Appends the line of the code. If older lines have to change, the line waits for the next rewrite instead, because no
-    /// two lines should contradict each other. If no jitdump runs, the line is appended even then: if the process is killed,
-    /// only this file names the code. With a jitdump, recovery can restore the line.
+    /// Appends the line of the code. If older lines have to change, and a jitdump runs, the line waits for the next rewrite,
+    /// because no two lines should contradict each other. If the process is killed before that, recovery can restore the line
+    /// from the jitdump. If no jitdump runs, the line does not wait: if the process is killed, only this file names the code.
     fn load(&mut self, code: &Loaded<'_>, _: &mut Registry) {
         let Loaded { live, name, change, .. } = *code;
         match change {

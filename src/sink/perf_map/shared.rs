@@ -21,7 +21,8 @@ use crate::sys::sort::sort;
 
 impl PerfMap {
     /// Finds out whether others write to the file, and sets `shared` if they do. Examines the descriptors of the whole process
-    /// only if the file is to be rewritten or has changed. Returns true only if the file is known to be as this sink left it.
+    /// only if the file is to be rewritten or has changed. Returns true only if the file seems unchanged since this sink last
+    /// wrote to it.
     pub(super) fn look_around(&mut self, now: bool) -> io::Result<bool> {
         let Some(file) = self.own.held().ok().filter(|_| now || self.stale || !self.pending.is_empty()) else {
             return Ok(false);
@@ -40,7 +41,8 @@ impl PerfMap {
         }
         let foreign = len > self.len || len > 0 && !self.marks.begin(checked);
         let comes = || {
-            // A file that was cut is watched a while longer before it is replaced.
+            // If the file was cut, somebody may be about to open it for writing. So such a file is watched for a while before
+            // the sink replaces it.
             let is_due = now || self.stale && Instant::now() >= self.not_before;
             let is_cut = is_due && len < self.len;
             self.status.aside(|| other_writers::writes_or_will(identity, Some(checked), is_cut))
@@ -68,8 +70,8 @@ impl PerfMap {
         Ok(())
     }
 
-    /// Gives the rewritten file the map's name. If others write to the old file, the old file keeps the name. Returns whether the
-    /// rewritten file has the name.
+    /// Gives the rewritten file the map's name. If others write to the old file, the old file keeps the name. Returns whether
+    /// the rewritten file has the name.
     pub(super) fn put_in_place(&mut self, fresh: &OsStr) -> io::Result<bool> {
         let ours = self.own.identity;
         let (dir, name) = self.own.place()?;
@@ -84,8 +86,8 @@ impl PerfMap {
             && old.is_some_and(|((file, now), identity)| now > len || other_writers::writes(identity, Some(file)));
         let (dir, name) = self.own.place()?;
         if !in_company {
-            // A failure to remove the old file is ignored: the new file is in place. The next rewrite replaces the old file, and
-            // `jitsym clean` knows its name.
+            // A failure to remove the old file is ignored, because the new file is in place. The old file then has the name
+            // that replacements get. The next rewrite replaces a file of this name, and `jitsym clean` knows the name.
             let _ = dir.remove(fresh);
             return Ok(true);
         }

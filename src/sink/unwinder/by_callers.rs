@@ -1,10 +1,12 @@
-//! Lets calls report code to the unwinder themselves, so that they need not wait for the writer.
+//! Lets calls report their code to the unwinder themselves, so that these calls need not wait for the writer.
 //!
-//! Calls do this if the unwinder takes tables one by one, and if the sink was opened before the first record.
+//! Calls report code themselves only if the unwinder takes tables one by one, and if the sink was opened before the first
+//! record.
 //!
-//! A call first writes its record. Then the call reports the code to the unwinder, unless the ids show that the code has
-//! ended or moved meanwhile. So the writer has nothing to add when it reads the record later. The writer still removes ended
-//! code, including code whose end no call has reported (for example, code that ended with its region).
+//! A call that registers or moves code first writes the record of this change. Then the call reports the code to the unwinder,
+//! unless the ids show that the code has ended or moved meanwhile. So the writer has nothing to add when it reads the record
+//! later. The writer still removes ended code, including code whose end no call has reported (for example, code that ended with
+//! its region).
 
 use super::tables::is_room;
 use super::told::{told, Told};
@@ -14,19 +16,20 @@ use crate::format::cfi::absolute::{self, Frame};
 use crate::registry::ids::Ids;
 use crate::sys::thread;
 
-/// At most this many pieces are removed before other threads get the lock, because LLVM libunwind takes long to forget code.
+/// A thread that removes pieces of code lets other threads take the lock after at most this many pieces, because LLVM libunwind
+/// takes long to forget code.
 const AT_A_TIME: usize = 64;
 
-/// Decides whether calls report code to the unwinder from now on, and returns the decision. Called when the sink is open,
-/// before calls learn that the sink runs.
+/// Decides whether calls report code to the unwinder from now on, and returns the decision. Called after the sink was opened,
+/// and before calls learn that the sink runs.
 pub fn begin() -> bool {
     let Some(mut told) = told() else { return false };
     told.by_callers = told.tables.iter().all(|tables| tables.are_for_callers());
     told.by_callers
 }
 
-/// Called when the sink ends. If calls have reported code, makes the unwinder forget all code. Afterwards even a call that is
-/// already running reports no code.
+/// Called when the sink ends. If calls have reported code, makes the unwinder forget all code. After that, no call reports
+/// code, not even a call that is already running.
 pub(super) fn end() {
     if told().is_some_and(|mut told| std::mem::take(&mut told.by_callers)) {
         let _ = remove_in(0, u64::MAX);
@@ -39,8 +42,8 @@ fn change<T>(body: impl FnOnce(&mut Told) -> T) -> Result<T> {
     thread::quietly(|| told().map(|mut told| body(&mut told)).ok_or(Error::Timeout))
 }
 
-/// The entries of an `.eh_frame` that is encoded for a place directly after the code. Fails if there is no memory for the
-/// registration of these entries.
+/// Returns the entries of `eh_frame`, which are encoded for a section that directly follows the code. Fails if there is no
+/// memory to register these entries.
 pub fn frames(eh_frame: &[u8], place: (u64, u64)) -> Result<Vec<Frame>> {
     if !is_room() {
         return Err(Error::NoMemory);

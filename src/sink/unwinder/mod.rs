@@ -30,8 +30,8 @@ pub static KIND: Kind = Kind {
     make: Some(|status| Box::new(Unwinder { status: status.clone() })),
 };
 
-/// In a forked child, once its sinks are open: makes the unwinder forget the parent's code. If the child runs this sink,
-/// the unwinder forgets only code that the child does not take over.
+/// Called in a forked child after its sinks are open. Makes the unwinder forget the parent's code. If the child runs this sink,
+/// the code that the child has taken over is not forgotten.
 pub fn end_inherited(lives: impl Fn(u64) -> bool) {
     let Some(mut told) = TOLD.try_lock() else { return };
     if told.is_let_go && !told.tables.is_empty() && told.can_change() {
@@ -45,7 +45,8 @@ struct Unwinder {
 }
 
 impl Unwinder {
-    /// The tables to which the writer adds code. `None` if registering calls add code instead.
+    /// The tables to which the writer adds code. `None` if calls that register code add the code themselves, or if the lock
+    /// cannot be taken in time.
     fn to_add(&self) -> Option<Locked<'static, Told>> {
         let is_by_callers = self.status.sinks_with_notes().has(Sinks::BY_CALLERS);
         (!is_by_callers).then(told).flatten()

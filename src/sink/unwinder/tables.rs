@@ -1,8 +1,8 @@
 //! Tracks which code is in which table of the unwinder.
 //!
-//! New unwinders take a table for each FDE. Old unwinders search a list of tables, and sort a table when they first search it.
-//! So an old unwinder gets few large tables, and small tables for the newest code. nongnu libunwind is treated like an old
-//! unwinder, and gets copies of the entries.
+//! New unwinders get a separate table for each FDE. Old unwinders search a list of tables, and sort each table when they first
+//! search the table. So an old unwinder gets few large tables, and small tables for the newest code. nongnu libunwind is
+//! treated like an old unwinder, and gets copies of the entries.
 //!
 //! An unwinder takes no lock to read entries that it has found. So the entries of code stay at their address until the code
 //! has ended, even if the code gets into another table.
@@ -15,13 +15,14 @@ use crate::sys::{libunwind, reserve};
 
 /// Two tables are merged only if the merged table has at most this many pieces of code.
 const PIECES_MAX: usize = 8192;
-/// Tables are merged while the unwinder has more than this many tables plus two for every `PIECES_MAX` pieces.
+/// An unwinder with a list may have this many tables, and two more tables for every `PIECES_MAX` pieces of live code. If there
+/// are more tables, some tables are merged.
 const TABLES: usize = 16;
-/// Two tables are merged only if at most this many bytes lie between them. A larger gap may hold code of other libraries. That
-/// code has tables of its own.
+/// Two tables are merged only if at most this many bytes lie between them. A larger gap may hold code of other libraries, and
+/// these libraries have registered their own tables for their code.
 const GAP: u64 = 64 << 10;
-/// How many bytes of memory an unwinder may need to register a table. The value is below 64 KiB, because `is_room` allocates
-/// and frees this much, and glibc tidies up its heap when a piece of at least 64 KiB is freed.
+/// How many bytes of memory an unwinder may need to register a table. `is_room` allocates this many bytes, and frees them. The
+/// value is below 64 KiB, because glibc tidies up its heap when a piece of at least 64 KiB is freed.
 const NOTES: usize = 48 << 10;
 
 /// The code of one registration.
@@ -34,7 +35,7 @@ struct Piece {
     frames: Vec<Frame>,
 }
 
-/// The tables by which the unwinder knows code.
+/// What the unwinder has been given for the code of one `Table`.
 #[derive(Debug, Default)]
 struct Known {
     registered: Vec<Registered>,
@@ -42,11 +43,11 @@ struct Known {
     copy: Option<libunwind::Table>,
 }
 
-/// Code that the unwinder finds by one table, or by one table for each FDE. A table in a list must contain all code between its
-/// first piece and its last one.
+/// Pieces of code. The unwinder has either one table for all these pieces, or one table for each of their FDEs. A table in a
+/// list must contain all code between its first piece and its last piece.
 #[derive(Debug)]
 struct Table {
-    /// This field precedes `pieces`, because it refers to the pieces and must be dropped first.
+    /// This field precedes `pieces`, because `known` refers to the pieces and must be dropped first.
     known: Known,
     /// The pieces, in the order of addresses. There is at least one.
     pieces: Vec<Piece>,
@@ -57,13 +58,15 @@ struct Table {
 #[derive(Debug)]
 pub struct Tables {
     dialect: Dialect,
-    /// The tables, by the address of their first piece.
+    /// The tables. The key is the address of a table's first piece.
     tables: BTreeMap<u64, Table>,
-    /// The address of each live code, by its id.
+    /// The places of live code that has been added to the tables. The key is the id of the code, and the value is its address.
     places: BTreeMap<u64, u64>,
-    /// The end and the id of each live code, by its address. No two pieces overlap.
+    /// The same live code. The key is the address of the code, and the value has the end and the id of the code. No two pieces
+    /// overlap.
     live: BTreeMap<u64, (u64, u64)>,
-    /// After a failed merge, the next attempt is made only if there are more tables than this. 0 if the last merge succeeded.
+    /// After a failed merge, tables are merged again only if there are more tables than this. The value is 0 if the last merge
+    /// succeeded.
     apart: usize,
 }
 
@@ -101,9 +104,9 @@ fn listed<'a>(dialect: Dialect, pieces: impl Iterator<Item = &'a Piece> + Clone)
     Some(known)
 }
 
-/// Makes an unwinder that has a list search a table once. The first search sorts the table. Without this call, the host would
-/// wait for the sorting when it throws an exception. The unwinder must already know the table, and no other table may have
-/// this code.
+/// Makes an unwinder that has a list search a table once. The first search sorts the table. Without this call, the table would
+/// be sorted when the host throws an exception, and the host would have to wait. The unwinder must already know the table, and
+/// no other table may have this code.
 fn search_once(dialect: Dialect, pieces: &[Piece]) {
     if dialect == Dialect::Offsets {
         // Tables of this dialect are already sorted.
@@ -161,9 +164,9 @@ impl Tables {
         matches!(self.dialect, Dialect::Tree | Dialect::Each)
     }
 
-    /// Adds code with its entries (`eh_frame`), which may be empty. The entries are encoded for a section that directly
-    /// follows the code. Removes the former place of this id, and other code at the new place. If there is no memory, the code
-    /// has no table.
+    /// Adds code with its entries (`eh_frame`), which may be empty. The entries are encoded for a section that directly follows
+    /// the code. If the id already has code at another place, that code is removed. Other code at the new place is removed too.
+    /// If there is no memory, the code has no table.
     pub fn add(&mut self, id: u64, place: (u64, u64), eh_frame: &[u8]) {
         let _ = self.put(id, place, absolute::frames(eh_frame, place).unwrap_or_default());
     }
@@ -180,7 +183,8 @@ impl Tables {
         let _ = self.put(id, place, frames);
     }
 
-    /// Returns copies of the entries of code. The copies are relocated to another address. `None` if there is no memory.
+    /// Copies the unwind entries of the code with this id, and relocates the copies to the address `to`. Returns `None` if
+    /// there is no memory.
     pub fn frames_at(&self, id: u64, to: u64) -> Option<Vec<Frame>> {
         let mut frames = Vec::new();
         if let Some((piece, table)) = self.find(id) {
@@ -224,7 +228,8 @@ impl Tables {
         }
     }
 
-    /// Removes all code in a range, but at most `most` pieces, the highest first. Returns false if pieces may be left.
+    /// Removes the code in a range, beginning at the highest address. Stops after `most` pieces, and then returns false,
+    /// because the range may still have code.
     pub fn remove_in(&mut self, addr: u64, end: u64, most: usize) -> bool {
         for _ in 0..most {
             let last = self.live.range(..end).next_back();
@@ -234,7 +239,7 @@ impl Tables {
         false
     }
 
-    /// Removes code that does not live, according to `lives`.
+    /// Removes all code for whose id `lives` returns false.
     pub fn retain(&mut self, lives: impl Fn(u64) -> bool) {
         let ended: Vec<u64> = self.places.keys().copied().filter(|&id| !lives(id)).collect();
         ended.into_iter().for_each(|id| self.remove(id));
@@ -251,12 +256,11 @@ impl Tables {
         self.tables.len()
     }
 
-    /// The table of code, and the number of its piece in this table.
+    /// Finds the table that has the code with this id. Returns the number of the code's piece in this table, and the table.
     fn find(&self, id: u64) -> Option<(usize, &Table)> {
         let addr = *self.places.get(&id)?;
         let (_, table) = self.tables.range(..=addr).next_back()?;
         let after = table.pieces.partition_point(|piece| piece.addr <= addr);
-        // Ended code may begin at the same address.
         let piece = table.pieces[..after].iter().rposition(|piece| piece.id == id)?;
         Some((piece, table))
     }
@@ -306,25 +310,25 @@ impl Tables {
         Some(())
     }
 
-    /// Splits a table into a table for the pieces below `from` and a table for the pieces from `to` on. Leaves ended code out.
-    /// Returns `None` if there is no memory.
+    /// Splits a table in two. The lower table gets the pieces that begin below `from`. The upper table gets the pieces that
+    /// begin at `to` or above `to`. Ended code is left out. Returns `None` if there is no memory.
     fn part(&mut self, start: u64, from: u64, to: u64) -> Option<()> {
         let table = self.tables.get_mut(&start)?;
         let live = table.pieces.iter().filter(|piece| piece.id != 0);
         let below = live.clone().filter(|piece| piece.addr < from);
         let above = live.filter(|piece| piece.addr >= to);
         let counts = [below.clone().count(), above.clone().count()];
-        // The upper table is registered first. For an address, libgcc asks only the last table that begins before the
-        // address. The lower table may begin after the old one. Once the lower table is registered, libgcc no longer asks the
-        // old table, not even for the upper code.
+        // The upper table is registered first. For an address, libgcc asks only the table that begins closest below the
+        // address. The lower table may begin at a higher address than the old table. Once the lower table is registered, libgcc
+        // no longer asks the old table, not even for the code of the upper table.
         let high = if counts[1] > 0 { listed(self.dialect, above)? } else { Known::default() };
         let low = if counts[0] > 0 { listed(self.dialect, below)? } else { Known::default() };
         let mut pieces = [Vec::new(), Vec::new()];
         for (pieces, count) in pieces.iter_mut().zip(counts) {
             pieces.try_reserve_exact(count).ok()?;
         }
-        // From here on nothing can fail. The unwinder already knows the new tables. It forgets the old table before the
-        // entries of ended code are freed.
+        // From here on nothing can fail. The unwinder already knows the new tables. The unwinder forgets the old table before
+        // the entries of ended code are freed.
         let Table { known: old, pieces: all, .. } = self.tables.remove(&start)?;
         drop(old);
         for piece in all.into_iter().filter(|piece| piece.id != 0) {
@@ -349,7 +353,8 @@ impl Tables {
         pieces.try_reserve_exact(live.clone().count()).ok()?;
         let known = listed(self.dialect, live)?;
         let starts = [low.start(), high.start()];
-        // The unwinder already knows the new table. It forgets the old tables before the entries of ended code are freed.
+        // The unwinder already knows the new table. The unwinder forgets the old tables before the entries of ended code are
+        // freed.
         for table in starts.map(|start| self.tables.remove(&start)).into_iter().flatten() {
             drop(table.known);
             pieces.extend(table.pieces.into_iter().filter(|piece| piece.id != 0));

@@ -55,7 +55,8 @@ fn entries_have_addresses() {
     let mut context = UnwindContext::new();
     let row = fde.unwind_info_for_address(&section, &bases, &mut context, ADDR).unwrap();
     assert!(matches!(row.cfa(), CfaRule::RegisterAndOffset { offset: 48, .. }), "{row:?}");
-    // A section that is cut short yields no FDE. The whole section yields no FDE for code of another size.
+    // A section that is cut short yields no FDE. If the size of the code is given wrongly, the whole section yields no FDE
+    // either.
     let whole = eh_frame(48, 99);
     for len in 0..whole.len() - 4 {
         assert!(absolute::frames(&whole[..len], (ADDR, 99)).is_none_or(|frames| frames.is_empty()), "{len}");
@@ -63,7 +64,7 @@ fn entries_have_addresses() {
     assert!(absolute::frames(&whole, (ADDR, 98)).is_none_or(|frames| frames.is_empty()));
 }
 
-/// A pointer in a section, and the address that a reader has to find.
+/// How a pointer in a section is encoded, and the address that a reader of the section has to get from the pointer.
 #[derive(Clone, Copy, Debug)]
 struct Target {
     encoding: DwEhPe,
@@ -296,7 +297,8 @@ fn calls_tell_of_code_where_it_lives() {
     moving.end().unwrap();
     put(first, AT);
     assert!(!found(AT) && !found(AT + 2000));
-    // The range has more pieces of code than are removed at a time. Code outside of the range stays.
+    // The range has more pieces of code than `remove_in` removes before it lets other threads take the lock. Code outside of
+    // the range stays.
     let all: Vec<u64> = (0..200).map(|i| AT + i * SIZE).collect();
     all.iter().for_each(|&at| _ = register(&mut id_pool, at));
     by_callers::remove_in(AT + SIZE, AT + 199 * SIZE).unwrap();

@@ -14,9 +14,9 @@ use crate::sys::unwinder::{self, Dialect};
 pub(super) struct Told {
     /// The tables of each unwinder.
     pub tables: Vec<Tables>,
-    /// In a forked child: whether the parent's sink is closed, and the child's sink has not taken the tables over yet.
+    /// True in a forked child from the time when the parent's sink is closed until the child's sink takes over the tables.
     pub is_let_go: bool,
-    /// Whether calls, and not the writer, add code that begins to live.
+    /// If true, code that begins to live is added by the calls themselves. If false, the writer adds the code.
     pub by_callers: bool,
 }
 
@@ -31,8 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// that start the sink wait longer than this.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Takes the lock. `Unwinder::open` must have taken the lock in this process before (`told_at_first`). Returns `None` if
-/// other threads keep the lock longer than a call waits.
+/// Takes the lock. Must not be called in this process before `Unwinder::open` has taken the lock (`told_at_first`). Returns
+/// `None` if other threads hold the lock for too long.
 pub(super) fn told() -> Option<Locked<'static, Told>> {
     TOLD.lock_in_time()
 }
@@ -52,7 +52,8 @@ pub(super) fn told_at_first() -> Option<Locked<'static, Told>> {
 
 impl Told {
     /// Whether the unwinder's tables can be changed. If a child was forked while another thread of the parent had the
-    /// unwinder's lock, they can never be changed in the child. The unwinder of such a child keeps the code that it knows.
+    /// unwinder's lock, the tables can never be changed in the child. The unwinder of such a child keeps the code that it
+    /// knows.
     pub fn can_change(&mut self) -> bool {
         let has_lock = unwinder::dialect() == Some(Dialect::Each);
         let can_change = !has_lock || own_fds::run_for(LOCK_PATIENCE, unwinder::await_changes).is_some();

@@ -1,4 +1,5 @@
-//! Creates the files for valgrind, and maps each file for a moment in place of the pages that have the code.
+//! Creates the files for valgrind. Each file is mapped for a moment at the addresses of its code, in place of the pages that
+//! have the code.
 
 use std::ffi::OsString;
 use std::io;
@@ -124,7 +125,7 @@ impl Files {
         mut body: impl FnMut(&[Range<u64>]) -> io::Result<()>,
     ) -> io::Result<()> {
         let is_known = self.known.start <= pages.start && pages.end <= self.known.end;
-        // These errors mean that a piece does not lie in one mapping, or no longer does.
+        // These errors mean that a piece does not lie in one mapping. The mappings may have changed since they were examined.
         let are_several = |result: &io::Result<()>| {
             let code = result.as_ref().err().and_then(io::Error::raw_os_error);
             matches!(code, Some(libc::EINVAL | libc::EFAULT))
@@ -160,7 +161,8 @@ impl Files {
             }
             return result;
         }
-        // A mapping of the kernel may be several mappings for valgrind. So each page becomes a piece.
+        // valgrind may divide what is one mapping for the kernel into several mappings. So each page is now passed as a
+        // separate piece.
         let page = page_size();
         let mut each = Vec::new();
         each.try_reserve((pages.end - pages.start) as usize / page)?;

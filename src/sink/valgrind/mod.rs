@@ -39,8 +39,9 @@ pub static KIND: Kind = Kind {
     make: Some(|status| Box::new(Valgrind::new(status.clone()))),
 };
 
-/// Much code may end at once. So the end of code is reported to valgrind only after this time, or when other code comes to the
-/// same page. If a page has no code left, the end is reported at once, because the host may unmap the page.
+/// A lot of code may end at about the same time. So the end of code is reported to valgrind only after this time, or when other
+/// code comes to the same page. When the last code of a page ends, this is reported without a delay, because the host may unmap
+/// the page.
 const FORGOTTEN_AFTER: Duration = Duration::from_millis(50);
 
 struct Valgrind {
@@ -76,7 +77,7 @@ impl Valgrind {
         Some(function)
     }
 
-    /// Reports all changes to valgrind. `now` means that a caller waits for this.
+    /// Reports changes to valgrind. `now` is true if a caller waits until valgrind knows all code.
     fn bring_up_to_date(&mut self, now: bool) {
         if now || self.again.as_ref().is_some_and(Retry::is_due) {
             self.groups.try_again();
@@ -165,7 +166,7 @@ impl Valgrind {
     }
 }
 
-/// Whether the whole range is mapped. True if this cannot be determined.
+/// Whether the whole range is mapped. Returns true if the mappings cannot be read.
 fn is_mapped(addr: u64, size: u64) -> bool {
     let end = addr + size;
     maps::within(addr, end).map_or(true, |maps| maps.iter().map(|map| map.len_within(addr, end)).sum::<u64>() == size)

@@ -17,9 +17,11 @@ use crate::format::elf::valgrind_object::Content;
 use crate::format::info::Info;
 use crate::sys::sort::sort;
 
-/// If a function crosses the boundary of a group, the group is extended only if it then has at most this many functions.
+/// When a function crosses the boundary of a group, the group is extended to all pages of the function. This is done only if
+/// the extended group has at most this many functions.
 const FUNCTIONS_MAX: usize = 512;
-/// If code comes to the page after a group, the group is extended only if it then has at most this many functions.
+/// When code comes to the page directly after a group, the group is extended to this page. This is done only if the extended
+/// group has at most this many functions.
 const NEIGHBOURS_MAX: usize = 32;
 
 /// A function.
@@ -69,7 +71,8 @@ struct Group {
 pub struct Due {
     pub pages: Range<u64>,
     pub number: u32,
-    /// The previous content of the file, if the only change is that new code has to be added.
+    /// The previous content of the file. It stays valid, and only new code has to be added to it. `None` if the content has to
+    /// be made anew.
     pub content: Option<Content>,
 }
 
@@ -78,7 +81,7 @@ pub struct Groups {
     page_size: u64,
     /// The functions by address. No two overlap.
     functions: BTreeMap<u64, Function>,
-    /// The address of each function, by the slot of its id. 0 if the slot has no function.
+    /// The index is the slot of a function's id. The value is the address of the function, or 0 if the slot has no function.
     places: Vec<u64>,
     /// The groups by the address of their first page.
     groups: BTreeMap<u64, Group>,
@@ -86,7 +89,7 @@ pub struct Groups {
     fresh: Vec<u64>,
     /// Groups with code that has ended since the group was last reported to valgrind.
     stale: BTreeSet<u64>,
-    /// Stale groups that may have a page without code, and failed groups that are due again.
+    /// Stale groups that may have a page without code, and failed groups that have to be reported again.
     emptied: BTreeSet<u64>,
     /// Groups that could not be reported to valgrind. valgrind may still know the previous content of these groups.
     failed: BTreeSet<u64>,
@@ -124,7 +127,8 @@ impl Groups {
         *self = Groups { next_number: self.next_number, ..Groups::new(self.page_size) };
     }
 
-    /// Adds code. The caller must have removed the earlier place of this id. If there is no memory, the code is ignored.
+    /// Adds code. If the id of the function has been used before, the caller must already have removed the code that had this
+    /// id. If there is no memory, the code is ignored.
     pub fn add(&mut self, addr: u64, function: Function) {
         let Some(end) = addr.checked_add(function.size) else { return };
         let slot = slot_of(function.id);
@@ -151,7 +155,7 @@ impl Groups {
         (at + function.size > addr).then_some(*at)
     }
 
-    /// Removes code that has ended. Returns its address and the function.
+    /// Removes code that has ended. Returns the address of the code, and its function.
     pub fn remove(&mut self, id: u64) -> Option<(u64, Function)> {
         let addr = *self.places.get(slot_of(id)).filter(|&&addr| addr != 0)?;
         let is_it = self.functions.get(&addr).is_some_and(|function| function.id == id);
@@ -211,8 +215,8 @@ impl Groups {
         !self.failed.is_empty()
     }
 
-    /// Records that these pages could not be reported to valgrind. The pages still become a group, which is reported again
-    /// later. The group gets a new number, because valgrind may still know some of the pages by the old number.
+    /// Records that these pages could not be reported to valgrind. The pages are made a group again, so that they can be
+    /// reported later. The group gets a new number, because valgrind may still know some of the pages by the old number.
     pub fn fail(&mut self, pages: &Range<u64>) {
         self.next_number += 1;
         self.groups.insert(pages.start, Group { end: pages.end, number: self.next_number, content: None });
@@ -342,8 +346,8 @@ impl Groups {
     }
 
     /// Frees the file numbers of removed groups, after groups from `take_due` were reported to valgrind. `is_all`: whether all
-    /// of these groups were reported. If not, the numbers are never used again, because valgrind may still know the old files,
-    /// and must not know two files by one name.
+    /// of these groups were reported. If `is_all` is false, valgrind may still know the old files. The numbers are then never
+    /// used again, because valgrind must not know two files by one name.
     pub fn all_told(&mut self, is_all: bool) {
         if is_all {
             self.free.append(&mut self.left);
@@ -414,8 +418,8 @@ impl Groups {
                 joined.push(start);
             }
         }
-        // The merged group keeps the file number of the largest group. In a profile, code of the other merged groups appears in
-        // two files.
+        // The merged group keeps the file number of the largest group. The code of the other merged groups gets into another
+        // file, so in a profile this code appears in two files.
         let largest =
             joined.iter().copied().max_by_key(|start| self.groups.get(start).map_or(0, |group| group.end - start));
         let number = largest.and_then(|start| self.groups.get(&start)).map(|group| group.number);
@@ -430,8 +434,8 @@ impl Groups {
             if group.number != number {
                 self.left.push(group.number);
             }
-            // The old content is usable only if all code outside the old group is new. Older code outside the group may be in no
-            // file, because valgrind has refused it, and would then be missing.
+            // The old content is usable only if all code outside the old group is new. Older code outside the group may be in
+            // no file, because valgrind has refused it, and would then be missing.
             content = group.content.filter(|_| is_one && self.others_are_fresh(&pages, &(start..group.end), fresh));
         }
         self.groups.insert(pages.start, Group { end: pages.end, number, content });

@@ -21,7 +21,8 @@ struct Known(BTreeMap<u64, (u64, u32, BTreeSet<u64>)>);
 
 impl Known {
     /// Does the same as `Valgrind::bring_up_to_date`. `fails` returns, for each group, whether valgrind refuses the group.
-    /// `refused` has the ids in refused groups, unless they were reported later.
+    /// `refused` collects the ids of functions whose groups were refused. An id is taken out when its function is reported
+    /// later.
     fn tell(
         &mut self,
         groups: &mut Groups,
@@ -74,7 +75,8 @@ impl Known {
         self.0.retain(|&start, (end, ..)| *end <= pages.start || pages.end <= start);
     }
 
-    /// Whether valgrind knows all bytes of `code` by this id. If `in_one` is true, one file must have all of these bytes.
+    /// Whether valgrind knows that all bytes of `code` belong to the function with this id. If `in_one` is true, one file must
+    /// have all of these bytes.
     fn has(&self, id: u64, code: &Range<u64>, in_one: bool) -> bool {
         let mut at = code.start;
         let mut places = 0;
