@@ -40,7 +40,7 @@ pub(super) fn names_in(dir: File, wanted: impl Fn(&OsStr) -> bool) -> io::Result
     Ok(names)
 }
 
-/// Lists the numbers of descriptors, threads or processes in a directory of `/proc`. Names that are not numbers are left out.
+/// Lists the descriptors, thread ids or process ids in a directory of `/proc`. Names that are not numbers are left out.
 pub fn numbers(path: &Path) -> io::Result<Vec<i32>> {
     Ok(names(path)?.iter().filter_map(|name| name.to_str()?.parse().ok()).collect())
 }

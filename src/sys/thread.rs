@@ -193,8 +193,8 @@ pub const OURS: [&CStr; 4] = [WRITER, DELEGATE, APART, BRIDGE];
 /// The size of a thread's stack in bytes, without the part that the C library needs.
 pub const STACK: usize = 512 << 10;
 
-/// Ends the process by `exit(0)`, as the C library does when a program's last thread ends. A new thread calls `exit`, because
-/// exit handlers expect a stack and a signal mask like those of the host's threads.
+/// Ends the process by `exit(0)`, as the C library does when a program's last thread ends. This function starts a thread that
+/// calls `exit`, because exit handlers expect a stack and a signal mask like those of the host's threads.
 ///
 /// A sandbox or a limit may forbid the new thread. In that case the calling thread, which belongs to the library, becomes an
 /// ordinary thread and calls `exit` itself. Before the calling thread calls `exit`, it calls `leave`, so that nobody waits for

@@ -92,7 +92,7 @@ pub struct Unwinding<'a> {
     pub mapped_size: u64,
 }
 
-/// Where the parts of a group in memory lie: offsets from the start of the group.
+/// The places of the parts of a group: offsets from the start of the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Offset of the UNWINDING_INFO record, or of LOAD if the group has no unwind tables.
@@ -235,7 +235,7 @@ pub struct Relocation {
     pub mapped_size: u64,
 }
 
-/// Sets the time stamp of all records of a group in memory.
+/// Sets the time stamp of each record in a group.
 pub fn set_time(group: &mut [u8], timestamp: u64) {
     for_each_record(group, |_, record, _| put_at(record, 8, &timestamp.to_ne_bytes()));
 }
@@ -254,7 +254,7 @@ fn for_each_record(group: &mut [u8], mut change: impl FnMut(u32, &mut [u8], bool
     }
 }
 
-/// Changes a group in memory, so that the group describes the same code at another address. The group lacks its code bytes. The
+/// Changes a group so that the group describes the same code at another address. The group lacks its code bytes. The
 /// unwind tables do not change, because they are relative to the place where perf puts them. The address of a frame load does
 /// not change. The caller must remove a frame load that was made for the old address.
 pub fn relocate(group: &mut [u8], change: &Relocation) {
@@ -276,7 +276,7 @@ pub fn relocate(group: &mut [u8], change: &Relocation) {
     });
 }
 
-/// Sets the process of a group in memory to `pid`, and sets the registering thread to the main thread of this process.
+/// Sets the process of a group to `pid`, and sets the registering thread to the main thread of this process.
 pub fn set_process(group: &mut [u8], pid: u32) {
     for_each_record(group, |id, record, _| {
         if id == id::LOAD {
@@ -298,7 +298,7 @@ fn relocate_debug(record: &mut [u8], addr: u64) {
     }
 }
 
-/// Sets the `Unwinding::mapped_size` of a group in memory to 0. A caller does this if the memory after the code is not free.
+/// Sets the `Unwinding::mapped_size` of a group to 0. A caller does this if the memory after the code is not free.
 /// Does nothing if the record at `layout_unwinding` is a LOAD.
 pub fn clear_mapped_size(group: &mut [u8], layout_unwinding: usize) {
     let record = group.get_mut(layout_unwinding..).unwrap_or_default();

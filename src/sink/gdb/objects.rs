@@ -291,7 +291,7 @@ impl Objects {
                 if self.is_at(entry.id, number as u32, at) {
                     live.push((number, Entry { is_apart: entry.is_apart || is_apart, ..*entry }));
                 }
-                // If this code has ended, other code may come to its place. So no section may span the gap before the next
+                // If this code has ended, other code may be registered in this gap. So no section may span the gap before the next
                 // function (`is_apart`).
                 is_apart = !self.is_at(entry.id, number as u32, at);
             }

@@ -93,7 +93,7 @@ impl PerfMap {
         }
         let is_back = dir.exchange(fresh, name).is_ok() || dir.rename(fresh, name).is_ok();
         self.shared |= is_back;
-        // If the old file cannot get its name back, the new file is the map. The old file is not removed, because the others
+        // If the old file cannot get its name back, the new file stays the map. The old file is not removed, because the others
         // still write to it.
         Ok(!is_back)
     }
