@@ -7,9 +7,9 @@
 //!
 //! libunwind reads the list without a lock (src/mi/Gfind_dynamic_proc_info.c, `local_find_proc_info`). `_U_dyn_cancel` clears
 //! the link of the entry that it removes, so a reader at that entry misses all later entries. Therefore this library registers
-//! two empty entries, which are the two ends of its part of the list. Between the ends, this library links and unlinks its tables itself, and frees unlinked tables
-//! later. A new table is linked after all other tables. If the new table replaces an old table, the old table is unlinked
-//! afterwards. So a reader of the list always finds the old table or the new table.
+//! two empty entries, which are the two ends of its part of the list. Between the ends, this library links and unlinks its
+//! tables itself, and frees unlinked tables later. A new table is linked after all other tables. If the new table replaces an
+//! old table, the old table is unlinked afterwards. So a reader of the list always finds the old table or the new table.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
