@@ -585,17 +585,54 @@ static void several_sessions(void) {
   CHECK_OK(jitsym_enable(one, BOTH));
   CHECK(loads("since then") == 1 && loads("and then") == 1);
   CHECK_OK(jitsym_close(one));
+}
 
-  /* A session starts the sinks that earlier sessions have not asked for. These sinks run until the last session closes. */
-  one = test_open_flags(JITSYM_SINK_MAP, 0);
-  test_register(one, ADDR + 0x5000, 64, "before it");
+/* A later session starts the sinks that earlier sessions have not asked for. These sinks run until the last session closes. */
+static void later_sessions(void) {
+  jitsym *one = test_open_flags(JITSYM_SINK_MAP, 0), *other = test_open_flags(JITSYM_SINK_JITDUMP, 0), *joined = NULL;
+  CHECK(running(one) == BOTH);
+  test_register(one, ADDR, 64, "with both");
+  CHECK_OK(jitsym_close(other));
+  test_register(one, ADDR + 0x1000, 64, "after it");
+  CHECK(running(one) == BOTH);
+
+  /* What a session has disabled stays so, unless the later session has nothing else. */
+  CHECK_OK(jitsym_disable(one, JITSYM_SINK_JITDUMP));
+  other = test_open();
+  CHECK(running(one) == JITSYM_SINK_MAP);
+  CHECK_OK(jitsym_close(other));
   other = test_open_flags(JITSYM_SINK_JITDUMP, 0);
   CHECK(running(one) == BOTH);
-  test_register(one, ADDR + 0x6000, 64, "with both");
   CHECK_OK(jitsym_close(other));
-  test_register(one, ADDR + 0x7000, 64, "after it");
   CHECK_OK(jitsym_close(one));
-  CHECK(loads("before it") == 1 && loads("with both") == 1 && loads("after it") == 1);
+  CHECK(loads("with both") == 1 && loads("after it") == 1);
+
+  /* A sink that cannot start. The call succeeds if the session has another one, and else has no effect on the sessions before. */
+  one = test_open_flags(JITSYM_SINK_MAP, 0);
+  jitsym_options options = test_options();
+  options.sinks = JITSYM_SINK_JITDUMP;
+  options.jitdump_dir = "/nowhere";
+  CHECK_STATUS(JITSYM_ERR_NO_SINK, jitsym_init(&options, &joined));
+  CHECK(running(one) == JITSYM_SINK_MAP && test_stats_now(one).sinks_failed == 0 && test_flush(one) == JITSYM_OK);
+  options.sinks = BOTH;
+  for (int round = 0; round < 2; round++) {
+    CHECK_OK(jitsym_init(&options, &joined));
+    CHECK(running(joined) == JITSYM_SINK_MAP && test_stats_now(joined).sinks_failed == JITSYM_SINK_JITDUMP);
+    CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_close(joined));
+  }
+  CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_close(one));
+
+  /* The user may forbid it. */
+  one = test_open_flags(JITSYM_SINK_MAP, 0);
+  CHECK(setenv("JITSYM_LATE", "off", 1) == 0);
+  options = test_options();
+  CHECK_OK(jitsym_init(&options, &joined));
+  CHECK(running(joined) == JITSYM_SINK_MAP);
+  CHECK_OK(jitsym_close(joined));
+  options.sinks = JITSYM_SINK_JITDUMP;
+  CHECK_STATUS(JITSYM_ERR_CONFLICT, jitsym_init(&options, &joined));
+  CHECK(unsetenv("JITSYM_LATE") == 0);
+  CHECK_OK(jitsym_close(one));
 }
 
 static jitsym *in_child;
@@ -1491,6 +1528,7 @@ int main(int argc, char **argv) {
       {"statuses", statuses},
       {"environment", environment},
       {"several_sessions", several_sessions},
+      {"later_sessions", later_sessions},
       {"forks", forks},
       {"killed", killed},
       {"removed_in_the_end", removed_in_the_end},

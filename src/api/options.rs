@@ -78,6 +78,11 @@ impl Sinks {
     pub const fn has(self, other: Sinks) -> bool {
         self.0 & other.0 == other.0
     }
+
+    /// Whether the sets have a sink in common.
+    pub(crate) const fn overlaps(self, other: Sinks) -> bool {
+        self.0 & other.0 != 0
+    }
 }
 
 /// The kinds of information that a session can use at present; the bits of `jitsym_want` in C.
@@ -214,9 +219,10 @@ impl Config {
     /// Whether a session with the configuration `self` can use the files of the sinks that run already. `started` has these
     /// sinks, and `running` is the configuration with which they were started.
     pub fn can_join(&self, running: &Config, started: Sinks) -> bool {
-        let shares = |sink| self.sinks.has(sink) && started.has(sink);
+        let shares_map = self.sinks.has(Sinks::MAP) && started.has(Sinks::MAP);
+        let shares_dump = self.sinks.has(Sinks::JITDUMP) && started.overlaps(Sinks::JITDUMP.with(Sinks::REGION));
         let map = self.map_dir == running.map_dir && self.dialect == running.dialect;
-        (map || !shares(Sinks::MAP)) && (self.dump_dir == running.dump_dir || !shares(Sinks::JITDUMP))
+        (map || !shares_map) && (self.dump_dir == running.dump_dir || !shares_dump)
     }
 
     /// The sinks without the sink for valgrind. The sink for valgrind starts under valgrind even if nobody asks for it.
@@ -235,12 +241,20 @@ impl Config {
         let mut config = Config { sinks: self.sinks.with(sinks), ..self.clone() };
         if self.sinks == Sinks::NONE {
             (config.file_mode, config.remove_files) = (other.file_mode, other.remove_files);
+        } else {
+            config.file_mode &= other.file_mode;
         }
         if sinks.has(Sinks::MAP) {
             (config.map_dir, config.dialect, config.map_max) = (other.map_dir.clone(), other.dialect, other.map_max);
         }
         if sinks.has(Sinks::JITDUMP) {
             (config.dump_dir, config.jitdump_max) = (other.dump_dir.clone(), other.jitdump_max);
+        }
+        if sinks.has(Sinks::REGION) && !self.sinks.has(Sinks::REGION) {
+            config.adopt = other.adopt;
+            if !config.sinks.has(Sinks::JITDUMP) {
+                config.dump_dir = other.dump_dir.clone();
+            }
         }
         config
     }

@@ -36,12 +36,14 @@ use types::*;
 /// If `options` is NULL, the defaults and the environment decide. The call succeeds if at least one sink starts:
 /// `jitsym_get_stats` and `jitsym_last_error` report the other sinks.
 ///
-/// If a later session asks for a sink that does not run yet, the call starts this sink. The sink receives the code of
-/// all sessions, and runs until the last session closes. In all other respects a later session uses the options of the
-/// first session. `JITSYM_ERR_CONFLICT` means that a running sink uses a directory or dialect that differs from the new
-/// session's. After the last session is closed, a new session may have other options. A new session with the same
-/// directories continues the same files. If this is the first call in a forked child, the sessions of the parent also
-/// continue in the child, with these options.
+/// If a later session asks for sinks that do not run yet, the call starts these sinks, with the later session's
+/// directories, dialect and bounds. The sinks receive the code of all sessions, and run until the last session closes.
+/// A sink that has failed or was disabled is started only if the later session would otherwise have no sink. In all
+/// other respects a later session uses the options of the first session. New files get a mode that both sessions
+/// permit. `JITSYM_ERR_CONFLICT` means that a running sink uses a directory or dialect that differs from the new
+/// session's, or that the variable `JITSYM_LATE` forbids starting the new session's sinks. After the last session is
+/// closed, a new session may have other options. A new session with the same directories continues the same files. If
+/// this is the first call in a forked child, the sessions of the parent also continue in the child, with these options.
 ///
 /// `JITSYM_ERR_TIMEOUT` means that a disk hangs. Either the files cannot be opened, or another call still waits for the
 /// disk. That call opens a session, closes a session, or enables sinks.

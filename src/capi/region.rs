@@ -93,7 +93,8 @@ pub extern "C" fn jitsym_region_grow(session: *mut jitsym, exec: *mut c_void, si
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`; `JITSYM_ERR_REGION` if the pages do not lie in a region;
 /// `JITSYM_ERR_NO_MEMORY` if the file system cannot give pages back, or some pages are unmapped;
-/// `JITSYM_ERR_SINK_FAILED` as for `jitsym_region_grow`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+/// `JITSYM_ERR_SINK_FAILED` as for `jitsym_region_grow`, or in a forked child if the child has no file of its own;
+/// `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O.
 #[no_mangle]

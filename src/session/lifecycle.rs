@@ -7,17 +7,18 @@ use std::time::{Duration, Instant};
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Sinks};
 use crate::queue::host::Host;
-use crate::queue::oneshot::{oneshot, Give, Take};
+use crate::queue::oneshot::{oneshot, Take};
 use crate::queue::own_fds;
 use crate::queue::requests::{Change, Stop};
 use crate::queue::shared::Shared;
+use crate::session::writer_thread::Begin;
 use crate::sink;
 use crate::sink::region::Regions;
 use crate::sink::retry::Retry;
 use crate::sys::sync::outside::Arc;
 use crate::sys::thread::Thread;
-use crate::sys::{barrier, debug, descriptors, host_fds, panic_guard, rights, thread};
-use crate::writer::{self, Inheritance, Writer};
+use crate::sys::{barrier, debug, host_fds, rights, thread};
+use crate::writer::{Inheritance, Writer};
 
 /// The maximum time for which a close or the exit of the process waits for the writer. This is also the default timeout of a
 /// flush.
@@ -69,7 +70,15 @@ struct Unstarted {
 /// A writer thread that has opened its files.
 pub struct Running {
     pub config: Config,
+    /// The sinks that a session has disabled.
+    disabled: Sinks,
     changing: Option<Changing>,
+}
+
+impl Running {
+    fn new(config: Config) -> Running {
+        Running { config, disabled: Sinks::NONE, changing: None }
+    }
 }
 
 /// A change of the sinks that the writer has been asked to make.
@@ -233,7 +242,7 @@ impl Lifecycle {
             return self.fetch_writer().and(Err(Error::NoSink));
         }
         shared.signal_flush.begin();
-        self.running = ended.map(|Starting { config, .. }| Running { config, changing: None });
+        self.running = ended.map(|Starting { config, .. }| Running::new(config));
         Ok(())
     }
 
@@ -282,15 +291,32 @@ impl Lifecycle {
 
     /// Makes a session join the open sessions. Starts the new session's sinks that do not run yet. If the new session is the
     /// first to ask for remembering, the writer begins to remember code.
+    ///
+    /// Sinks that have failed or were disabled are started only if the session would otherwise have no sink.
     pub fn join(&mut self, shared: &Shared, config: &Config) -> Result<()> {
         let Some(running) = &self.running else { return Ok(()) };
-        let on = config.asked_for().without(started(shared));
+        let status = &shared.status;
+        let (asked, failed) = (config.asked_for(), status.sinks_failed());
+        let shares = || asked.overlaps(started(shared));
+        let missing = asked.without(started(shared));
+        let usual = missing.without(failed).without(running.disabled);
+        let on = match config.late || running.config.asked_for() == Sinks::NONE {
+            true if shares() || usual != Sinks::NONE => usual,
+            true => missing,
+            false if shares() => Sinks::NONE,
+            false if asked == Sinks::NONE => Sinks::NONE,
+            false => return Err(Error::Conflict),
+        };
         if on == Sinks::NONE && (running.config.remember || !config.remember) {
             return Ok(());
         }
         match self.change(shared, config, on, Sinks::NONE) {
-            // At least one of the sinks runs.
-            Err(Error::SinkFailed) => Ok(()),
+            Err(Error::SinkFailed | Error::NoSink) if shares() => Ok(()),
+            Err(Error::NoSink) => {
+                // The call has no effect on other sessions.
+                status.remove_sinks(on.without(failed), sink::with_wants);
+                Err(Error::NoSink)
+            }
             result => result,
         }
     }
@@ -360,6 +386,7 @@ impl Lifecycle {
         requests.change = Some(Change { on, off, config: config.clone(), ack });
         drop(requests);
         shared.wake();
+        running.disabled = running.disabled.with(off).without(on);
         let before = std::mem::replace(&mut running.config, config);
         running.changing = Some(Changing { before, answer });
         self.finish_change(shared)
@@ -375,7 +402,8 @@ impl Lifecycle {
         let ended = running.changing.take_if(|_| answer != Err(Error::Timeout));
         let result = answer?;
         if let Some(Changing { before, .. }) = ended.filter(|_| !matches!(result, Ok(()) | Err(Error::SinkFailed))) {
-            running.config = before;
+            // A sink may run although the change failed, for instance if memory is short.
+            running.config = before.with_sinks_of(&running.config, started(shared).without(before.sinks));
         }
         // A gdb sink that was started automatically does not become part of the options.
         let by_itself = Sinks::GDB.without(running.config.sinks);
@@ -405,7 +433,7 @@ impl Lifecycle {
         if let Err(error) = self.finish_earlier_start(shared) {
             match self.starting.take().map(|starting| (starting.is_open.give_up(), starting.config)) {
                 // The files were opened just now.
-                Some((Some(true), config)) => self.running = Some(Running { config, changing: None }),
+                Some((Some(true), config)) => self.running = Some(Running::new(config)),
                 // The writer ends by itself as soon as it has opened its files.
                 _ => return Err(error),
             }
@@ -434,52 +462,4 @@ impl Lifecycle {
 /// The running sinks that a session has asked for.
 pub fn started(shared: &Shared) -> Sinks {
     shared.status.sinks().without(shared.status.sinks_by_default())
-}
-
-/// The work that a writer thread is given. The thread opens all files itself, in a separate descriptor table.
-struct Begin {
-    writer: Box<Writer>,
-    config: Config,
-    /// Whether to recover the files of dead processes first.
-    recover: bool,
-    /// Receives the writer when the thread ends its run.
-    home: Give<Box<Writer>>,
-    /// Receives whether a sink could be opened.
-    opened: Give<bool>,
-    /// In a forked child: receives what the child inherits, and reports when the writer has taken it over.
-    inherited: Option<(Take<Inheritance>, Give<()>)>,
-}
-
-impl Begin {
-    fn run(self) {
-        panic_guard::enter_for_good();
-        descriptors::separate();
-        let (host, shared) = (self.writer.host, self.writer.shared);
-        if panic_guard::guarded(|_| self.run_writer()).is_none() {
-            writer::fail(host, shared);
-        }
-    }
-
-    fn run_writer(self) {
-        let Begin { mut writer, config, recover, home, opened, inherited } = self;
-        if !writer.start(&config, recover) {
-            host_fds::stop();
-            home.give(writer);
-            opened.give(false);
-            return;
-        }
-        if inherited.is_none() {
-            writer.announce();
-        }
-        if !opened.give(true) {
-            return writer.end_unwanted(home);
-        }
-        if let Some((inherited, ready)) = inherited {
-            let Some(inheritance) = inherited.wait() else { return writer.end_unwanted(home) };
-            writer.inherit(inheritance);
-            writer.announce();
-            ready.give(());
-        }
-        writer.run(home);
-    }
 }

@@ -21,6 +21,7 @@ mod rust_api;
 #[cfg(test)]
 mod tests;
 mod wanted;
+mod writer_thread;
 
 pub(crate) use calls::{close, find, not_registered};
 pub use config::{clean_dirs, spool_dir};

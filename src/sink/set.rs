@@ -91,7 +91,7 @@ impl SinkSet {
         for (kind, sink) in self.each().filter(|(kind, _)| sinks.has(kind.bit)) {
             // The sink for regions has nothing to open, so it cannot fail. If all other sinks have failed, the sink for
             // regions is not started either, because nobody asked for this sink alone.
-            if kind.bit == Sinks::REGION && started == Sinks::NONE && sinks != kind.bit {
+            if kind.bit == Sinks::REGION && started.with(status.sinks()) == Sinks::NONE && sinks != kind.bit {
                 continue;
             }
             match sink.open(config) {

@@ -263,8 +263,8 @@ impl LineTable for LineInput<'_> {
     fn row(&self, index: usize) -> Result<Line<'_>> {
         let raw = self.rows.get(index).ok_or(Error::LineFile)?;
         check_flags(raw.reserved, 0)?;
-        if raw.file.is_null() {
-            // This is refused later, unless the line is 0.
+        if raw.file.is_null() | (raw.line == 0) {
+            // A row without a line is left out. Otherwise a missing file is refused later.
             return Ok(Line { offset: raw.offset, line: raw.line, column: raw.column, file: &[] });
         }
         let (last, mut len) = self.last_file.get();

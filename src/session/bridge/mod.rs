@@ -310,13 +310,12 @@ fn session() -> Result<Ref> {
     if known != 0 {
         return find(known);
     }
-    let options = OPTIONS.get().cloned().unwrap_or_default();
-    let opened = match open(&options) {
-        // The host's session may write fewer files, or write them elsewhere. A session without sinks can join any session.
-        Err(Error::Conflict) => open(&Options { sinks: Some(Sinks::NONE), env_wins: false, ..options }),
-        opened => opened,
-    };
-    let handle = opened?;
+    let mut options = OPTIONS.get().cloned().unwrap_or_default();
+    if current_shared().is_some_and(|shared| shared.status.sinks() != Sinks::NONE) {
+        // The host's session may write fewer files, or write them elsewhere. The bridge changes nothing about that.
+        options = Options { sinks: Some(Sinks::NONE), env_wins: false, ..options };
+    }
+    let handle = open(&options)?;
     SESSION.store(handle, Ordering::Release);
     find(handle)
 }

@@ -84,9 +84,9 @@ pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Repor
     Ok(reports)
 }
 
-/// Cleans up the spools of dead processes when a session opens. Removes empty spools. `all`: whether the options or the
-/// environment ask for recovery. If `all` is true, also recovers the spools with unwritten records. If `all` is false, and
-/// there are too many such spools, recovers only the oldest of them (`excess`).
+/// Cleans up the spools of dead processes when a session opens. `all`: whether the options or the environment ask for
+/// recovery. If `all` is true, removes the empty spools, and recovers the spools with unwritten records. If `all` is false, does
+/// this only if other processes have too many spools (`excess`), and then recovers only the oldest spools.
 ///
 /// This process may have executed another program before, and that program may have left a spool. In this case, completes the
 /// spool's files. But if `all` is false, and the new files replace the spool's files, only removes the spool. If the work takes
@@ -95,9 +95,9 @@ pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
     let dir = &*config.spool_dir;
     let (mut own, mut full, mut elsewhere) = (Vec::new(), Vec::new(), Vec::new());
     let mut all_listed = list(dir).unwrap_or_default();
-    let dead = all_listed.iter().filter(|listed| !listed.is_own && !process::is_alive(listed.pid)).count();
-    if !all && excess(dir, dead) == 0 {
-        // Opening the spools of others would cost a program that starts more than all else that the session does.
+    let of_others = all_listed.iter().filter(|listed| !listed.is_own).count();
+    if !all && excess(dir, of_others) == 0 {
+        // To open the spools of others would cost more than all else that a session does when it opens.
         all_listed.retain(|listed| listed.is_own);
     }
     for listed in all_listed {
