@@ -97,7 +97,8 @@ JITSYM_API jitsym_status jitsym_region_grow(jitsym *session, void *exec, uint64_
    as zero afterwards. addr, size: whole pages of the executable view.
    Returns JITSYM_OK; JITSYM_ERR_SIZE_ZERO, _ALIGNMENT; JITSYM_ERR_REGION if the pages do not lie in a region;
    JITSYM_ERR_NO_MEMORY if the file system cannot give pages back, or some pages are unmapped; JITSYM_ERR_SINK_FAILED
-   as for jitsym_region_grow; JITSYM_ERR_SESSION, _CLOSED, _FORKED. Does file I/O. */
+   as for jitsym_region_grow, or in a forked child if the child has no file of its own; JITSYM_ERR_SESSION, _CLOSED,
+   _FORKED. Does file I/O. */
 JITSYM_API jitsym_status jitsym_region_discard(jitsym *session, void *addr, uint64_t size);
 
 /* Ends a region. A created region is unmapped. An adopted region becomes plain memory again, with the same bytes and

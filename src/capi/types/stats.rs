@@ -26,6 +26,9 @@ pub struct jitsym_stats {
     /// has.
     pub struct_size: usize,
     /// `JITSYM_SINK_*` bits of the sinks that run and can write.
+    ///
+    /// `JITSYM_SINK_REGION` is among them only while there is a region. `jitsym_wanted` tells whether regions can be made
+    /// (`JITSYM_WANT_REGION`).
     pub sinks_running: u32,
     /// Bits of sinks that could not start, or cannot write now.
     ///
