@@ -12,21 +12,21 @@ pub const MISTAKES: &[SetUp] = &[
     SetUp {
         heading: "A wrong description",
         done: "The program says that the CFA is 8 bytes higher than it is (`cfa_offset`).",
-        without: "callers that are missing or absurd, and no word",
+        without: "callers that are missing or absurd, and no explanation",
         make: |dir| mistaken("cfa", dir),
         cause: "unwind tables are wrong in 2 of 2 functions (jitsym_code.unwind): \"FUNCTION\": at +0x23, ret: the row has the CFA at rsp+16, which is 8 too high: it is rsp+8; earlier rows may be wrong too",
     },
     SetUp {
         heading: "Frame pointers that are claimed",
-        done: "The program describes its code as code with a frame pointer, which it does not make.",
-        without: "callers that are missing, and no word",
+        done: "The program says that its code has a frame pointer, but the code sets up no frame pointer.",
+        without: "callers that are missing, and no explanation",
         make: |dir| mistaken("frame-pointer", dir),
         cause: "It is described as code with a frame pointer, and makes none",
     },
     SetUp {
         heading: "Registered late",
         done: "The program calls its code, and registers it after that.",
-        without: "addresses, or stacks that end at compiled code, and no word",
+        without: "addresses, or stacks that end at compiled code, and no explanation",
         // In /tmp, where perf finds the map, which names the code before it was registered too.
         make: |_| mistaken("late", Path::new("/tmp")),
         cause: "code ran before it was registered: FUNCTION up to",
@@ -34,35 +34,35 @@ pub const MISTAKES: &[SetUp] = &[
     SetUp {
         heading: "Another address",
         done: "The program gives an address that is 64 too high.",
-        without: "addresses, and no word",
+        without: "addresses, and no explanation",
         make: |dir| mistaken("address", dir),
         cause: "2 of 2 functions lie 64 bytes lower than registered (jitsym_code.addr), such as FUNCTION",
     },
     SetUp {
         heading: "Another size",
-        done: "The program gives a function the size of two, and the second one is registered already.",
-        without: "one name for both, and no word",
+        done: "The program registers a function with the size of two functions. It has registered the second function before.",
+        without: "one name for both, and no explanation",
         make: |dir| mistaken("size", dir),
         cause: "registered with a size of 0x34, but \"FUNCTION\" begins at +0x10: give \"FUNCTION\" at most 0x10 (jitsym_code.size)",
     },
     SetUp {
         heading: "Other bytes",
         done: "The program gives bytes that are not those that it runs (`jitsym_code.bytes`).",
-        without: "other instructions in `perf annotate`, and no word",
+        without: "other instructions in `perf annotate`, and no explanation",
         make: |dir| mistaken("bytes", dir),
         cause: "the bytes of 2 of 2 functions, such as FUNCTION, are not those in memory (jitsym_code.bytes): registered 90 90 ",
     },
     SetUp {
         heading: "A full directory",
         done: "There is no room in the directory of the files.",
-        without: "addresses, and no word",
+        without: "addresses, and no explanation",
         make: full,
         cause: "is full: free some room, or set JITSYM_DIR to another directory",
     },
     SetUp {
         heading: "Only a perf map",
         done: "`JITSYM=map` is in the environment.",
-        without: "stacks that end at compiled code, and no word",
+        without: "stacks that end at compiled code, and no explanation",
         make: |_| {
             let mut command = mistakes_under_doctor("none", 150);
             let output = try_run(command.env("JITSYM", "map"));
@@ -74,7 +74,7 @@ pub const MISTAKES: &[SetUp] = &[
     SetUp {
         heading: "Files of regions removed",
         done: "The program was run with `JITSYM_ADOPT=1 JITSYM_REMOVE=1`.",
-        without: "addresses, and no word",
+        without: "addresses, and no explanation",
         make: |dir| of_mistakes(dir, DWARF, &[("JITSYM_ADOPT", "1"), ("JITSYM_REMOVE", "1")]),
         cause: "files of regions were removed before perf has read them",
     },
@@ -88,14 +88,14 @@ pub const MISTAKES: &[SetUp] = &[
     SetUp {
         heading: "A directory that takes no files",
         done: "`JITSYM_DIR=/proc` is in the environment.",
-        without: "addresses, and no word",
+        without: "addresses, and no explanation",
         make: |_| try_run(doctor(&[]).env("JITSYM_DIR", "/proc")),
         cause: "/proc is a file system of the kernel's own",
     },
     SetUp {
         heading: "Memory that no map is read for",
-        done: "`JITSYM=map` is in the environment, and the code is in the memory that .NET makes.",
-        without: "addresses, and no word",
+        done: "`JITSYM=map` is in the environment, and the code is in the kind of memory that .NET uses for code.",
+        without: "addresses, and no explanation",
         make: |_| {
             let output = try_run(mistakes_under_doctor("memfd", 150).env("JITSYM", "map"));
             tidy(&output);
@@ -106,7 +106,7 @@ pub const MISTAKES: &[SetUp] = &[
     SetUp {
         heading: "Another address, in a recording",
         done: "The program gives an address that is 64 too high. The recording does not tell whether the code was registered at all.",
-        without: "addresses, and no word",
+        without: "addresses, and no explanation",
         make: |dir| {
             let data = dir.join("perf.data");
             let mut record = perf::perf("record");
@@ -118,8 +118,8 @@ pub const MISTAKES: &[SetUp] = &[
     },
     SetUp {
         heading: "A program without symbols",
-        done: "The library is linked statically, and the program was stripped. perf finds all of it.",
-        without: "`??` for compiled code in gdb, and no word",
+        done: "The library is linked statically, and the program was stripped. perf names all compiled code.",
+        without: "`??` for compiled code in gdb, and no explanation",
         make: |dir| {
             let program = dir.join("stripped");
             let built = compile("gcc", &["tool/tests/doctor/mistakes.c"], Link::Static, &["-O1"], "mistakes_static");

@@ -20,7 +20,7 @@ pub struct SetUp {
 pub const SET_UPS: &[SetUp] = &[
     SetUp {
         heading: "No perf",
-        done: "There is no program of that name.",
+        done: "perf is not installed under the given name.",
         without: "`perf: command not found`",
         make: |_| try_run(&mut doctor(&["--perf", "no-such-perf"])),
         cause: "there is no program `no-such-perf`",
@@ -35,34 +35,34 @@ pub const SET_UPS: &[SetUp] = &[
     SetUp {
         heading: "Turned off",
         done: "`JITSYM=off` is in the environment.",
-        without: "addresses, and no word",
+        without: "addresses, and no explanation",
         make: |dir| try_run(doctor(&[]).env("JITSYM", "off").env("JITSYM_DIR", dir)),
         cause: "JITSYM=off turns everything off",
     },
     SetUp {
         heading: "A mistyped word",
         done: "The process was started with `JITSYM=jitdmp`.",
-        without: "addresses, and no word",
+        without: "addresses, and no explanation",
         make: |dir| of_process(toy_with(&[("JITSYM", "jitdmp")], dir), "libjitsym.so"),
         cause: "did you mean jitdump?",
     },
     SetUp {
         heading: "A process without the library",
         done: "The process is `sleep`.",
-        without: "addresses, and no word",
+        without: "addresses, and no explanation",
         make: |_| of_process(perf::command("sleep").arg("600").spawn().expect("start"), "/sleep"),
         cause: "has no libjitsym",
     },
     SetUp {
         heading: "noexec",
         done: "The directory of the files is mounted noexec.",
-        without: "names, stacks that end at compiled code, and no word",
+        without: "names, stacks that end at compiled code, and no explanation",
         make: |dir| in_mount(dir, "noexec", "JITSYM_DIR"),
         cause: "is mounted noexec",
     },
     SetUp {
         heading: "No room in /dev/shm",
-        done: "The file system is full. Only what a killed program leaves is at stake.",
+        done: "The file system is full. Only records of a killed program can be lost.",
         without: "no word, and code is missing after a `kill -9`",
         make: |dir| in_mount(dir, "size=4k", "JITSYM_SPOOL_DIR"),
         cause: "has no room",
@@ -70,70 +70,70 @@ pub const SET_UPS: &[SetUp] = &[
     SetUp {
         heading: "In a container",
         done: "The process is number 1 in another pid namespace.",
-        without: "addresses with perf 7, and no word",
+        without: "addresses with perf 7, and no explanation",
         make: container,
         cause: "in a pid namespace of its own",
     },
     SetUp {
         heading: "A jitdump without its mark",
         done: "A runtime has its jitdump open, and has ended the mapping by which perf finds it.",
-        without: "`perf inject` is content, and nothing has changed",
+        without: "`perf inject` reports success, but the recording has no more names than before",
         make: unmapped,
         cause: "no executable mapping, by which perf finds it",
     },
     SetUp {
         heading: "Another clock",
-        done: "It was recorded by `perf record --call-graph dwarf`.",
+        done: "The program was recorded by `perf record --call-graph dwarf`.",
         without: "`jitted code must be sampled with perf record -k 1`, from `perf inject`",
         make: |dir| of_recording(&record(dir, &["--call-graph", "dwarf"], &[])),
         cause: "recorded without -k 1",
     },
     SetUp {
         heading: "Not injected",
-        done: "It was recorded by `perf record -k 1 --call-graph dwarf`, and nothing was done after that.",
-        without: "stacks that end at compiled code, and no word",
+        done: "The program was recorded by `perf record -k 1 --call-graph dwarf`, and nothing was done after that.",
+        without: "stacks that end at compiled code, and no explanation",
         make: |dir| of_recording(&record(dir, DWARF, &[])),
         cause: "perf inject --jit has not been run",
     },
     SetUp {
         heading: "The jitdump is gone",
         done: "The program was run with `JITSYM_REMOVE=1`.",
-        without: "`perf inject` ends with an error and no word",
+        without: "`perf inject` ends with an error and no explanation",
         make: |dir| of_recording(&record(dir, DWARF, &[("JITSYM_REMOVE", "1")])),
         cause: "was removed before perf inject has read it",
     },
     SetUp {
         heading: "Nothing was written",
-        done: "It was recorded with `JITSYM=off`, which the recording does not tell.",
-        without: "addresses, and no word",
+        done: "The program was recorded with `JITSYM=off`, which the recording does not tell.",
+        without: "addresses, and no explanation",
         make: |dir| of_recording(&record_toy(dir, &["-k", "1"], &[("JITSYM", "off")])),
         cause: "has named no code",
     },
     SetUp {
         heading: "A call that is refused",
         done: "The program sets no `struct_size`, and looks at no status. `jitsym doctor -- COMMAND` records it.",
-        without: "addresses, and no word",
+        without: "addresses, and no explanation",
         make: |dir| of_command(&no_size(), dir, &[]),
         cause: "jitsym_code.struct_size is 0: set it to sizeof(jitsym_code), or use JITSYM_CODE()",
     },
     SetUp {
         heading: "A session that was never opened",
         done: "The program does not call `jitsym_init`. `jitsym doctor -- COMMAND` records it.",
-        without: "addresses, and no word",
+        without: "addresses, and no explanation",
         make: |dir| of_command(&broken("no_session", "jitsym_init(NULL, &session)", "JITSYM_OK"), dir, &[]),
         cause: "the session was never opened",
     },
     SetUp {
         heading: "Memory that is not adopted",
-        done: "It has `JITSYM=region JITSYM_ADOPT=1`, and its code is in shared memory. `jitsym doctor -- COMMAND` records it.",
-        without: "addresses, and no word",
+        done: "The program runs with `JITSYM=region JITSYM_ADOPT=1`, and its code is in shared memory. `jitsym doctor -- COMMAND` records the program.",
+        without: "addresses, and no explanation",
         make: |dir| of_command(shared(), dir, ADOPTING),
         cause: "is not adopted: it is shared",
     },
     SetUp {
         heading: "A variable that a script sets",
         done: "The program is started by a script that sets `JITSYM=off`. `jitsym doctor -- COMMAND` records it.",
-        without: "addresses, and no word",
+        without: "addresses, and no explanation",
         make: |dir| {
             let script = dir.join("service");
             let text = format!("#!/bin/sh\nexport JITSYM=off\nexec {} \"$@\"\n", toy().display());
@@ -145,15 +145,15 @@ pub const SET_UPS: &[SetUp] = &[
     },
     SetUp {
         heading: "A directory that is missing",
-        done: "`JITSYM_DIR` names it. `jitsym doctor -- COMMAND` records the program.",
-        without: "addresses, and no word",
+        done: "`JITSYM_DIR` names a directory that does not exist. `jitsym doctor -- COMMAND` records the program.",
+        without: "addresses, and no explanation",
         make: |dir| of_command(toy(), &dir.join("missing"), &[]),
         cause: "there is no such directory",
     },
     SetUp {
         heading: "The recording before perf inject",
         done: "`perf inject` was run into `jit.data`, and the user looks at `perf.data`.",
-        without: "addresses, and no word",
+        without: "addresses, and no explanation",
         make: |dir| {
             let data = record(dir, DWARF, &[]);
             inject(&data);
@@ -163,7 +163,7 @@ pub const SET_UPS: &[SetUp] = &[
     },
     SetUp {
         heading: "perf inject that has failed",
-        done: "It was recorded without `-k 1`, and the user looks at the file that `perf inject` has left.",
+        done: "The program was recorded without `-k 1`, and the user looks at the file that `perf inject` has left.",
         without: "`incompatible file format (rerun with -v to learn more)`, from perf",
         make: |dir| {
             let data = record(dir, &["-g"], &[]);
@@ -176,14 +176,14 @@ pub const SET_UPS: &[SetUp] = &[
     SetUp {
         heading: "Objects of another run",
         done: "`perf inject` was run again on another recording, and has replaced an object of the first one.",
-        without: "names and lines that may be wrong, and no word",
+        without: "names and lines that may be wrong, and no explanation",
         make: |dir| of_recording(&replaced(dir, true)),
         cause: "are those of another run of perf inject",
     },
     SetUp {
         heading: "Objects removed",
-        done: "Somebody has tidied up, in perf's cache too.",
-        without: "names as long as perf's cache in `~/.debug` has the objects, then addresses, and no word",
+        done: "Somebody has removed the objects, also from perf's cache.",
+        without: "names as long as perf's cache in `~/.debug` has the objects, then addresses, and no explanation",
         make: |dir| {
             let config = dir.join("perfconfig");
             std::fs::write(&config, format!("[buildid]\n\tdir = {}\n", dir.display())).expect("settings of perf");
@@ -194,15 +194,15 @@ pub const SET_UPS: &[SetUp] = &[
     },
     SetUp {
         heading: "Frame pointers that are not there",
-        done: "It was recorded with `-g`, and neither the compiled code nor the program has frame pointers.",
-        without: "callers that are missing or absurd, and no word",
+        done: "The program was recorded with `-g`, and neither the compiled code nor the program has frame pointers.",
+        without: "callers that are missing or absurd, and no explanation",
         make: |dir| of_recording(&inject(&record(dir, &["-k", "1", "-g"], &[]))),
         cause: "recorded by frame pointers, and some code has none",
     },
     SetUp {
         heading: "No unwind description",
         done: "The program registers its code without `jitsym_code.unwind`.",
-        without: "stacks that end at compiled code, and no word",
+        without: "stacks that end at compiled code, and no explanation",
         make: |dir| of_recording(&inject(&record(dir, DWARF, &[("JITSYM_UNWIND", "0")]))),
         cause: "the program describes no frames (jitsym_code.unwind)",
     },
