@@ -14,7 +14,7 @@ pub const EXIT_CODES: [(u8, &str); 3] = [
     (2, "something is not there or cannot be read, or the command line is wrong"),
 ];
 
-/// Records programs with JIT-compiled code, says why names or stacks are missing, and checks and completes their files
+/// Record programs with JIT-compiled code, explain missing names and stacks, and check and complete jitdumps and perf maps
 #[derive(Parser)]
 #[command(name = "jitsym", version, arg_required_else_help = false, max_term_width = 100, after_help = exit_codes())]
 pub struct Cli {
@@ -35,7 +35,7 @@ pub enum Command {
     Top(top::Top),
     Recover(recover::Recover),
     Clean(clean::Clean),
-    /// Prints the version
+    /// Print the version
     Version,
 }
 

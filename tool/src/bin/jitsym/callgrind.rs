@@ -18,23 +18,24 @@ use crate::{complain, written, Outcome};
 /// Tail calls and functions in one place that are named in the summary.
 const NAMED: usize = 5;
 
-/// Gives names to the compiled code in a recording of valgrind's callgrind
+/// Name the compiled code in a recording of valgrind's callgrind
 ///
-/// Writes a copy with names, and with files and lines where a jitdump has them. No cost changes. The jitdump or perf map is found
-/// by the pid in the recording, in JITSYM_DIR or /tmp. Record with `--dump-instr=yes` for lines and tail calls.
+/// The command writes a copy of the recording with names, and with source files and lines if a jitdump has them. All costs stay
+/// the same. The command finds jitdump and perf map by the PID in the recording, in JITSYM_DIR and /tmp. For lines and tail
+/// calls, record with `--dump-instr=yes`.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  jitsym callgrind callgrind.out.4711")]
 pub struct Callgrind {
-    /// The recording (callgrind.out.PID)
+    /// Name the code in this recording (callgrind.out.PID)
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Takes names from this perf map
+    /// Take names from this perf map, instead of searching for files by PID
     #[arg(long, value_name = "FILE", conflicts_with = "jitdump")]
     map: Option<PathBuf>,
-    /// Takes names and lines from this jitdump
+    /// Take names and lines from this jitdump, instead of searching for files by PID
     #[arg(long, value_name = "FILE")]
     jitdump: Option<PathBuf>,
-    /// The copy; else callgrind.out.named.PID beside the recording
+    /// Write the copy to FILE (default: callgrind.out.named.PID beside the recording)
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }

@@ -10,26 +10,26 @@ use crate::progress::Progress;
 use crate::{args, complain, input, written, Outcome};
 use jitsym_tool::text::Shown;
 
-/// Says what readers of jitdumps and perf maps would choke on, misattribute or silently stop at
+/// Find problems in jitdumps and perf maps that make profilers fail, stop reading silently, or attribute samples wrongly
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  jitsym check --allow dump-dir,map-dir dumps/*.dump")]
 pub struct Check {
-    /// Jitdumps, perf maps and files of regions, also as .gz or .zst; - is standard input, a number the files of a process
+    /// Check these jitdumps, perf maps, region files (plain, gzip, zstd), standard input (-), or the files of a process (PID)
     #[arg(value_name = "FILE", required_unless_present = "rules")]
     files: Vec<PathBuf>,
-    /// Every finding, not the first few of each rule, and all notes
+    /// Print all findings, including all notes (default: the first 3 findings of each rule, and no notes)
     #[arg(long)]
     all: bool,
-    /// Notes too: what is odd, and harmless except where a reader is named
+    /// Print also the first note of each rule: an oddity that harms no profiler except those that the note names
     #[arg(long)]
     notes: bool,
-    /// The same for programs: an object with "files", of which each has "findings" and "verdicts"
+    /// Print JSON instead of text: an object with "files", each of which has "findings" and "verdicts"
     #[arg(long)]
     json: bool,
-    /// Leaves out a rule; several with commas
+    /// Ignore this rule; separate several rules by commas
     #[arg(long, value_name = "RULE", value_delimiter = ',', value_parser = rule)]
     allow: Vec<&'static Rule>,
-    /// Lists the rules, with the readers that each is about
+    /// List all rules with the profilers that each rule concerns, and check no files
     #[arg(long, conflicts_with_all = ["files", "all", "notes", "allow"])]
     rules: bool,
 }

@@ -10,21 +10,21 @@ use jitsym_tool::injected;
 use crate::{complain, written, Outcome};
 use jitsym_tool::text::Shown;
 
-/// Removes maps, jitdumps, files of regions and spools of this user's dead processes
+/// Remove libjitsym's perf maps, jitdumps, region files and spools of this user's dead processes
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  jitsym clean --dry-run --injected --older-than 7d")]
 pub struct Clean {
-    /// Only says which
+    /// Print the files that would be removed, and remove none
     #[arg(long)]
     dry_run: bool,
-    /// Where they are looked for, and nowhere else; without it in JITSYM_DIR or /tmp, and in the directory of the spools
+    /// Search this directory, instead of JITSYM_DIR (or /tmp) and JITSYM_SPOOL_DIR (or /dev/shm); can be given several times
     #[arg(long, value_name = "DIR")]
     dir: Vec<PathBuf>,
-    /// Only what was last written to so long ago: a number with s, m, h, d or w
+    /// Remove only files that were last written more than TIME ago, such as 90s, 30m (minutes), 12h, 7d or 2w
     #[arg(long, value_name = "TIME", value_parser = span)]
     older_than: Option<Duration>,
-    /// What perf has made for dead processes too, of which recordings then have no names: jitted-PID-N.so there, and their
-    /// entries in ~/.debug
+    /// Remove also what perf made for dead processes: jitted-PID-N.so in the searched directories, and entries in ~/.debug
+    /// (also with --dir); recordings of these processes then lose names
     #[arg(long)]
     injected: bool,
 }

@@ -17,27 +17,28 @@ use crate::progress::{injecting, reading};
 use crate::{written, Outcome};
 use jitsym_tool::text::Shown;
 
-/// Says what the machine can do, what a process does or a recording has, why names or stacks are missing, and what to type next
+/// Print the state of the machine and of a process or recording, why names or stacks are missing, and the command to type next
 ///
-/// Ends with 1 if something is wrong.
+/// The exit status is 1 if something is wrong.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Example:\n  jitsym doctor perf.data\n\nJITSYM_DEBUG=1 in the environment of a program makes the library say what it decides and refuses."
+    after_help = "Example:\n  jitsym doctor perf.data\n\nWith JITSYM_DEBUG=1 in a program's environment, libjitsym prints its decisions and refused calls to standard error."
 )]
 pub struct Doctor {
-    /// A process, by its number, or a file: a recording of perf, or another one
+    /// Examine the process with this PID, or this recording of perf (default: only the machine)
     #[arg(value_name = "PID|FILE", conflicts_with = "command")]
     what: Option<PathBuf>,
-    /// A command, which is recorded
+    /// Record this command with its arguments, and examine the recording
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
-    /// Another perf than the one in PATH
+    /// Run this program instead of the perf in PATH
     #[arg(long, value_name = "PROGRAM", default_value = "perf")]
     perf: PathBuf,
-    /// The same for programs: an object with "causes" and "type". What the command prints goes to the standard error output
+    /// Print JSON instead of text: an object with "causes" and "type" (the next command); the recorded command prints to
+    /// standard error
     #[arg(long)]
     json: bool,
-    /// Settings of the kernel are read below this directory
+    /// Read settings of the kernel below this directory
     #[arg(long, value_name = "DIR", default_value = PROC, hide = true)]
     proc: PathBuf,
 }

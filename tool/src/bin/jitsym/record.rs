@@ -18,49 +18,51 @@ use jitsym_tool::text::{Safe, Shown};
 
 use crate::progress::{injecting, reading};
 
-/// Records a program or a running process with perf, so that compiled code has names, stacks and lines
+/// Record a program or a running process with perf, so that compiled code has names, stacks and lines
 ///
-/// Says at the end how much of compiled code has names and whole stacks, and why if some has none. Ends with the status of the
-/// command: 126 or 127 if it cannot be run, 125 if perf cannot record it.
+/// At the end, jitsym prints how many samples in compiled code have names and whole stacks, and why names or stacks are
+/// missing. The exit status is that of the recorded command (0 with --pid), 126 or 127 if this command cannot be run, or 125 if
+/// perf cannot record.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  jitsym record --top --flamegraph hot.svg -- ./vm script")]
 pub struct Record {
-    /// Records this running process, and its children
+    /// Record this running process and its descendants, instead of a command
     #[arg(short, long, value_name = "PID", conflicts_with = "command")]
     pid: Option<u32>,
-    /// Stops after so many seconds (with --pid)
+    /// Stop recording the process of --pid after S seconds, such as 0.5 (above 0; default: when the process ends)
     #[arg(long, value_name = "S", requires = "pid", value_parser = seconds)]
     seconds: Option<f64>,
-    /// The recording; one that is there becomes FILE.old
+    /// Write the recording to FILE, and rename an existing FILE to FILE.old
     #[arg(short, long, value_name = "FILE", default_value = "perf.data")]
     output: PathBuf,
-    /// Samples a second
+    /// Take N samples per second (at least 1)
     #[arg(short = 'F', long, value_name = "N", default_value_t = 499, value_parser = clap::value_parser!(u32).range(1..))]
     frequency: u32,
-    /// How stacks are found: dwarf, or dwarf,BYTES (unwind tables), fp (frame pointers), none
+    /// Find stacks by unwind tables (dwarf) or frame pointers (fp), or record no stacks (none); dwarf,BYTES copies BYTES of
+    /// stack per sample, 8 to 65528 in steps of 8 (dwarf alone: 8192)
     #[arg(short = 'g', long = "call-graph", value_name = "HOW", default_value = "dwarf")]
     stacks: How,
-    /// What takes the samples, in perf's words; by default cycles, or cpu-clock where the processor's counters are not there
+    /// Sample this event, written as for `perf record -e` (default: cycles, or cpu-clock if the processor has no counters)
     #[arg(short, long, value_name = "EVENT")]
     event: Option<String>,
-    /// Sets JITSYM_ADOPT=1: code memory becomes a mapping of files that every profiler reads. Only for programs in which one
-    /// thread at a time writes code
+    /// Set JITSYM_ADOPT=1, unless the variable is set: code memory becomes a mapping of ELF files, which every profiler reads.
+    /// Use this only if one compiler, in one thread at a time, writes code
     #[arg(long, conflicts_with = "pid")]
     adopt: bool,
-    /// Prints the ten hottest functions with their callers
+    /// Print the 10 hottest functions, each with its 3 most frequent callers
     #[arg(long)]
     top: bool,
-    /// Writes a flame graph
+    /// Write a flame graph of the recording to FILE.svg
     #[arg(long, value_name = "FILE.svg")]
     flamegraph: Option<PathBuf>,
-    /// Prints what was found as `jitsym doctor --json` does, with "recording" and "status". What the command prints goes to the
-    /// standard error output
+    /// Print JSON as `jitsym doctor --json` does, with "recording" and "status" added; the recorded command prints to standard
+    /// error
     #[arg(long, conflicts_with = "top")]
     json: bool,
-    /// Another perf than the one in PATH
+    /// Run this program instead of the perf in PATH
     #[arg(long, value_name = "PROGRAM", default_value = "perf")]
     perf: PathBuf,
-    /// The command with its arguments
+    /// Run and record this command with its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }

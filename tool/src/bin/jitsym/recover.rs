@@ -7,17 +7,17 @@ use jitsym_tool::text::{printable, Shown};
 
 use crate::{complain, process, written, Outcome};
 
-/// Completes the files of processes that were killed
+/// Complete the perf maps and jitdumps of killed processes
 ///
-/// Puts what was still on its way into the files: of these processes, or of all of this user's. It can be run at any time and
-/// as often as you like.
+/// A killed process leaves a spool, a file with registered code that is not in the other files yet. The command adds this code
+/// to the perf map and the jitdump. The command can be run at any time and repeatedly.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  jitsym recover 4711")]
 pub struct Recover {
-    /// Processes; without any, all dead ones of this user
+    /// Complete the files of these processes (default: all dead processes of this user)
     #[arg(value_name = "PID", value_parser = pid)]
     pids: Vec<u32>,
-    /// Where the spools are; else JITSYM_SPOOL_DIR, else /dev/shm
+    /// Read the spools in this directory (default: JITSYM_SPOOL_DIR, or /dev/shm if the variable is not set)
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }

@@ -12,29 +12,29 @@ use crate::input::{self, Input, Source};
 use crate::progress::Progress;
 use crate::{complain, Outcome};
 
-/// Prints a block for each function: source lines, unwind rows and instructions side by side
+/// Print a block for each function: source lines and unwind rows side by side, with --disassemble also instructions
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  jitsym dump --disassemble --name fib /tmp/jit-4711.dump")]
 pub struct Dump {
-    /// A jitdump, perf map or file of a region, also as .gz or .zst; - is standard input, a number the files of a process
+    /// Print this jitdump, perf map or region file (plain, gzip, zstd), standard input (-), or the files of a process (PID)
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The instructions too, by objdump
+    /// Print also the instructions of each function, disassembled by objdump
     #[arg(long)]
     disassemble: bool,
-    /// Only code with that in its name
+    /// Print only functions with TEXT in their names
     #[arg(long, value_name = "TEXT")]
     name: Option<OsString>,
 }
 
-/// Prints numbers, sizes and rates, and a picture of the addresses over time
+/// Print counts, sizes and rates of compiled code, and a chart of code addresses over time
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  jitsym stat --top 10 /tmp/jit-4711.dump")]
 pub struct Stat {
-    /// Jitdumps, perf maps and files of regions, also as .gz or .zst; - is standard input, a number the files of a process
+    /// Examine these jitdumps, perf maps, region files (plain, gzip, zstd), standard input (-), or the files of a process (PID)
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// The N names that take the most bytes, too
+    /// Print also the N function names with the most bytes of code (default: 0)
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     top: usize,
 }

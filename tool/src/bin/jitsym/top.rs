@@ -13,15 +13,16 @@ const EVERY: Duration = Duration::from_secs(1);
 /// Clears the terminal. Other output must not contain such sequences.
 const CLEAR: &[u8] = b"\x1b[H\x1b[J";
 
-/// Shows what a process registers, how fast, and what it loses
+/// Show once a second what code a process registers, how fast, and how much is lost
 ///
-/// Each second, until the process or its last session ends. The names of the counters are those of `jitsym_stats`.
+/// The command stops when the process or its last session of libjitsym ends. The counters have the names of the fields of
+/// `jitsym_stats`.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  jitsym top 4711")]
 pub struct Top {
-    /// The process
+    /// Show the process with this PID
     pid: u32,
-    /// Stops after so many seconds
+    /// Stop after S seconds, such as 0.5 (above 0; default: when the process or its last session ends)
     #[arg(long, value_name = "S", value_parser = crate::record::seconds)]
     seconds: Option<f64>,
 }

@@ -5,27 +5,28 @@ use std::io::Write;
 
 use crate::Outcome;
 
-/// Runs a program, steps through its compiled code, and compares unwind tables and bytes with what is really executed
+/// Run a program, step through its compiled code, and compare unwind tables and code bytes with what is really executed
 ///
-/// The command has to write a jitdump or regions: JITSYM=on is set unless JITSYM is, other runtimes have an option for it.
-/// It computes what it computes by itself, and is not stepped any more once each function was; after --seconds it runs on alone.
-/// Ends with 1 if something is wrong, and with 2 if nothing could be compared.
+/// The program must write a jitdump or region files: jitsym sets JITSYM=on unless JITSYM is set, and runtimes without libjitsym
+/// need their own option. The program computes the same results as without jitsym. A function runs without steps after --calls
+/// calls, and the whole program after --seconds. The exit status is 1 if something is wrong, and 2 if nothing could be
+/// compared.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  jitsym verify --function 'py::*' -- python3.13 -X perf_jit script.py")]
 pub struct Verify {
-    /// Only functions with this name, in which * stands for anything; can be given several times
+    /// Examine only functions with this name, where * matches any text; can be given several times
     #[arg(short, long = "function", value_name = "NAME")]
     functions: Vec<String>,
-    /// Calls of each function that are stepped
+    /// Step through N calls of each function (at least 1), but only through 1 call if the function has no unwind tables
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     calls: u32,
-    /// Ends the steps after so many seconds
+    /// Stop stepping after S seconds, such as 0.5 (above 0; default: no limit)
     #[arg(long, value_name = "S", value_parser = crate::record::seconds)]
     seconds: Option<f64>,
-    /// The same for programs: an object with "findings". What the command prints goes to the standard error output
+    /// Print JSON instead of text: an object with "findings"; the examined command prints to standard error
     #[arg(long)]
     json: bool,
-    /// The command with its arguments
+    /// Run and examine this command with its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
