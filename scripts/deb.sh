@@ -130,7 +130,7 @@ regions of code memory. It tells gdb, lldb, the unwinder and valgrind, too.
 Header, static library, pkg-config file, CMake package and manual pages.
 END
 package jitsym utils "$(needs "$work/jitsym/usr/bin/jitsym")" "reads jitdumps and perf maps" <<'END'
-Finds what readers of a jitdump or perf map would choke on or misattribute,
-prints such files, completes those of killed processes that used libjitsym,
-and removes those of dead ones.
+Records programs with JIT-compiled code, finds problems in jitdumps and perf
+maps, prints such files, completes the files of killed processes that used
+libjitsym, and removes the files of dead processes.
 END

@@ -26,73 +26,73 @@ end
 
 complete -c jitsym -n "__fish_jitsym_needs_command" -s h -l help -d 'Print help'
 complete -c jitsym -n "__fish_jitsym_needs_command" -s V -l version -d 'Print version'
-complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "check" -d 'Says what readers of jitdumps and perf maps would choke on, misattribute or silently stop at'
-complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "dump" -d 'Prints a block for each function: source lines, unwind rows and instructions side by side'
-complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "stat" -d 'Prints numbers, sizes and rates, and a picture of the addresses over time'
-complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "record" -d 'Records a program or a running process with perf, so that compiled code has names, stacks and lines'
-complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "verify" -d 'Runs a program, steps through its compiled code, and compares unwind tables and bytes with what is really executed'
-complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "callgrind" -d 'Gives names to the compiled code in a recording of valgrind\'s callgrind'
-complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "doctor" -d 'Says what the machine can do, what a process does or a recording has, why names or stacks are missing, and what to type next'
-complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "top" -d 'Shows what a process registers, how fast, and what it loses'
-complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "recover" -d 'Completes the files of processes that were killed'
-complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "clean" -d 'Removes maps, jitdumps, files of regions and spools of this user\'s dead processes'
-complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "version" -d 'Prints the version'
+complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "check" -d 'Find problems in jitdumps and perf maps that make profilers fail, stop reading silently, or attribute samples wrongly'
+complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "dump" -d 'Print a block for each function: source lines and unwind rows side by side, with --disassemble also instructions'
+complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "stat" -d 'Print counts, sizes and rates of compiled code, and a chart of code addresses over time'
+complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "record" -d 'Record a program or a running process with perf, so that compiled code has names, stacks and lines'
+complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "verify" -d 'Run a program, step through its compiled code, and compare unwind tables and code bytes with what is really executed'
+complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "callgrind" -d 'Name the compiled code in a recording of valgrind\'s callgrind'
+complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "doctor" -d 'Print the state of the machine and of a process or recording, why names or stacks are missing, and the command to type next'
+complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "top" -d 'Show once a second what code a process registers, how fast, and how much is lost'
+complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "recover" -d 'Complete the perf maps and jitdumps of killed processes'
+complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "clean" -d 'Remove libjitsym\'s perf maps, jitdumps, region files and spools of this user\'s dead processes'
+complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "version" -d 'Print the version'
 complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c jitsym -n "__fish_jitsym_using_subcommand check" -l allow -d 'Leaves out a rule; several with commas' -r
-complete -c jitsym -n "__fish_jitsym_using_subcommand check" -l all -d 'Every finding, not the first few of each rule, and all notes'
-complete -c jitsym -n "__fish_jitsym_using_subcommand check" -l notes -d 'Notes too: what is odd, and harmless except where a reader is named'
-complete -c jitsym -n "__fish_jitsym_using_subcommand check" -l json -d 'The same for programs: an object with "files", of which each has "findings" and "verdicts"'
-complete -c jitsym -n "__fish_jitsym_using_subcommand check" -l rules -d 'Lists the rules, with the readers that each is about'
+complete -c jitsym -n "__fish_jitsym_using_subcommand check" -l allow -d 'Ignore this rule; separate several rules by commas' -r
+complete -c jitsym -n "__fish_jitsym_using_subcommand check" -l all -d 'Print all findings, including all notes (default: the first 3 findings of each rule, and no notes)'
+complete -c jitsym -n "__fish_jitsym_using_subcommand check" -l notes -d 'Print also the first note of each rule: an oddity that harms no profiler except those that the note names'
+complete -c jitsym -n "__fish_jitsym_using_subcommand check" -l json -d 'Print JSON instead of text: an object with "files", each of which has "findings" and "verdicts"'
+complete -c jitsym -n "__fish_jitsym_using_subcommand check" -l rules -d 'List all rules with the profilers that each rule concerns, and check no files'
 complete -c jitsym -n "__fish_jitsym_using_subcommand check" -s h -l help -d 'Print help'
-complete -c jitsym -n "__fish_jitsym_using_subcommand dump" -l name -d 'Only code with that in its name' -r
-complete -c jitsym -n "__fish_jitsym_using_subcommand dump" -l disassemble -d 'The instructions too, by objdump'
+complete -c jitsym -n "__fish_jitsym_using_subcommand dump" -l name -d 'Print only functions with TEXT in their names' -r
+complete -c jitsym -n "__fish_jitsym_using_subcommand dump" -l disassemble -d 'Print also the instructions of each function, disassembled by objdump'
 complete -c jitsym -n "__fish_jitsym_using_subcommand dump" -s h -l help -d 'Print help'
-complete -c jitsym -n "__fish_jitsym_using_subcommand stat" -l top -d 'The N names that take the most bytes, too' -r
+complete -c jitsym -n "__fish_jitsym_using_subcommand stat" -l top -d 'Print also the N function names with the most bytes of code (default: 0)' -r
 complete -c jitsym -n "__fish_jitsym_using_subcommand stat" -s h -l help -d 'Print help'
-complete -c jitsym -n "__fish_jitsym_using_subcommand record" -s p -l pid -d 'Records this running process, and its children' -r
-complete -c jitsym -n "__fish_jitsym_using_subcommand record" -l seconds -d 'Stops after so many seconds (with --pid)' -r
-complete -c jitsym -n "__fish_jitsym_using_subcommand record" -s o -l output -d 'The recording; one that is there becomes FILE.old' -r -F
-complete -c jitsym -n "__fish_jitsym_using_subcommand record" -s F -l frequency -d 'Samples a second' -r
-complete -c jitsym -n "__fish_jitsym_using_subcommand record" -s g -l call-graph -d 'How stacks are found: dwarf, or dwarf,BYTES (unwind tables), fp (frame pointers), none' -r
-complete -c jitsym -n "__fish_jitsym_using_subcommand record" -s e -l event -d 'What takes the samples, in perf\'s words; by default cycles, or cpu-clock where the processor\'s counters are not there' -r
-complete -c jitsym -n "__fish_jitsym_using_subcommand record" -l flamegraph -d 'Writes a flame graph' -r -F
-complete -c jitsym -n "__fish_jitsym_using_subcommand record" -l perf -d 'Another perf than the one in PATH' -r -F
-complete -c jitsym -n "__fish_jitsym_using_subcommand record" -l adopt -d 'Sets JITSYM_ADOPT=1: code memory becomes a mapping of files that every profiler reads. Only for programs in which one thread at a time writes code'
-complete -c jitsym -n "__fish_jitsym_using_subcommand record" -l top -d 'Prints the ten hottest functions with their callers'
-complete -c jitsym -n "__fish_jitsym_using_subcommand record" -l json -d 'Prints what was found as `jitsym doctor --json` does, with "recording" and "status". What the command prints goes to the standard error output'
+complete -c jitsym -n "__fish_jitsym_using_subcommand record" -s p -l pid -d 'Record this running process and its descendants, instead of a command' -r
+complete -c jitsym -n "__fish_jitsym_using_subcommand record" -l seconds -d 'Stop recording the process of --pid after S seconds, such as 0.5 (above 0; default: when the process ends)' -r
+complete -c jitsym -n "__fish_jitsym_using_subcommand record" -s o -l output -d 'Write the recording to FILE, and rename an existing FILE to FILE.old' -r -F
+complete -c jitsym -n "__fish_jitsym_using_subcommand record" -s F -l frequency -d 'Take N samples per second (at least 1)' -r
+complete -c jitsym -n "__fish_jitsym_using_subcommand record" -s g -l call-graph -d 'Find stacks by unwind tables (dwarf) or frame pointers (fp), or record no stacks (none); dwarf,BYTES copies BYTES of stack per sample, 8 to 65528 in steps of 8 (dwarf alone: 8192)' -r
+complete -c jitsym -n "__fish_jitsym_using_subcommand record" -s e -l event -d 'Sample this event, written as for `perf record -e` (default: cycles, or cpu-clock if the processor has no counters)' -r
+complete -c jitsym -n "__fish_jitsym_using_subcommand record" -l flamegraph -d 'Write a flame graph of the recording to FILE.svg' -r -F
+complete -c jitsym -n "__fish_jitsym_using_subcommand record" -l perf -d 'Run this program instead of the perf in PATH' -r -F
+complete -c jitsym -n "__fish_jitsym_using_subcommand record" -l adopt -d 'Set JITSYM_ADOPT=1, unless the variable is set: code memory becomes a mapping of ELF files, which every profiler reads. Use this only if one compiler, in one thread at a time, writes code'
+complete -c jitsym -n "__fish_jitsym_using_subcommand record" -l top -d 'Print the 10 hottest functions, each with its 3 most frequent callers'
+complete -c jitsym -n "__fish_jitsym_using_subcommand record" -l json -d 'Print JSON as `jitsym doctor --json` does, with "recording" and "status" added; the recorded command prints to standard error'
 complete -c jitsym -n "__fish_jitsym_using_subcommand record" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c jitsym -n "__fish_jitsym_using_subcommand verify" -s f -l function -d 'Only functions with this name, in which * stands for anything; can be given several times' -r
-complete -c jitsym -n "__fish_jitsym_using_subcommand verify" -l calls -d 'Calls of each function that are stepped' -r
-complete -c jitsym -n "__fish_jitsym_using_subcommand verify" -l seconds -d 'Ends the steps after so many seconds' -r
-complete -c jitsym -n "__fish_jitsym_using_subcommand verify" -l json -d 'The same for programs: an object with "findings". What the command prints goes to the standard error output'
+complete -c jitsym -n "__fish_jitsym_using_subcommand verify" -s f -l function -d 'Examine only functions with this name, where * matches any text; can be given several times' -r
+complete -c jitsym -n "__fish_jitsym_using_subcommand verify" -l calls -d 'Step through N calls of each function (at least 1), but only through 1 call if the function has no unwind tables' -r
+complete -c jitsym -n "__fish_jitsym_using_subcommand verify" -l seconds -d 'Stop stepping after S seconds, such as 0.5 (above 0; default: no limit)' -r
+complete -c jitsym -n "__fish_jitsym_using_subcommand verify" -l json -d 'Print JSON instead of text: an object with "findings"; the examined command prints to standard error'
 complete -c jitsym -n "__fish_jitsym_using_subcommand verify" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c jitsym -n "__fish_jitsym_using_subcommand callgrind" -l map -d 'Takes names from this perf map' -r -F
-complete -c jitsym -n "__fish_jitsym_using_subcommand callgrind" -l jitdump -d 'Takes names and lines from this jitdump' -r -F
-complete -c jitsym -n "__fish_jitsym_using_subcommand callgrind" -s o -l output -d 'The copy; else callgrind.out.named.PID beside the recording' -r -F
+complete -c jitsym -n "__fish_jitsym_using_subcommand callgrind" -l map -d 'Take names from this perf map, instead of searching for files by PID' -r -F
+complete -c jitsym -n "__fish_jitsym_using_subcommand callgrind" -l jitdump -d 'Take names and lines from this jitdump, instead of searching for files by PID' -r -F
+complete -c jitsym -n "__fish_jitsym_using_subcommand callgrind" -s o -l output -d 'Write the copy to FILE (default: callgrind.out.named.PID beside the recording)' -r -F
 complete -c jitsym -n "__fish_jitsym_using_subcommand callgrind" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c jitsym -n "__fish_jitsym_using_subcommand doctor" -l perf -d 'Another perf than the one in PATH' -r -F
-complete -c jitsym -n "__fish_jitsym_using_subcommand doctor" -l proc -d 'Settings of the kernel are read below this directory' -r -F
-complete -c jitsym -n "__fish_jitsym_using_subcommand doctor" -l json -d 'The same for programs: an object with "causes" and "type". What the command prints goes to the standard error output'
+complete -c jitsym -n "__fish_jitsym_using_subcommand doctor" -l perf -d 'Run this program instead of the perf in PATH' -r -F
+complete -c jitsym -n "__fish_jitsym_using_subcommand doctor" -l proc -d 'Read settings of the kernel below this directory' -r -F
+complete -c jitsym -n "__fish_jitsym_using_subcommand doctor" -l json -d 'Print JSON instead of text: an object with "causes" and "type" (the next command); the recorded command prints to standard error'
 complete -c jitsym -n "__fish_jitsym_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c jitsym -n "__fish_jitsym_using_subcommand top" -l seconds -d 'Stops after so many seconds' -r
+complete -c jitsym -n "__fish_jitsym_using_subcommand top" -l seconds -d 'Stop after S seconds, such as 0.5 (above 0; default: when the process or its last session ends)' -r
 complete -c jitsym -n "__fish_jitsym_using_subcommand top" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c jitsym -n "__fish_jitsym_using_subcommand recover" -l dir -d 'Where the spools are; else JITSYM_SPOOL_DIR, else /dev/shm' -r -F
+complete -c jitsym -n "__fish_jitsym_using_subcommand recover" -l dir -d 'Read the spools in this directory (default: JITSYM_SPOOL_DIR, or /dev/shm if the variable is not set)' -r -F
 complete -c jitsym -n "__fish_jitsym_using_subcommand recover" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c jitsym -n "__fish_jitsym_using_subcommand clean" -l dir -d 'Where they are looked for, and nowhere else; without it in JITSYM_DIR or /tmp, and in the directory of the spools' -r -F
-complete -c jitsym -n "__fish_jitsym_using_subcommand clean" -l older-than -d 'Only what was last written to so long ago: a number with s, m, h, d or w' -r
-complete -c jitsym -n "__fish_jitsym_using_subcommand clean" -l dry-run -d 'Only says which'
-complete -c jitsym -n "__fish_jitsym_using_subcommand clean" -l injected -d 'What perf has made for dead processes too, of which recordings then have no names: jitted-PID-N.so there, and their entries in ~/.debug'
+complete -c jitsym -n "__fish_jitsym_using_subcommand clean" -l dir -d 'Search this directory, instead of JITSYM_DIR (or /tmp) and JITSYM_SPOOL_DIR (or /dev/shm); can be given several times' -r -F
+complete -c jitsym -n "__fish_jitsym_using_subcommand clean" -l older-than -d 'Remove only files that were last written more than TIME ago, such as 90s, 30m (minutes), 12h, 7d or 2w' -r
+complete -c jitsym -n "__fish_jitsym_using_subcommand clean" -l dry-run -d 'Print the files that would be removed, and remove none'
+complete -c jitsym -n "__fish_jitsym_using_subcommand clean" -l injected -d 'Remove also what perf made for dead processes: jitted-PID-N.so in the searched directories, and entries in ~/.debug (also with --dir); recordings of these processes then lose names'
 complete -c jitsym -n "__fish_jitsym_using_subcommand clean" -s h -l help -d 'Print help'
 complete -c jitsym -n "__fish_jitsym_using_subcommand version" -s h -l help -d 'Print help'
-complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record verify callgrind doctor top recover clean version help" -f -a "check" -d 'Says what readers of jitdumps and perf maps would choke on, misattribute or silently stop at'
-complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record verify callgrind doctor top recover clean version help" -f -a "dump" -d 'Prints a block for each function: source lines, unwind rows and instructions side by side'
-complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record verify callgrind doctor top recover clean version help" -f -a "stat" -d 'Prints numbers, sizes and rates, and a picture of the addresses over time'
-complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record verify callgrind doctor top recover clean version help" -f -a "record" -d 'Records a program or a running process with perf, so that compiled code has names, stacks and lines'
-complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record verify callgrind doctor top recover clean version help" -f -a "verify" -d 'Runs a program, steps through its compiled code, and compares unwind tables and bytes with what is really executed'
-complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record verify callgrind doctor top recover clean version help" -f -a "callgrind" -d 'Gives names to the compiled code in a recording of valgrind\'s callgrind'
-complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record verify callgrind doctor top recover clean version help" -f -a "doctor" -d 'Says what the machine can do, what a process does or a recording has, why names or stacks are missing, and what to type next'
-complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record verify callgrind doctor top recover clean version help" -f -a "top" -d 'Shows what a process registers, how fast, and what it loses'
-complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record verify callgrind doctor top recover clean version help" -f -a "recover" -d 'Completes the files of processes that were killed'
-complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record verify callgrind doctor top recover clean version help" -f -a "clean" -d 'Removes maps, jitdumps, files of regions and spools of this user\'s dead processes'
-complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record verify callgrind doctor top recover clean version help" -f -a "version" -d 'Prints the version'
+complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record verify callgrind doctor top recover clean version help" -f -a "check" -d 'Find problems in jitdumps and perf maps that make profilers fail, stop reading silently, or attribute samples wrongly'
+complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record verify callgrind doctor top recover clean version help" -f -a "dump" -d 'Print a block for each function: source lines and unwind rows side by side, with --disassemble also instructions'
+complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record verify callgrind doctor top recover clean version help" -f -a "stat" -d 'Print counts, sizes and rates of compiled code, and a chart of code addresses over time'
+complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record verify callgrind doctor top recover clean version help" -f -a "record" -d 'Record a program or a running process with perf, so that compiled code has names, stacks and lines'
+complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record verify callgrind doctor top recover clean version help" -f -a "verify" -d 'Run a program, step through its compiled code, and compare unwind tables and code bytes with what is really executed'
+complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record verify callgrind doctor top recover clean version help" -f -a "callgrind" -d 'Name the compiled code in a recording of valgrind\'s callgrind'
+complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record verify callgrind doctor top recover clean version help" -f -a "doctor" -d 'Print the state of the machine and of a process or recording, why names or stacks are missing, and the command to type next'
+complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record verify callgrind doctor top recover clean version help" -f -a "top" -d 'Show once a second what code a process registers, how fast, and how much is lost'
+complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record verify callgrind doctor top recover clean version help" -f -a "recover" -d 'Complete the perf maps and jitdumps of killed processes'
+complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record verify callgrind doctor top recover clean version help" -f -a "clean" -d 'Remove libjitsym\'s perf maps, jitdumps, region files and spools of this user\'s dead processes'
+complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record verify callgrind doctor top recover clean version help" -f -a "version" -d 'Print the version'
 complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat record verify callgrind doctor top recover clean version help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

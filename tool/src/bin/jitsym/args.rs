@@ -10,8 +10,8 @@ use crate::{callgrind, check, clean, doctor, record, recover, show, top, verify}
 /// The exit codes, for `jitsym help` and the manual page.
 pub const EXIT_CODES: [(u8, &str); 3] = [
     (0, "all is well"),
-    (1, "`check` found errors or warnings, `verify` or `doctor` something wrong, `recover` could not complete a file, or `callgrind` found no name"),
-    (2, "something is not there or cannot be read, or the command line is wrong"),
+    (1, "`check` found errors or warnings, `verify` or `doctor` found something wrong, `recover` could not complete a file, or `callgrind` found no name"),
+    (2, "a file or process does not exist or cannot be read, or the command line is wrong"),
 ];
 
 /// Record programs with JIT-compiled code, explain missing names and stacks, and check and complete jitdumps and perf maps
@@ -45,7 +45,7 @@ fn exit_codes() -> String {
         text += &format!("\n  {code}  {meaning}");
     }
     text + "\n\n`jitsym help COMMAND` explains the options of a command, with an example.\n\
-            JITSYM_DEBUG=1 COMMAND: the library says what it decides, refuses and fails at."
+            With JITSYM_DEBUG=1 in a program's environment, libjitsym prints its decisions, refused calls and failures."
 }
 
 /// The request of a command line: a command, or a text to print. The error is one line, and a line that names the help text.

@@ -41,8 +41,8 @@ fn page() -> String {
 /// The options and arguments, without `--help`, which each command has.
 fn options(command: &Command) -> String {
     let command = command.clone().mut_args(|argument| {
-        let is_help = argument.get_id() == "help";
-        argument.hide(is_help)
+        let is_hidden = argument.get_id() == "help" || argument.is_hide_set();
+        argument.hide(is_hidden)
     });
     if command.get_arguments().all(|argument| argument.is_hide_set()) {
         return String::new();
