@@ -148,7 +148,7 @@ impl Naming {
     /// Called in a forked child. Sets the child's own file. `path` is the path of this file, or `None` if the file has no name.
     pub(super) fn set_file_of_child(&mut self, file: Option<Arc<Held>>, path: Option<PathBuf>) {
         self.set_file(file);
-        self.is_of_child = path.is_some();
+        (self.is_named, self.is_of_child) = (path.is_some(), path.is_some());
         if let Some(path) = path {
             self.path = path;
         }
