@@ -180,8 +180,10 @@ pub fn check(recording: &Recording, stacks: &[Stack], is_in_trace: impl Fn(&Stac
         let hot = found.get(&*lines[phase]).copied().unwrap_or(0);
         // A trace has the frame of the interpreter, which C has called. The loop of the phase `callback` lies below the function
         // that the C library calls back.
-        let is_called_back =
-            |stack: &Stack| phase == "callback" && line_of(&stack.frames[0].0) <= line_of(&lines[phase]);
+        let is_called_back = |stack: &Stack| {
+            let is_above = |frame: &(String, String)| line_of(&frame.0) <= line_of(&lines[phase]);
+            phase == "callback" && stack.frames.first().is_some_and(is_above)
+        };
         let is_whole = |stack: &Stack| {
             let (caller, callers): (&str, &[&str]) = match is_called_back(stack) {
                 true => ("/libc.so", &["TRACE_", "qsort_r", "lua_pcall", "main", "start"]),
