@@ -49,9 +49,7 @@ const VARIABLES: [(&str, Takes); 18] = [
 
 /// A sentence about what is wrong with a variable. `None` if nothing is wrong, or if the variable is not for this library.
 pub fn doubt(name: &OsStr, value: &OsStr) -> Option<String> {
-    let is_known = VARIABLES.iter().any(|(known, _)| name == OsStr::new(known));
-    let is_ours = is_known || name.as_bytes().starts_with(b"JITSYM");
-    let doubt = if is_ours && !value.is_empty() { doubt_of(name, value) } else { None };
+    let doubt = if value.is_empty() { None } else { doubt_of(name, value) };
     doubt.map(|doubt| format!("{}={}: {doubt}", name.display(), value.display()))
 }
 
@@ -62,6 +60,9 @@ pub fn turns_off(value: &OsStr) -> bool {
 
 fn doubt_of(name: &OsStr, value: &OsStr) -> Option<String> {
     let Some((_, takes)) = VARIABLES.iter().find(|(known, _)| name == OsStr::new(known)) else {
+        if !name.as_bytes().starts_with(b"JITSYM") {
+            return None;
+        }
         let known = VARIABLES.iter().map(|(known, _)| *known);
         return Some(format!("this version knows no such variable{}", did_you_mean(name.as_bytes(), known)));
     };

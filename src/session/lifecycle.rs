@@ -303,8 +303,7 @@ impl Lifecycle {
         let on = match config.late || running.config.asked_for() == Sinks::NONE {
             true if shares() || usual != Sinks::NONE => usual,
             true => missing,
-            false if shares() => Sinks::NONE,
-            false if asked == Sinks::NONE => Sinks::NONE,
+            false if shares() || asked == Sinks::NONE => Sinks::NONE,
             false => return Err(Error::Conflict),
         };
         if on == Sinks::NONE && (running.config.remember || !config.remember) {
