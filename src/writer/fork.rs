@@ -19,8 +19,9 @@ impl Writer {
     /// Quiesces the writer for a fork, once the registrations of earlier calls are written.
     pub(super) fn be_quiescent(&mut self) {
         let still = self.quiesce();
-        if self.exiting || !still.begin_hold() {
-            // During an exit the writer cannot quiesce, because the end of the process may interrupt any write.
+        if self.exiting || still.is_pressed() || !still.begin_hold() {
+            // During an exit the writer cannot quiesce, because the end of the process may interrupt any write. A fork that
+            // does not wait for a round begins at once.
             still.answer(false);
             return;
         }
@@ -37,8 +38,14 @@ impl Writer {
             quiet = still.is_quiet();
         }
         if still.enter_last() {
+            self.gave_way = false;
             self.round_inside(false);
-            still.answer(quiet && !self.sources.iter().any(Source::has_unread));
+            if self.gave_way {
+                // The fork is over, and the threads register again.
+                still.leave();
+            } else {
+                still.answer(quiet && !self.sources.iter().any(Source::has_unread));
+            }
         }
     }
 

@@ -52,6 +52,9 @@ const BUSY_BYTES: usize = 256 * 1024;
 /// A round writes and commits after about this many bytes, so that threads reuse the chunks while these are still in the
 /// processor's caches.
 const COMMIT_BYTES: usize = 1 << 20;
+/// The same, while a fork waits that does not wait for the end of the round. The writer still makes progress in a process that
+/// forks all the time.
+const COMMIT_BYTES_BEFORE_A_FORK: usize = 64 << 10;
 /// How often a writer that has work checks whether its spool still exists.
 const LOOK_AT_SPOOL: Duration = Duration::from_millis(100);
 /// How long a writer runs before it registers the process for the kernel's barriers. In a process with several threads the
@@ -104,6 +107,8 @@ pub struct Writer {
     until: u64,
     /// Whether memory has run out, so that some records are still unread.
     short: bool,
+    /// Whether a fork has begun during the round.
+    gave_way: bool,
     /// Whether the gdb sink must not start automatically.
     no_debugger: bool,
     /// When the writer last saw that the spool exists.
@@ -135,6 +140,7 @@ impl Writer {
             until: 0,
             asked_at: 0,
             short: false,
+            gave_way: false,
             no_debugger: false,
             spool_seen: None,
             spool_retry: None,
@@ -354,10 +360,15 @@ impl Writer {
             uncommitted += size_of::<Event>() + event.body_len as usize;
             self.applier.apply(chunk, &mut event);
             self.short = reserve::is_short();
-            if uncommitted >= COMMIT_BYTES {
+            let is_pressed = self.quiesce().is_pressed();
+            if uncommitted >= if is_pressed { COMMIT_BYTES_BEFORE_A_FORK } else { COMMIT_BYTES } {
                 bytes += std::mem::take(&mut uncommitted);
                 let until = self.applier.last_time;
                 self.commit(&mut merge, false, until);
+                if is_pressed {
+                    self.quiesce().give_way();
+                    self.gave_way = true;
+                }
             }
         }
         self.shared.set_short(self.short);

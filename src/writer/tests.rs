@@ -9,7 +9,8 @@ use crate::api::code::{Bytes, Code};
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Options, Sinks};
 use crate::queue::chunk::FIRST_SIZE;
-use crate::queue::shared::{Message, Shared};
+use crate::queue::quiesce::{Found, Rest};
+use crate::queue::shared::{Message, Shared, READ_BEFORE_A_FORK};
 use crate::session::process::Process;
 use crate::session::register::Local;
 
@@ -131,4 +132,43 @@ fn threads_end_while_messages_have_no_room() {
     other.detach();
     world.writer.round(false);
     assert_eq!((world.registered(), world.shared.pool.bytes_used(), world.writer.sources.len()), (1, 0, 0));
+}
+
+/// Forks a process whose writer has `count` records to read. `serve` acts as the writer, once the fork waits for the writer.
+/// Returns the state that the fork has found, and how many records the writer had read by then. `None` if this machine was too
+/// slow: the writer waits for a fork for a limited time only.
+fn fork_with(count: u64, serve: fn(&mut Writer)) -> Option<(Rest, u64)> {
+    let mut world = world(64 << 20, Duration::ZERO);
+    world.writer.announce();
+    let mut thread = world.thread();
+    (0..count).for_each(|_| register(&mut thread, 64).unwrap());
+    let (shared, quiesce) = (world.shared, &world.shared.status.quiesce);
+    let found = std::thread::scope(|scope| {
+        let fork = scope.spawn(|| {
+            let found: Found = shared.quiesce(false, Duration::from_secs(30));
+            let registered = shared.status.counters.registered.get();
+            let is_in_time = found.rest_in_child(world.process.host.page.shared) == found.rest;
+            quiesce.over();
+            is_in_time.then_some((found.rest, registered))
+        });
+        while !quiesce.is_asked() {
+            std::thread::yield_now();
+        }
+        serve(&mut world.writer);
+        fork.join().unwrap()
+    });
+    world.writer.round(false);
+    assert_eq!(world.registered(), count);
+    found
+}
+
+/// A fork waits for all records if they are few. If they are many, the fork waits neither for a round nor for its end.
+#[test]
+fn a_fork_waits_for_few_records_only() {
+    let in_time = |count, serve| (0..100).find_map(|_| fork_with(count, serve)).expect("never in time");
+    assert_eq!(in_time(100, Writer::be_quiescent), (Rest::Whole, 100));
+    let many = READ_BEFORE_A_FORK + 1;
+    assert_eq!(in_time(many, Writer::be_quiescent), (Rest::Partial, 0));
+    let (rest, read) = in_time(many, |writer| _ = writer.round(false));
+    assert!(rest == Rest::Partial && (1..many / 2).contains(&read), "{rest:?}, {read}");
 }

@@ -5,8 +5,9 @@
 //!
 //! The forking thread asks the writer to quiesce, and waits for a limited time. The writer keeps the registering threads from
 //! beginning another record, makes a last round, and stays quiescent until the fork is over. If a slow disk blocks the writer,
-//! the process forks without the last round. In that case the child learns that its data is incomplete. If the writer is
-//! changing the data at the moment of the fork, the child learns that its data is unusable.
+//! or if the writer has too many records to apply, the process forks without the last round. In that case the child learns that
+//! its data is incomplete. If the writer is changing the data at the moment of the fork, the child learns that its data is
+//! unusable.
 //!
 //! The registering threads and the writer also wait for a limited time only. Between the library's fork handler and the fork
 //! itself, the host's own fork handlers run. These handlers may wait for a lock that is held by a thread which waits here. So
@@ -96,6 +97,8 @@ pub struct Quiesce {
     changed: Condvar,
     /// Whether threads that begin to register have to wait.
     halting: AtomicBool,
+    /// Whether a fork waits that does not wait for the end of the writer's round.
+    is_pressed: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -244,6 +247,18 @@ impl Quiesce {
         slot.resume();
     }
 
+    /// Whether a fork waits that does not wait for the end of the writer's round. The writer then pauses between two records
+    /// (`give_way`).
+    pub fn is_pressed(&self) -> bool {
+        self.is_pressed.load(Ordering::Relaxed)
+    }
+
+    /// Lets the waiting forks begin, in the middle of the writer's round. Returns when these forks are over.
+    pub fn give_way(&self) {
+        self.answer(false);
+        self.enter();
+    }
+
     /// Whether a fork waits for the writer.
     pub fn is_asked(&self) -> bool {
         self.state().is_asked()
@@ -312,21 +327,28 @@ impl Quiesce {
 
     /// Before a fork: quiesces the library, as far as possible within `patience`. The call waits until the library is
     /// quiescent, but not longer than two thirds of `patience`. If the writer is changing data after this wait, the call waits
-    /// until the writer pauses, but not longer than the rest of `patience`. `wake` wakes the writer. After the fork, the parent
-    /// has to call `over`.
-    pub fn prepare(&self, patience: Duration, wake: impl FnOnce()) -> Found {
+    /// until the writer pauses, but not longer than the rest of `patience`. If `is_behind`, the writer has too much to do, and
+    /// has to pause at once. `wake` wakes the writer. After the fork, the parent has to call `over`.
+    pub fn prepare(&self, patience: Duration, is_behind: bool, wake: impl FnOnce()) -> Found {
         let begin = Instant::now();
         let grace = patience / 3;
         let mut state = self.state();
         if state.writer.is_some() {
             state.waiting += 1;
+            if is_behind {
+                self.is_pressed.store(true, Ordering::Relaxed);
+            }
             drop(state);
             wake();
             state = self.state();
             state = self.wait(state, begin + (patience - grace), |state| state.writer.is_none() || state.is_ready());
-            // A writer that is at work pauses at its next write to a file (`aside`).
+            // A writer that is at work pauses before its next record, or at its next write to a file (`aside`).
+            self.is_pressed.store(true, Ordering::Relaxed);
             state = self.wait(state, begin + patience, |state| !state.moving);
             state.waiting -= 1;
+            if state.waiting == 0 {
+                self.is_pressed.store(false, Ordering::Relaxed);
+            }
         }
         state.since.get_or_insert_with(Instant::now);
         state.forking += 1;

@@ -41,6 +41,9 @@ fn first_index() -> u64 {
 /// After this many forks, the writer looks for spools that children have left.
 const FORKS: u32 = 16;
 
+/// If more records than this are unread, a fork does not wait for them, because the writer would need longer than a fork waits.
+pub const READ_BEFORE_A_FORK: u64 = 65_536;
+
 /// Number of code indices that a thread takes at once.
 const INDEX_BLOCK: u64 = 1024;
 
@@ -265,12 +268,12 @@ impl Shared {
         self.attached.fetch_sub(1, Ordering::Release);
     }
 
-    /// Whether the writer has consumed all records, and no other thread than the calling thread has a slot. `own` is 1 if the
+    /// Whether the writer has read all records, and no other thread than the calling thread has a slot. `own` is 1 if the
     /// calling thread has a slot, else 0. During this call, the writer and all threads that begin to register must be kept
     /// waiting.
     fn is_quiescent(&self, own: usize) -> bool {
         fence(Ordering::SeqCst);
-        self.attached.load(Ordering::Acquire) == own && !self.pool.memory().has_unread()
+        self.attached.load(Ordering::Acquire) == own && self.pool.memory().unread() == 0
     }
 
     /// Before a fork: quiesces the library (`queue::quiesce`) within `patience`. `attached` says whether the calling thread
@@ -281,7 +284,7 @@ impl Shared {
         // that case no round of the writer is needed.
         match still.prepare_at_once(|| self.is_quiescent(attached.into())) {
             Some(found) => found,
-            None => still.prepare(patience, || self.wake()),
+            None => still.prepare(patience, self.pool.memory().unread() > READ_BEFORE_A_FORK, || self.wake()),
         }
     }
 
