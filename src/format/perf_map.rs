@@ -11,7 +11,6 @@ pub fn push_line(out: &mut Vec<u8>, dialect: Dialect, start: u64, size: u64, nam
     let mut numbers = [0; 2 * NUMBER_MAX];
     let len = put_number(&mut numbers, 0, dialect, start);
     let len = put_number(&mut numbers, len, dialect, size);
-    out.reserve(line_len(name));
     // Copies the whole array, and then truncates `out`, because a copy of constant length costs less than half as much as a
     // call of `memcpy`.
     let start = out.len();

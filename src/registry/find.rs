@@ -54,10 +54,10 @@ impl Registry {
     /// The ids of the home's live code that has a byte in `[start, end)`. If memory is short, some of the ids are missing,
     /// but not all.
     pub fn live_in(&self, home: Home, start: u64, end: u64) -> Vec<u64> {
-        let places = &self.places[home as usize];
-        if self.live_count(home) == 0 || !places.is_known_in(start, end) {
+        if !self.may_be_live_in(home, start, end) {
             return Vec::new();
         }
+        let places = &self.places[home as usize];
         let before = |addr| places.last_before(addr);
         let numbers = std::iter::successors(before(end), |&next| before(places.pieces[next].start));
         let pieces = numbers.map(|number| &places.pieces[number]);
@@ -74,12 +74,16 @@ impl Registry {
 
     /// Whether any live code of the home has a byte in `[start, end)`.
     pub fn has_live_in(&self, home: Home, start: u64, end: u64) -> bool {
-        !self.live_in(home, start, end).is_empty()
+        self.may_be_live_in(home, start, end) && !self.live_in(home, start, end).is_empty()
+    }
+
+    fn may_be_live_in(&self, home: Home, start: u64, end: u64) -> bool {
+        self.live_count(home) > 0 && self.places[home as usize].is_known_in(start, end)
     }
 
     /// Whether live code outside of regions begins in `[start, end)`.
     pub fn live_begins_in(&self, start: u64, end: u64) -> bool {
         let places = self.plain();
-        start < end && places.numbers_in(start, end).any(|number| places.pieces[number].owner().is_some())
+        places.numbers_in(start, end).any(|number| places.pieces[number].owner().is_some())
     }
 }

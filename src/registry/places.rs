@@ -127,7 +127,6 @@ impl Places {
             home: live.home,
         };
         entries.set(id as u32, entry);
-        self.tidy_names();
         inserted
     }
 
@@ -201,17 +200,10 @@ impl Places {
     }
 
     /// Gives back the memory of dropped names if they use much memory.
-    #[inline(always)]
     pub fn tidy_names(&mut self) {
         if self.names.0.is_wasteful() {
-            self.compact_names();
+            self.names.compact(self.pieces.names_mut());
+            self.room = 0;
         }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn compact_names(&mut self) {
-        self.names.compact(self.pieces.names_mut());
-        self.room = 0;
     }
 }

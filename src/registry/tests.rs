@@ -200,6 +200,7 @@ fn names_of_bytes_that_are_used_again_take_no_memory() {
     for n in 0..100_000 {
         let name = format!("a name of its own, the {n}th");
         add(&mut registry, id(n % 2), code(0x1000, 16), &name, &mut gone);
+        registry.tidy();
         assert_eq!(lines(&registry), format!("4096+16 {name}"));
         let (capacity, _) = registry.places[0].names.0.usage();
         assert!(capacity <= 256 * 1024, "{capacity} bytes for one name");
@@ -218,6 +219,7 @@ fn names_survive_what_becomes_of_others() {
             add(&mut registry, id(5000), code(1 << 40, 16), &passing, &mut gone);
             assert!(registry.remove(id(5000)).is_some());
         }
+        registry.tidy();
     }
     for n in 0..5000 {
         assert_eq!(registry.name_of(id(n)), Some(lasting(n).as_bytes()));

@@ -160,9 +160,8 @@ impl SinkSet {
     /// code is remembered, sinks that are started later may need the info records too.
     pub fn keep_info(&self) -> bool {
         let sinks = self.status.sinks();
-        let are_of_use = self.remember()
-            || sinks.0 & Sinks::REGION.with(Sinks::GDB).with(Sinks::UNWINDER).with(Sinks::VALGRIND).0 != 0;
-        are_of_use && !sinks.has(Sinks::JITDUMP)
+        let of_use = Sinks::REGION.with(Sinks::GDB).with(Sinks::UNWINDER).with(Sinks::VALGRIND);
+        !sinks.has(Sinks::JITDUMP) && (sinks.0 & of_use.0 != 0 || self.remember())
     }
 
     /// Takes over the files of a dead process. No file is created, and the files keep their modes.

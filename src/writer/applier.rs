@@ -241,7 +241,7 @@ impl Applier {
 
     /// Whether bytes that were declared free hold live code. Counts false declarations.
     fn is_used(&self, end: u64, reach: u64) -> bool {
-        let used = self.registry.live_begins_in(end, reach);
+        let used = end < reach && self.registry.live_begins_in(end, reach);
         if used {
             self.status.counters.not_free.add(1);
         }

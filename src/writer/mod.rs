@@ -348,6 +348,7 @@ impl Writer {
         self.collect();
         self.heed_rights();
         let mut merge = Merge::new(self.sources.iter().map(Source::readings));
+        let quiesce = self.quiesce();
         let (mut bytes, mut uncommitted) = (0, 0);
         while !self.short {
             let (applier, short) = (&mut self.applier, &mut self.short);
@@ -360,13 +361,13 @@ impl Writer {
             uncommitted += size_of::<Event>() + event.body_len as usize;
             self.applier.apply(chunk, &mut event);
             self.short = reserve::is_short();
-            let is_pressed = self.quiesce().is_pressed();
+            let is_pressed = quiesce.is_pressed();
             if uncommitted >= if is_pressed { COMMIT_BYTES_BEFORE_A_FORK } else { COMMIT_BYTES } {
                 bytes += std::mem::take(&mut uncommitted);
                 let until = self.applier.last_time;
                 self.commit(&mut merge, false, until);
                 if is_pressed {
-                    self.quiesce().give_way();
+                    quiesce.give_way();
                     self.gave_way = true;
                 }
             }

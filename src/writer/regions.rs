@@ -15,8 +15,17 @@ use crate::sys::reserve;
 
 impl Applier {
     /// The region whose file must name code that was registered at `time`. `None` if the other sinks must name the code.
+    #[inline(always)]
     pub(super) fn region_of(&mut self, addr: u64, size: u64, time: u64) -> Option<&'static Region> {
-        if !self.alive || !self.watching || !self.status.sinks().has(Sinks::REGION) {
+        if self.watching {
+            self.look_for_region(addr, size, time)
+        } else {
+            None
+        }
+    }
+
+    fn look_for_region(&mut self, addr: u64, size: u64, time: u64) -> Option<&'static Region> {
+        if !self.alive || !self.status.sinks().has(Sinks::REGION) {
             return None;
         }
         self.sinks.region.end_gone(&mut self.registry, time);
@@ -157,24 +166,28 @@ impl Applier {
 
     /// Adds code to a region, and ends all other code at the same addresses.
     fn enter(&mut self, region: &'static Region, code: &NewCode<'_>) {
-        let retired = self.sinks.region.enter(&mut self.registry, region, code);
-        self.count_overwritten(retired);
+        self.sinks.region.enter(&mut self.registry, region, code, &mut self.overwritten);
+        self.count_overwritten();
         self.sinks.enter(code);
-        let ids = self.registry.live_in(Home::Plain, code.live.addr, code.live.addr + code.live.size);
-        ids.iter().for_each(|&id| self.end_uncalled(id));
-        self.count_overwritten(ids);
+        let (start, end) = (code.live.addr, code.live.addr + code.live.size);
+        if self.registry.has_live_in(Home::Plain, start, end) {
+            self.overwritten = self.registry.live_in(Home::Plain, start, end);
+            (0..self.overwritten.len()).for_each(|at| self.end_uncalled(self.overwritten[at]));
+            self.count_overwritten();
+        }
     }
 
     /// Ends live code of regions in a range, because code outside of regions is being registered there.
     pub(super) fn retire_in_regions(&mut self, start: u64, end: u64) {
         if self.registry.live_count(Home::Region) > 0 {
-            let retired = self.sinks.region.retire_in(&mut self.registry, start, end);
-            self.count_overwritten(retired);
+            self.sinks.region.retire_in(&mut self.registry, start, end, &mut self.overwritten);
+            self.count_overwritten();
         }
     }
 
-    fn count_overwritten(&mut self, ids: Vec<u64>) {
-        for id in ids {
+    /// Reports the end of code that other code has overwritten, at least one of both in a region.
+    fn count_overwritten(&mut self) {
+        while let Some(id) = self.overwritten.pop() {
             self.sinks.gone_in_region(id);
             self.status.counters.overwritten.add(1);
             self.notify(Notice::FreeLater(id));

@@ -32,13 +32,19 @@ impl Groups {
     /// Begins a group with `len` bytes of a record. These bytes are in `chunk`, at the offset `at`. The chunk must not be
     /// recycled before the groups are written.
     pub fn push(&mut self, chunk: Chunk, at: usize, len: usize) {
-        self.lens.push(0);
-        self.add_in_chunk(chunk, at, len);
+        self.lens.push(len);
+        self.bytes += len;
+        self.add_piece(chunk, at, len);
     }
 
     /// Adds bytes of a record to the last group.
     pub fn add_in_chunk(&mut self, chunk: Chunk, at: usize, len: usize) {
         self.grow(len);
+        self.add_piece(chunk, at, len);
+    }
+
+    #[inline(always)]
+    fn add_piece(&mut self, chunk: Chunk, at: usize, len: usize) {
         match self.pieces.last_mut() {
             Some(Piece::InChunk(same, start, before)) if *same == chunk && *start + *before == at => *before += len,
             _ => self.pieces.push(Piece::InChunk(chunk, at, len)),

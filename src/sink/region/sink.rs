@@ -59,9 +59,15 @@ impl RegionSink {
         RegionSink { status, regions, have_work: false, again: None }
     }
 
-    /// Adds new code. The registry must have room for the code. Returns the ids of live code in regions that the new code
-    /// replaces.
-    pub fn enter(&mut self, registry: &mut Registry, region: &'static Region, code: &NewCode<'_>) -> Vec<u64> {
+    /// Adds new code. The registry must have room for the code. Pushes the ids of live code in regions that the new
+    /// code replaces to `retired`.
+    pub fn enter(
+        &mut self,
+        registry: &mut Registry,
+        region: &'static Region,
+        code: &NewCode<'_>,
+        retired: &mut Vec<u64>,
+    ) {
         let NewCode { id, time, live, name, info, bytes, is_told } = *code;
         self.close_all(registry, region, time, false);
         let is_late = !is_told && registry.has_live_in(Home::Region, live.addr, live.addr + live.size);
@@ -71,14 +77,15 @@ impl RegionSink {
             self.status.counters.region_late.add(1);
             self.close_all(registry, region, time, true);
         }
-        let retired =
-            if is_late || is_told { self.retire_in(registry, live.addr, live.addr + live.size) } else { Vec::new() };
+        if is_late || is_told {
+            self.retire_in(registry, live.addr, live.addr + live.size, retired);
+        }
         if is_late && !region.is_archiving() {
             if let Some(split_at) = region.replace_live(&self.status) {
                 self.close_all(registry, region, split_at, false);
             }
         }
-        registry.insert(id, live, name, &mut Vec::new());
+        registry.insert(id, live, name, retired);
         self.status.counters.region_code.add(1);
         registry.keep_info(id, info);
         if let Some(file) = region.opened().as_mut() {
@@ -90,16 +97,18 @@ impl RegionSink {
                 let _ = file.write_code(offset, if bytes.is_empty() { &read } else { bytes });
             }
         }
-        retired
     }
 
-    /// Ends all live code in regions that overlaps a range. Returns the ids of that code.
-    pub fn retire_in(&self, registry: &mut Registry, start: u64, end: u64) -> Vec<u64> {
-        let ids = registry.live_in(Home::Region, start, end);
-        for live in ids.iter().filter_map(|&id| registry.remove(id)) {
-            self.regions.no_code(live.addr, live.size);
+    /// Ends all live code in regions that overlaps a range, and pushes the ids of that code to `retired`.
+    pub fn retire_in(&self, registry: &mut Registry, start: u64, end: u64, retired: &mut Vec<u64>) {
+        for id in registry.live_in(Home::Region, start, end) {
+            if let Some(live) = registry.remove(id) {
+                self.regions.no_code(live.addr, live.size);
+            }
+            if retired.try_reserve(1).is_ok() {
+                retired.push(id);
+            }
         }
-        ids
     }
 
     /// Ends the regions that the host had unmapped by the time `before`. The writer must already have handled all records that

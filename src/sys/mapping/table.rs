@@ -86,8 +86,13 @@ impl<T: Copy> Table<T> {
     }
 
     /// Adds a value. Does nothing if there is no memory for the value: see `try_reserve`.
+    #[inline]
     pub fn push(&mut self, value: T) {
-        self.extend_from_slice(&[value]);
+        if self.try_reserve(1).is_ok() {
+            // SAFETY: there is room for the value after the existing ones.
+            unsafe { self.start().add(self.len).write(value) };
+            self.len += 1;
+        }
     }
 
     /// Adds values. Adds no value if there is not enough memory for all of them.
