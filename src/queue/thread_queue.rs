@@ -68,7 +68,7 @@ impl ThreadQueue {
     #[inline(always)]
     pub fn end_at_once(&mut self) {
         self.slot.end();
-        self.shared.wake_if_asleep();
+        self.shared.end_record();
     }
 
     /// Writes one record. After an error, nothing of the record is published. The error `NotRunning` means that all sinks
@@ -89,7 +89,7 @@ impl ThreadQueue {
                 let full = self.cursor.as_ref().map(|cursor| (cursor.chunk().size(), cursor.is_empty()));
                 self.slot.end();
                 if filled.transpose()? == Some(true) {
-                    self.shared.wake_if_asleep();
+                    self.shared.end_record();
                     return Ok(());
                 }
                 size = match full {
@@ -133,7 +133,7 @@ impl ThreadQueue {
         if sent.is_err() {
             pool.recycle(chunk);
         }
-        self.shared.wake_if_asleep();
+        self.shared.end_record();
         sent
     }
 

@@ -77,7 +77,8 @@ impl Registry {
         self.may_be_live_in(home, start, end) && !self.live_in(home, start, end).is_empty()
     }
 
-    fn may_be_live_in(&self, home: Home, start: u64, end: u64) -> bool {
+    /// Whether `live_in` has to search.
+    pub fn may_be_live_in(&self, home: Home, start: u64, end: u64) -> bool {
         self.live_count(home) > 0 && self.places[home as usize].is_known_in(start, end)
     }
 

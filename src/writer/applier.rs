@@ -35,7 +35,7 @@ pub struct Applier {
     /// Whether the code of the present record may lie in a region. If `watching` is true, `make_room` has made room in the
     /// registry for both cases: that the code lies in a region, and that it lies outside of regions.
     pub(super) watching: bool,
-    /// The ids of the code that the present registration overwrites. Empty between two registrations.
+    /// The ids of overwritten code that is not reported yet. Empty between two records.
     pub(super) overwritten: Vec<u64>,
 }
 

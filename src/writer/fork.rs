@@ -2,11 +2,20 @@
 
 use std::time::Duration;
 
-use super::{Source, Writer};
+use super::{Merge, Source, Writer};
 use crate::api::options::Config;
 use crate::queue::quiesce::Quiesce;
 use crate::sys::sync::Instant;
 use crate::sys::{barrier, thread};
+
+/// If the writer has more records to read than this, a fork does not wait for a last round, because the round would take longer
+/// than a fork waits.
+pub(super) const READ_MOST: u64 = 65_536;
+
+/// Whether a fork does not wait until the writer has read this many records.
+pub(super) fn is_too_much(unread: u64) -> bool {
+    unread > READ_MOST
+}
 
 /// How long a fork waits for threads that are writing a record.
 const THREADS_TIMEOUT: Duration = Duration::from_millis(10);
@@ -19,14 +28,16 @@ impl Writer {
     /// Quiesces the writer for a fork, once the registrations of earlier calls are written.
     pub(super) fn be_quiescent(&mut self) {
         let still = self.quiesce();
-        if self.exiting || still.is_pressed() || !still.begin_hold() {
-            // During an exit the writer cannot quiesce, because the end of the process may interrupt any write. A fork that
-            // does not wait for a round begins at once.
+        if self.exiting || !still.begin_hold() {
+            // During an exit the writer cannot quiesce, because the end of the process may interrupt any write.
             still.answer(false);
             return;
         }
         barrier::all_threads();
         self.collect();
+        if is_too_much(self.sources.iter().map(Source::unread).sum()) {
+            return still.answer(false);
+        }
         if !still.hold_threads(self.sources.iter().map(|source| source.slot.clone())) {
             return;
         }
@@ -38,14 +49,25 @@ impl Writer {
             quiet = still.is_quiet();
         }
         if still.enter_last() {
-            self.gave_way = false;
             self.round_inside(false);
-            if self.gave_way {
-                // The fork is over, and the threads register again.
-                still.leave();
-            } else {
-                still.answer(quiet && !self.sources.iter().any(Source::has_unread));
-            }
+            still.answer(quiet && !self.sources.iter().any(Source::has_unread));
+        }
+    }
+
+    /// Whether a fork needs a pause in the middle of this round.
+    pub(super) fn is_to_pause(&self, merge: &Merge) -> bool {
+        let may_pause = || self.works_until.is_none_or(|time| Instant::now() >= time);
+        self.quiesce().is_in_a_hurry(|| is_too_much(merge.unread())) && may_pause()
+    }
+
+    /// Pauses in the middle of a round, if a fork needs that. The collected groups must be written, because a child takes over
+    /// only groups that are in the parent's jitdump.
+    pub(super) fn let_forks_begin(&mut self, merge: &Merge) {
+        if self.is_to_pause(merge) {
+            let begin = Instant::now();
+            self.quiesce().give_way(is_too_much(merge.unread()));
+            // Works at least for as long as it has paused.
+            self.works_until = Some(Instant::now() + begin.elapsed());
         }
     }
 

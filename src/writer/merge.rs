@@ -114,6 +114,11 @@ impl Merge {
         Some((chunk, event))
     }
 
+    /// The number of events that are still to be read.
+    pub fn unread(&self) -> u64 {
+        self.lanes.iter().flatten().map(|reading| u64::from(reading.end - reading.next)).sum()
+    }
+
     /// Notes in each chunk how far this round has read it. Chunks that are read to their end are not touched again. Returns
     /// whether anything has been read since the last call.
     pub fn mark(&mut self, round: u64) -> bool {

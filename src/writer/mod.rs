@@ -52,9 +52,8 @@ const BUSY_BYTES: usize = 256 * 1024;
 /// A round writes and commits after about this many bytes, so that threads reuse the chunks while these are still in the
 /// processor's caches.
 const COMMIT_BYTES: usize = 1 << 20;
-/// The same, while a fork waits that does not wait for the end of the round. The writer still makes progress in a process that
-/// forks all the time.
-const COMMIT_BYTES_BEFORE_A_FORK: usize = 64 << 10;
+/// After each such number of bytes, the writer looks whether a fork needs a pause in the middle of the round.
+const LOOK_BYTES: usize = 64 << 10;
 /// How often a writer that has work checks whether its spool still exists.
 const LOOK_AT_SPOOL: Duration = Duration::from_millis(100);
 /// How long a writer runs before it registers the process for the kernel's barriers. In a process with several threads the
@@ -107,8 +106,9 @@ pub struct Writer {
     until: u64,
     /// Whether memory has run out, so that some records are still unread.
     short: bool,
-    /// Whether a fork has begun during the round.
-    gave_way: bool,
+    /// Until then the writer does not pause in the middle of a round, so that it also makes progress in a process that forks all
+    /// the time.
+    works_until: Option<Instant>,
     /// Whether the gdb sink must not start automatically.
     no_debugger: bool,
     /// When the writer last saw that the spool exists.
@@ -140,7 +140,7 @@ impl Writer {
             until: 0,
             asked_at: 0,
             short: false,
-            gave_way: false,
+            works_until: None,
             no_debugger: false,
             spool_seen: None,
             spool_retry: None,
@@ -348,8 +348,7 @@ impl Writer {
         self.collect();
         self.heed_rights();
         let mut merge = Merge::new(self.sources.iter().map(Source::readings));
-        let quiesce = self.quiesce();
-        let (mut bytes, mut uncommitted) = (0, 0);
+        let (mut bytes, mut uncommitted, mut look_at) = (0, 0, LOOK_BYTES);
         while !self.short {
             let (applier, short) = (&mut self.applier, &mut self.short);
             let may = |event: &Event| {
@@ -361,14 +360,14 @@ impl Writer {
             uncommitted += size_of::<Event>() + event.body_len as usize;
             self.applier.apply(chunk, &mut event);
             self.short = reserve::is_short();
-            let is_pressed = quiesce.is_pressed();
-            if uncommitted >= if is_pressed { COMMIT_BYTES_BEFORE_A_FORK } else { COMMIT_BYTES } {
-                bytes += std::mem::take(&mut uncommitted);
-                let until = self.applier.last_time;
-                self.commit(&mut merge, false, until);
-                if is_pressed {
-                    quiesce.give_way();
-                    self.gave_way = true;
+            if uncommitted >= look_at {
+                look_at += LOOK_BYTES;
+                if uncommitted >= COMMIT_BYTES || self.is_to_pause(&merge) {
+                    bytes += std::mem::take(&mut uncommitted);
+                    look_at = LOOK_BYTES;
+                    let until = self.applier.last_time;
+                    self.commit(&mut merge, false, until);
+                    self.let_forks_begin(&merge);
                 }
             }
         }

@@ -273,10 +273,10 @@ fn fork(world: &World) {
     let before = RETURNED.load(SeqCst);
     let found = world.shared.quiesce(false, Duration::from_millis(75));
     assert_eq!(found.rest, Rest::Whole);
-    let in_child = (world.registered(), world.shared.pool.memory().unread());
+    let in_child = (world.registered(), world.shared.pool.memory().has_unread());
     assert!(!before || in_child.0 == 1);
     thread::yield_now();
-    assert_eq!((world.registered(), world.shared.pool.memory().unread()), (in_child.0, 0));
+    assert_eq!((world.registered(), world.shared.pool.memory().has_unread()), (in_child.0, false));
     world.shared.status.quiesce.over();
     drop(thread.join().expect("thread"));
     stop();
@@ -295,11 +295,11 @@ fn halt(world: &World) {
     });
     let quiesce = &world.shared.status.quiesce;
     // The writer is woken for this request, and handles it on this thread.
-    let found = quiesce.prepare(Duration::from_millis(75), false, || writer.be_quiescent());
+    let found = quiesce.prepare(Duration::from_millis(75), || writer.be_quiescent());
     assert_eq!(found.rest, Rest::Whole);
     let in_child = world.registered();
     thread::yield_now();
-    assert_eq!((world.registered(), world.shared.pool.memory().unread()), (in_child, 0));
+    assert_eq!((world.registered(), world.shared.pool.memory().has_unread()), (in_child, false));
     quiesce.over();
     drop(thread.join().expect("thread"));
 }

@@ -167,13 +167,14 @@ impl Applier {
     /// Adds code to a region, and ends all other code at the same addresses.
     fn enter(&mut self, region: &'static Region, code: &NewCode<'_>) {
         self.sinks.region.enter(&mut self.registry, region, code, &mut self.overwritten);
-        self.count_overwritten();
+        self.report_retired();
         self.sinks.enter(code);
         let (start, end) = (code.live.addr, code.live.addr + code.live.size);
-        if self.registry.has_live_in(Home::Plain, start, end) {
-            self.overwritten = self.registry.live_in(Home::Plain, start, end);
-            (0..self.overwritten.len()).for_each(|at| self.end_uncalled(self.overwritten[at]));
-            self.count_overwritten();
+        if self.registry.may_be_live_in(Home::Plain, start, end) {
+            for id in self.registry.live_in(Home::Plain, start, end) {
+                self.end_uncalled(id);
+                self.report_overwritten(id);
+            }
         }
     }
 
@@ -181,17 +182,21 @@ impl Applier {
     pub(super) fn retire_in_regions(&mut self, start: u64, end: u64) {
         if self.registry.live_count(Home::Region) > 0 {
             self.sinks.region.retire_in(&mut self.registry, start, end, &mut self.overwritten);
-            self.count_overwritten();
+            self.report_retired();
         }
     }
 
-    /// Reports the end of code that other code has overwritten, at least one of both in a region.
-    fn count_overwritten(&mut self) {
+    /// Reports the code of regions that other code has overwritten.
+    fn report_retired(&mut self) {
         while let Some(id) = self.overwritten.pop() {
-            self.sinks.gone_in_region(id);
-            self.status.counters.overwritten.add(1);
-            self.notify(Notice::FreeLater(id));
+            self.report_overwritten(id);
         }
+    }
+
+    fn report_overwritten(&mut self, id: u64) {
+        self.sinks.gone_in_region(id);
+        self.status.counters.overwritten.add(1);
+        self.notify(Notice::FreeLater(id));
     }
 
     /// In a forked child: takes over the live code of the parent's regions. If a piece of this code lies in a region of the

@@ -19,7 +19,12 @@ pub(super) struct Source {
 
 impl Source {
     pub(super) fn has_unread(&self) -> bool {
-        self.readings().any(|chunk| chunk.consumed() < chunk.committed())
+        self.unread() > 0
+    }
+
+    /// The number of records to read.
+    pub(super) fn unread(&self) -> u64 {
+        self.readings().map(|chunk| u64::from(chunk.committed().saturating_sub(chunk.consumed()))).sum()
     }
 
     /// The chunks to read in this round, oldest first.

@@ -10,9 +10,10 @@ use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Options, Sinks};
 use crate::queue::chunk::FIRST_SIZE;
 use crate::queue::quiesce::{Found, Rest};
-use crate::queue::shared::{Message, Shared, READ_BEFORE_A_FORK};
+use crate::queue::shared::{Message, Shared};
 use crate::session::process::Process;
 use crate::session::register::Local;
+use crate::writer::fork::READ_MOST;
 
 struct World {
     process: &'static Process,
@@ -167,7 +168,7 @@ fn fork_with(count: u64, serve: fn(&mut Writer)) -> Option<(Rest, u64)> {
 fn a_fork_waits_for_few_records_only() {
     let in_time = |count, serve| (0..100).find_map(|_| fork_with(count, serve)).expect("never in time");
     assert_eq!(in_time(100, Writer::be_quiescent), (Rest::Whole, 100));
-    let many = READ_BEFORE_A_FORK + 1;
+    let many = 2 * READ_MOST;
     assert_eq!(in_time(many, Writer::be_quiescent), (Rest::Partial, 0));
     let (rest, read) = in_time(many, |writer| _ = writer.round(false));
     assert!(rest == Rest::Partial && (1..many / 2).contains(&read), "{rest:?}, {read}");

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use crate::queue::thread_slot::ThreadSlot;
 use crate::sys::mapping::WithChildren;
-use crate::sys::sync::atomic::{fence, AtomicBool, Ordering};
+use crate::sys::sync::atomic::{fence, AtomicBool, AtomicU32, Ordering};
 use crate::sys::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, PoisonError};
 use crate::sys::thread;
 
@@ -43,7 +43,7 @@ pub enum Rest {
     Disturbed = 0,
     /// No writer runs.
     NoWriter = 1,
-    /// The inherited data is sound, but some registered code may be missing from it.
+    /// The inherited data is sound, but lacks the effects of some calls before the fork.
     Partial = 2,
     /// The inherited data contains everything that was registered.
     Whole = 3,
@@ -95,10 +95,10 @@ impl Found {
 pub struct Quiesce {
     state: Mutex<State>,
     changed: Condvar,
-    /// Whether threads that begin to register have to wait.
+    /// Whether threads that begin to register, or have ended a record, have to wait.
     halting: AtomicBool,
-    /// Whether a fork waits that does not wait for the end of the writer's round.
-    is_pressed: AtomicBool,
+    /// Number of forks that wait for the writer (`State::waiting`).
+    waiting: AtomicU32,
 }
 
 #[derive(Debug, Default)]
@@ -114,6 +114,8 @@ struct State {
     is_aside: bool,
     /// Number of forks that wait for the writer.
     waiting: u32,
+    /// Number of those forks that no longer wait for a last round.
+    pressing: u32,
     /// Whether the writer is quiescent for the waiting forks.
     answered: bool,
     /// Whether the writer had applied everything published when it became quiescent.
@@ -124,6 +126,8 @@ struct State {
     /// The time at which the first of the forks under way began.
     since: Option<Instant>,
     halted: Vec<Arc<ThreadSlot>>,
+    /// Whether the threads of `halted` are halted for the forks that wait or are under way.
+    held: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -247,16 +251,24 @@ impl Quiesce {
         slot.resume();
     }
 
-    /// Whether a fork waits that does not wait for the end of the writer's round. The writer then pauses between two records
-    /// (`give_way`).
-    pub fn is_pressed(&self) -> bool {
-        self.is_pressed.load(Ordering::Relaxed)
+    /// Whether the writer should pause in the middle of its round (`give_way`). `is_behind` says whether the writer has too much
+    /// to do for a last round.
+    pub fn is_in_a_hurry(&self, is_behind: impl FnOnce() -> bool) -> bool {
+        // The lock is not needed if no fork waits.
+        self.waiting.load(Ordering::Relaxed) > 0 && (self.state().pressing > 0 || is_behind())
     }
 
-    /// Lets the waiting forks begin, in the middle of the writer's round. Returns when these forks are over.
-    pub fn give_way(&self) {
-        self.answer(false);
-        self.enter();
+    /// Pauses the writer in the middle of its round, so that forks can begin: all waiting forks if `is_behind`, otherwise only
+    /// those that no longer wait for a last round. Returns when these forks are over.
+    pub fn give_way(&self, is_behind: bool) {
+        if is_behind {
+            self.answer(false);
+        } else {
+            self.leave();
+        }
+        let state = self.state();
+        let is_in_the_way = |state: &State| state.forking > 0 || state.answered || state.pressing > 0;
+        self.wait_for_forks(state, is_in_the_way).moving = true;
     }
 
     /// Whether a fork waits for the writer.
@@ -283,6 +295,7 @@ impl Quiesce {
             return false;
         }
         state.halted.extend(slots);
+        state.held = true;
         state.halted.iter().for_each(|slot| slot.hold_threads());
         true
     }
@@ -300,13 +313,16 @@ impl Quiesce {
         asked
     }
 
-    /// Notes that the writer is quiescent. The writer's next `enter` waits until the fork is over.
+    /// Notes that the writer is quiescent. The writer's next `enter` waits until the fork is over. `whole`: whether the writer
+    /// has applied everything, while the threads are halted. If they are no longer halted, because a fork has begun and ended
+    /// since `hold_threads`, the forks that wait now get no answer.
     pub fn answer(&self, whole: bool) {
         let mut state = self.state();
         state.moving = false;
-        if state.is_asked() {
+        if state.is_asked() && (state.held || !whole) {
             (state.answered, state.whole) = (true, whole);
-            drop(state);
+        }
+        if state.waiting > 0 {
             self.changed.notify_all();
         }
     }
@@ -325,30 +341,40 @@ impl Quiesce {
         }
     }
 
+    /// Waits for the end of a fork, for a limited time. Called by a thread that has ended a record, because the fork waits for
+    /// the writer, and the writer may need this thread's processor.
+    #[cold]
+    pub fn wait_after_record(&self) {
+        let begin = Instant::now();
+        while self.halting.load(Ordering::Relaxed) && begin.elapsed() <= HELD_FOR {
+            thread::sleep_micros(50);
+        }
+    }
+
     /// Before a fork: quiesces the library, as far as possible within `patience`. The call waits until the library is
     /// quiescent, but not longer than two thirds of `patience`. If the writer is changing data after this wait, the call waits
-    /// until the writer pauses, but not longer than the rest of `patience`. If `is_behind`, the writer has too much to do, and
-    /// has to pause at once. `wake` wakes the writer. After the fork, the parent has to call `over`.
-    pub fn prepare(&self, patience: Duration, is_behind: bool, wake: impl FnOnce()) -> Found {
+    /// until the writer pauses, but not longer than the rest of `patience`. `wake` wakes the writer. After the fork, the parent
+    /// has to call `over`.
+    pub fn prepare(&self, patience: Duration, wake: impl FnOnce()) -> Found {
         let begin = Instant::now();
         let grace = patience / 3;
         let mut state = self.state();
         if state.writer.is_some() {
             state.waiting += 1;
-            if is_behind {
-                self.is_pressed.store(true, Ordering::Relaxed);
-            }
+            self.waiting.store(state.waiting, Ordering::Relaxed);
+            self.halting.store(true, Ordering::SeqCst);
             drop(state);
             wake();
             state = self.state();
             state = self.wait(state, begin + (patience - grace), |state| state.writer.is_none() || state.is_ready());
-            // A writer that is at work pauses before its next record, or at its next write to a file (`aside`).
-            self.is_pressed.store(true, Ordering::Relaxed);
-            state = self.wait(state, begin + patience, |state| !state.moving);
-            state.waiting -= 1;
-            if state.waiting == 0 {
-                self.is_pressed.store(false, Ordering::Relaxed);
+            if state.moving {
+                // The writer pauses soon (`give_way`), or at its next write to a file (`aside`).
+                state.pressing += 1;
+                state = self.wait(state, begin + patience, |state| !state.moving);
+                state.pressing -= 1;
             }
+            state.waiting -= 1;
+            self.waiting.store(state.waiting, Ordering::Relaxed);
         }
         state.since.get_or_insert_with(Instant::now);
         state.forking += 1;
@@ -388,7 +414,7 @@ impl Quiesce {
         if state.forking > 0 {
             return;
         }
-        (state.answered, state.whole, state.since) = (false, false, None);
+        (state.answered, state.whole, state.since, state.held) = (false, false, None, false);
         self.halting.store(false, Ordering::SeqCst);
         state.halted.drain(..).for_each(|slot| slot.resume());
         drop(state);

@@ -41,9 +41,6 @@ fn first_index() -> u64 {
 /// After this many forks, the writer looks for spools that children have left.
 const FORKS: u32 = 16;
 
-/// If more records than this are unread, a fork does not wait for them, because the writer would need longer than a fork waits.
-pub const READ_BEFORE_A_FORK: u64 = 65_536;
-
 /// Number of code indices that a thread takes at once.
 const INDEX_BLOCK: u64 = 1024;
 
@@ -78,7 +75,7 @@ pub struct Shared {
     /// Number of registrations and moves whose code bytes the writer still has to read.
     unread: AtomicI64,
     /// Whether the writer sleeps until it is woken.
-    asleep: AtomicBool,
+    attention: AtomicU8,
     /// Whether a lack of free chunks has woken the writer, and the writer has begun no round after that.
     hurried: AtomicBool,
     /// Whether the process's first thread will wake the writer at its end (`set_first_tells`).
@@ -123,7 +120,7 @@ impl Shared {
             fork: AtomicU8::new(config.fork as u8),
             forks: AtomicU32::new(0),
             unread: AtomicI64::new(0),
-            asleep: AtomicBool::new(false),
+            attention: AtomicU8::new(0),
             hurried: AtomicBool::new(false),
             first_tells: AtomicBool::new(false),
             parker: Parker::default(),
@@ -268,12 +265,12 @@ impl Shared {
         self.attached.fetch_sub(1, Ordering::Release);
     }
 
-    /// Whether the writer has read all records, and no other thread than the calling thread has a slot. `own` is 1 if the
+    /// Whether the writer has consumed all records, and no other thread than the calling thread has a slot. `own` is 1 if the
     /// calling thread has a slot, else 0. During this call, the writer and all threads that begin to register must be kept
     /// waiting.
     fn is_quiescent(&self, own: usize) -> bool {
         fence(Ordering::SeqCst);
-        self.attached.load(Ordering::Acquire) == own && self.pool.memory().unread() == 0
+        self.attached.load(Ordering::Acquire) == own && !self.pool.memory().has_unread()
     }
 
     /// Before a fork: quiesces the library (`queue::quiesce`) within `patience`. `attached` says whether the calling thread
@@ -284,7 +281,10 @@ impl Shared {
         // that case no round of the writer is needed.
         match still.prepare_at_once(|| self.is_quiescent(attached.into())) {
             Some(found) => found,
-            None => still.prepare(patience, self.pool.memory().unread() > READ_BEFORE_A_FORK, || self.wake()),
+            None => still.prepare(patience, || {
+                self.wake();
+                self.slow_threads_down();
+            }),
         }
     }
 

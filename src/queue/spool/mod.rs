@@ -217,10 +217,10 @@ impl Memory {
         unsafe { Chunk::at(self.region.start().add(self.start + unit * CHUNK_SIZE)) }
     }
 
-    /// Counts the published records that are not consumed yet. This function may miss chunks that another thread makes or
-    /// gives up during the call.
-    pub fn unread(&self) -> u64 {
-        self.chunks().map(|(_, chunk)| u64::from(chunk.committed().saturating_sub(chunk.consumed()))).sum()
+    /// Whether a published record is not consumed yet. This function may miss chunks that another thread makes or gives up
+    /// during the call.
+    pub fn has_unread(&self) -> bool {
+        self.chunks().any(|(_, chunk)| chunk.consumed() < chunk.committed())
     }
 
     /// All chunks, each with its first unit.

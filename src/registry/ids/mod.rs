@@ -63,8 +63,9 @@ impl Ids {
     }
 
     /// In a forked child: takes over the parent's ids. Only the ids in the registry stay live. All other slots become
-    /// free, because the parent's threads do not use them in the child. A registration whose id is no longer live has ended
-    /// meanwhile, and is removed from the registry.
+    /// free, because the parent's threads do not use them in the child. A registration is removed from the registry if its id is
+    /// no longer live, or if the id has another address: the code has ended or moved, and the parent's writer had not read that
+    /// record.
     pub fn inherit(&self, registry: &mut Registry) -> Ids {
         let segments = self.segments.each_ref().map(|start| AtomicPtr::new(start.load(Ordering::Acquire)));
         let fresh = self.fresh.load(Ordering::Relaxed);
@@ -75,7 +76,8 @@ impl Ids {
             let generation = (word >> 32) as u32;
             let id = u64::from(generation) << 32 | u64::from(slot);
             let registered = registry.id_in(slot);
-            if generation % 2 == 1 && registered == id {
+            let addr = place.addr.load(Ordering::Relaxed);
+            if generation % 2 == 1 && registry.get(id).is_some_and(|live| live.addr == addr) {
                 place.word.store(word & !UNREAD, Ordering::Relaxed);
                 continue;
             }

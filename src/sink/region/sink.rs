@@ -102,12 +102,13 @@ impl RegionSink {
     /// Ends all live code in regions that overlaps a range, and pushes the ids of that code to `retired`.
     pub fn retire_in(&self, registry: &mut Registry, start: u64, end: u64, retired: &mut Vec<u64>) {
         for id in registry.live_in(Home::Region, start, end) {
+            if retired.try_reserve(1).is_err() {
+                return;
+            }
             if let Some(live) = registry.remove(id) {
                 self.regions.no_code(live.addr, live.size);
             }
-            if retired.try_reserve(1).is_ok() {
-                retired.push(id);
-            }
+            retired.push(id);
         }
     }
 

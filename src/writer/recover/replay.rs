@@ -132,6 +132,7 @@ impl Replay {
         }
         self.applier.apply(chunk, event);
         self.applier.notices.clear();
+        self.applier.registry.tidy();
     }
 
     /// Whether the parts of a move event that depend on the moved code are valid.
