@@ -2,10 +2,15 @@
 //! there then in that process, though every process has other code at the same addresses. The same in time namespaces, whose
 //! clocks are not that of perf.
 
+#[path = "fork_perf/bpftrace.rs"]
+mod bpftrace;
+#[path = "fork_perf/inherited.rs"]
+mod inherited;
+
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use jitsym::format::jitdump::raw::RawRecords;
@@ -81,7 +86,11 @@ struct Sample {
 
 /// The samples of a recording, each with its innermost frame. The times of perf are exact to the nanosecond.
 fn samples(data: &Path) -> Vec<Sample> {
-    let mut script = perf::perf("script");
+    samples_by(perf::perf("script"), data)
+}
+
+/// The same as that `perf script` says.
+fn samples_by(mut script: Command, data: &Path) -> Vec<Sample> {
     script.arg("--ns").arg("-i").arg(data).args(["-G", "-F", "pid,time,ip,sym"]);
     let parse = |line: &str| {
         // `PID TIME: ADDRESS SYMBOL`

@@ -325,8 +325,12 @@ fn lost(data: &Path) -> u64 {
 
 /// Starts `perf record` for a process that is there, and returns when its events count.
 pub fn attach(arguments: &[&str], pid: u32, data: &Path) -> Attached {
+    attach_by(perf("record"), arguments, pid, data)
+}
+
+/// The same with another `perf record`.
+pub fn attach_by(mut record: Command, arguments: &[&str], pid: u32, data: &Path) -> Attached {
     let log = data.with_extension("log");
-    let mut record = perf("record");
     record.args(["-e", "cpu-clock", "-F", "999"]).args(arguments).args(["-p", &pid.to_string()]);
     // It says so because it is told to wait for a moment.
     record.args(["-D", "50", "-o"]).arg(data).stderr(std::fs::File::create(&log).expect("log"));

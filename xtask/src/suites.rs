@@ -70,7 +70,7 @@ const CROSS_RISCV64: Set = Set {
 };
 
 /// What the tests of the library use, and where it is taken from; by its name alone a command is that of the first.
-const FOR_TESTS: [(&str, Set); 11] = [
+const FOR_TESTS: [(&str, Set); 13] = [
     ("trixie", PYTHON),
     ("trixie", UNWINDERS),
     ("trixie", LUAJIT),
@@ -82,6 +82,8 @@ const FOR_TESTS: [(&str, Set); 11] = [
     ("forky", CROSS_RISCV64),
     ("trixie", DEBUGGERS),
     ("sid", DEBUGGERS),
+    ("trixie", PERF),
+    ("bookworm", BPFTRACE),
 ];
 
 /// Where libraries and the loader lie; older suites have some in `/lib`.
