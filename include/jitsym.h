@@ -199,6 +199,12 @@ typedef enum jitsym_unwind_kind {
   JITSYM_UNWIND_EH_FRAME = 4,      /* An .eh_frame section that the compiler made. */
 } jitsym_unwind_kind;
 
+/* Flags of an unwind description. At most one. */
+typedef enum jitsym_unwind_flag {
+  JITSYM_UNWIND_PACIASP = 1, /* FRAME_POINTER, FIXED_FRAME on aarch64: paciasp signs the return address. */
+  JITSYM_UNWIND_PACIBSP = 2, /* The same with key B: pacibsp, autibsp. */
+} jitsym_unwind_flag;
+
 /* Where a register of the caller was saved: at the CFA + offset. */
 typedef struct jitsym_saved_register {
   uint32_t reg;   /* DWARF register number (x86-64: rbx is 3, rbp is 6, rsp is 7, r12 to r15 are 12 to 15). */
@@ -219,7 +225,7 @@ typedef struct jitsym_unwind_row {
 typedef struct jitsym_unwind {
   size_t struct_size;                        /* sizeof(jitsym_unwind). */
   uint32_t kind;                             /* One of JITSYM_UNWIND_*. */
-  uint32_t flags;                            /* Must be 0. */
+  uint32_t flags;                            /* 0, or one of JITSYM_UNWIND_PACI*. */
   uint32_t fp_pushed;                        /* FRAME_POINTER, FIXED_FRAME: the place of push rbp or stp x29, x30,
                                                 [sp, #-n]!. */
   uint32_t fp_set;                           /* FRAME_POINTER: the place of mov rbp, rsp. */

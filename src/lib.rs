@@ -62,7 +62,8 @@ pub mod sys;
 mod writer;
 
 pub use api::code::{
-    Bytes, Code, FixedFrame, FramePointer, Inline, Line, LineTable, Lines, MoveTarget, SavedRegister, Unwind, UnwindRow,
+    Bytes, Code, FixedFrame, FramePointer, Inline, Line, LineTable, Lines, MoveTarget, SavedRegister, SigningKey,
+    Unwind, UnwindRow,
 };
 pub use api::error::{Error, Result};
 pub use api::options::{Dialect, Fork, Options, Sinks, Wanted};

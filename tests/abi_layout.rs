@@ -77,6 +77,8 @@ fn numbers() {
     assert_eq!(jitsym_unwind_kind::JITSYM_UNWIND_FIXED_FRAME as u32, 2);
     assert_eq!(jitsym_unwind_kind::JITSYM_UNWIND_ROWS as u32, 3);
     assert_eq!(jitsym_unwind_kind::JITSYM_UNWIND_EH_FRAME as u32, 4);
+    assert_eq!(jitsym_unwind_flag::JITSYM_UNWIND_PACIASP as u32, 1);
+    assert_eq!(jitsym_unwind_flag::JITSYM_UNWIND_PACIBSP as u32, 2);
 }
 
 #[test]

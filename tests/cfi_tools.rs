@@ -8,11 +8,11 @@ use std::process::Command;
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 
 use crate::support::genelf::{self, TEXT};
-use crate::support::readelf::{lines_from, rows as readelf_rows, tool, without_kept};
+use crate::support::readelf::{augmentation, lines_from, negations, rows as readelf_rows, tool, without_kept};
 use crate::support::{run, scratch_dir};
 use jitsym::format::arch::Arch;
 use jitsym::format::cfi::{encode, Tables};
-use jitsym::{FixedFrame, FramePointer, SavedRegister, Unwind, UnwindRow};
+use jitsym::{FixedFrame, FramePointer, SavedRegister, SigningKey, Unwind, UnwindRow};
 
 /// An ELF file of tables for code that does not matter.
 fn elf(arch: Arch, tables: &Tables, code_size: u64, name: &str) -> PathBuf {
@@ -189,15 +189,75 @@ fn fixed_frame_as_assembled() {
         ("x86_64-linux-gnu", Arch::X86_64, X86_64, in_x86_64, 42),
         ("aarch64-linux-gnu", Arch::Aarch64, AARCH64, in_aarch64, 40),
     ] {
-        let dir = scratch_dir(format!("assembled-{target}"));
-        let (text, object) = (dir.join("frame.s"), dir.join("frame.o"));
-        std::fs::write(&text, source).expect("write the source");
-        // Each clang assembles for all processors.
-        run(Command::new("clang").arg(format!("--target={target}")).arg("-c").arg(&text).arg("-o").arg(&object));
-        let tables = encode(arch, &Unwind::FixedFrame(frame), 0, size).expect("encoded").expect("tables");
-        let rows = readelf_rows(&elf(arch, &tables, size, &format!("assembled-{target}.o")), TEXT);
-        assert!(rows.len() >= 7, "{rows:?}");
-        assert_eq!(rows, readelf_rows(&object, 0), "{target}");
+        as_assembled(target, arch, source, &Unwind::FixedFrame(frame), size, target);
+    }
+}
+
+/// Assembles a source, and compares the rows of a description with those of the assembler. Returns both files.
+fn as_assembled(target: &str, arch: Arch, source: &str, unwind: &Unwind, size: u64, name: &str) -> (PathBuf, PathBuf) {
+    let dir = scratch_dir(format!("assembled-{name}"));
+    let (text, object) = (dir.join("frame.s"), dir.join("frame.o"));
+    std::fs::write(&text, source).expect("write the source");
+    // Each clang assembles for all processors.
+    run(Command::new("clang").arg(format!("--target={target}")).arg("-c").arg(&text).arg("-o").arg(&object));
+    let tables = encode(arch, unwind, 0, size).expect("encoded").expect("tables");
+    let ours = elf(arch, &tables, size, &format!("assembled-{name}.o"));
+    let rows = readelf_rows(&ours, TEXT);
+    assert!(rows.len() >= 7, "{rows:?}");
+    assert_eq!(rows, readelf_rows(&object, 0), "{name}");
+    (ours, object)
+}
+
+/// The assembler writes the same for a frame whose return address is signed: where the signing begins and ends, and the key.
+#[test]
+fn signed_as_assembled() {
+    const SOURCE: &str = "\
+        .text\nframe: .cfi_startproc
+        MARK
+        hint #SIGN\n .cfi_negate_ra_state
+        stp x29, x30, [sp, #-32]!\n .cfi_def_cfa_offset 32\n .cfi_offset 29, -32\n .cfi_offset 30, -24
+        mov x29, sp
+        CFA
+        str x19, [sp, #16]\n .cfi_offset 19, -16
+        ldr x19, [sp, #16]
+        ldp x29, x30, [sp], #32\n .cfi_remember_state\n .cfi_def_cfa 31, 0
+        .cfi_restore 19\n .cfi_restore 29\n .cfi_restore 30
+        hint #CHECK\n .cfi_negate_ra_state
+        ret\n .cfi_restore_state
+        nop\n .cfi_endproc\n";
+    let saved = saved([(19, -16)]);
+    for (key, mark, sign, check) in [(SigningKey::A, "", "25", "29"), (SigningKey::B, ".cfi_b_key_frame", "27", "31")] {
+        let (saved_from, epilogue_begin, epilogue_end, signed) = (16, 24, 32, Some(key));
+        let fp = FramePointer {
+            cfa_offset: 32,
+            saved: &saved,
+            saved_from,
+            epilogue_begin,
+            epilogue_end,
+            signed,
+            ..FramePointer::default()
+        };
+        let fixed = FixedFrame {
+            pushed: 8,
+            sp_set: 8,
+            saved_from,
+            epilogue_begin,
+            epilogue_end,
+            signed,
+            ..FixedFrame::new(32, &saved)
+        };
+        for (name, unwind, cfa) in [
+            ("frame-pointer", Unwind::FramePointer(fp), ".cfi_def_cfa_register 29"),
+            ("fixed-frame", Unwind::FixedFrame(fixed), ""),
+        ] {
+            let source = SOURCE.replace("MARK", mark).replace("SIGN", sign).replace("CHECK", check);
+            let (source, name) = (source.replace("CFA\n", &format!("{cfa}\n")), format!("signed-{name}-{key:?}"));
+            let (ours, theirs) = as_assembled("aarch64-linux-gnu", Arch::Aarch64, &source, &unwind, 36, &name);
+            assert_eq!(negations(&ours, TEXT), [4, 28], "{name}");
+            assert_eq!(negations(&theirs, 0), [4, 28], "{name}");
+            assert_eq!(augmentation(&ours, TEXT), augmentation(&theirs, 0), "{name}");
+            assert_eq!(augmentation(&ours, TEXT).contains('B'), key == SigningKey::B, "{name}");
+        }
     }
 }
 
@@ -244,29 +304,31 @@ int cleans_early(int a) {
 
 #[test]
 fn what_gcc_wrote() {
-    what_a_compiler_wrote("gcc", Arch::X86_64, &["-Os", "-mno-red-zone"]);
+    what_a_compiler_wrote("gcc", Arch::X86_64, &[&["-Os", "-mno-red-zone"]]);
 }
 
-/// Signed return addresses included.
+/// Return addresses that are signed with either key included.
 #[test]
 fn what_gcc_wrote_for_aarch64() {
-    what_a_compiler_wrote("aarch64-linux-gnu-gcc", Arch::Aarch64, &["-Os", "-mbranch-protection=standard"]);
+    let signed = [&["-Os", "-mbranch-protection=standard"][..], &["-O2", "-mbranch-protection=pac-ret+b-key"]];
+    what_a_compiler_wrote("aarch64-linux-gnu-gcc", Arch::Aarch64, &signed);
 }
 
-fn what_a_compiler_wrote(compiler: &str, arch: Arch, more: &[&str]) {
+fn what_a_compiler_wrote(compiler: &str, arch: Arch, more: &[&[&str]]) {
     let dir = scratch_dir(compiler);
     let (source, library) = (dir.join("functions.c"), dir.join("functions.so"));
     std::fs::write(&source, SOURCE).expect("write the source");
-    for flags in [&["-O2"][..], &["-O0"], &["-O2", "-fno-omit-frame-pointer"], more] {
+    let mut signed = 0;
+    for flags in [&["-O2"][..], &["-O0"], &["-O2", "-fno-omit-frame-pointer"]].iter().chain(more) {
         let mut gcc = Command::new(compiler);
-        gcc.args(["-shared", "-fPIC", "-fexceptions", "-g0"]).args(flags).arg(&source).arg("-o").arg(&library);
+        gcc.args(["-shared", "-fPIC", "-fexceptions", "-g0"]).args(*flags).arg(&source).arg("-o").arg(&library);
         run(&mut gcc);
 
         let file = std::fs::read(&library).expect("read the library");
         let file = object::File::parse(&*file).expect("an ELF file");
         let section = file.section_by_name(".eh_frame").expect(".eh_frame");
         let unwind = Unwind::EhFrame { bytes: section.data().expect("its bytes"), addr: section.address() };
-        assert!(tool("readelf", "--debug-dump=frames", &library).contains("\"zPLR\""));
+        assert!(tool("readelf", "--debug-dump=frames", &library).contains("\"zPLR"));
 
         let mut pieces: Vec<(String, u64, u64)> = file
             .dynamic_symbols()
@@ -283,10 +345,16 @@ fn what_a_compiler_wrote(compiler: &str, arch: Arch, more: &[&str]) {
         for (name, addr, size) in pieces {
             let tables = encode(arch, &unwind, addr, size).expect("encoded").expect("tables");
             assert!(!tables.bytes.windows(2).any(|bytes| bytes == b"zP"), "a personality routine in {name}");
-            let rows = readelf_rows(&elf(arch, &tables, size, &format!("{compiler}-{name}")), TEXT);
+            let ours = elf(arch, &tables, size, &format!("{compiler}-{name}"));
+            let rows = readelf_rows(&ours, TEXT);
             // readelf prints no rows for entries without instructions.
             assert!(rows.len() >= 2 || name == "leaf", "{name} {flags:?}: {rows:?}");
             assert_eq!(rows, readelf_rows(&library, addr), "{name} {flags:?}");
+            assert_eq!(negations(&ours, TEXT), negations(&library, addr), "{name} {flags:?}");
+            let key = |path, at| augmentation(path, at).contains('B');
+            assert_eq!(key(&ours, TEXT), key(&library, addr), "{name} {flags:?}");
+            signed += usize::from(key(&ours, TEXT)) + negations(&ours, TEXT).len();
         }
     }
+    assert_eq!(signed > 0, arch == Arch::Aarch64);
 }

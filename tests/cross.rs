@@ -5,6 +5,8 @@
 //! `gcc-aarch64-linux-gnu`. aarch64 belongs to all tests. riscv64 is for those who have `gcc-riscv64-linux-gnu`:
 //! `cargo xtask test cross::`.
 
+mod signed;
+
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::ops::Range;
@@ -155,25 +157,39 @@ impl Target {
         self.compile(&[Path::new("c-tests/cross/main.c"), &pieces, &compiled], Link::Shared, false, "jit")
     }
 
-    /// The code in the only jitdump of a directory, with its names.
-    fn dumped(&self, dir: &Path) -> Vec<Piece> {
+    /// The code in the only jitdump of a directory. `name` gives each piece its name.
+    fn dumped(&self, dir: &Path, name: impl Fn(&str) -> &'static str) -> Vec<Piece> {
         let mut files = std::fs::read_dir(dir).expect("directory").flatten().map(|entry| entry.path());
         let dump = files.find(|path| path.extension().is_some_and(|extension| extension == "dump"));
         let bytes = std::fs::read(dump.expect("a jitdump")).expect("read");
         // linux tools/perf/Documentation/jitdump-specification.txt: magic, version, size, elf_mach.
         assert_eq!(bytes[12..16], u32::from(self.machine).to_ne_bytes());
         let pieces = cfi::read_dump(&bytes[..]).into_iter().map(|dumped| {
-            let name = PIECES.iter().find(|(_, name)| dumped.name == *name).expect("a known piece").1;
+            let name = name(&dumped.name);
             let (eh_frame, hdr, _) = dumped.tables.as_ref().expect("tables");
             let path = dir.join(format!("{name}.so"));
             let object = genelf::object(self.machine, &dumped.code, eh_frame, hdr, name);
             std::fs::write(&path, object).expect("written");
             Piece { name, object: path, range: dumped.range() }
         });
-        let pieces: Vec<Piece> = pieces.collect();
+        pieces.collect()
+    }
+
+    /// The same of the program `jit`.
+    fn dumped_pieces(&self, dir: &Path) -> Vec<Piece> {
+        let known = |found: &str| PIECES.iter().find(|(_, name)| found == *name).expect("a known piece").1;
+        let pieces = self.dumped(dir, known);
         assert_eq!(pieces.len(), PIECES.len());
         pieces
     }
+}
+
+/// Where a symbol of a program is.
+fn address(program: &Path, symbol: &str) -> u64 {
+    let bytes = std::fs::read(program).expect("read");
+    let file = object::File::parse(&*bytes).expect("an ELF file");
+    let symbol = file.symbols().find(|found| found.name() == Ok(symbol));
+    symbol.unwrap_or_else(|| panic!("no symbol")).address()
 }
 
 /// Where pages are larger than 4 KiB.
@@ -226,13 +242,7 @@ fn tables(target: &Target) {
     assert_eq!(stdout(&output), "ok\n", "{}", describe(&command, &output));
     assert_eq!(checker::assert_all_sound(&dir, &[]), 2);
 
-    let bytes = std::fs::read(&program).expect("read");
-    let file = object::File::parse(&*bytes).expect("an ELF file");
-    let address = |symbol: &str| {
-        let symbol = file.symbols().find(|found| found.name() == Ok(symbol));
-        symbol.unwrap_or_else(|| panic!("no symbol")).address()
-    };
-    for piece in target.dumped(&dir) {
+    for piece in target.dumped_pieces(&dir) {
         let (original, _) = PIECES.iter().find(|(_, name)| *name == piece.name).expect("a known piece");
         assert_eq!(common(&piece.object), common(&program), "{}", piece.name);
         assert_eq!(common(&piece.object).len(), 2);
@@ -242,7 +252,7 @@ fn tables(target: &Target) {
         // pointer on aarch64, which comes to the same: the debugger will see.
         let is_told_so = *original != "compiled" && !(*original == "framed" && target.machine == 243);
         if is_told_so {
-            let expected = readelf::rows(&program, address(&format!("{original}_begin")));
+            let expected = readelf::rows(&program, address(&program, &format!("{original}_begin")));
             assert_eq!(rows, expected, "{}", piece.name);
         }
         let output = readelf::tool("llvm-dwarfdump", "--eh-frame", &piece.object);
@@ -346,7 +356,7 @@ fn debugger(target: &Target) {
     let printed = gdb.say("continue\nbt\ncontinue");
     assert!(printed.contains("reached (") && !functions(&printed).contains(&"run"), "{printed}");
 
-    let pieces = target.dumped(&dir);
+    let pieces = target.dumped_pieces(&dir);
     let mut printed = String::new();
     for piece in &pieces {
         let offset = piece.range.start - genelf::TEXT;

@@ -12,7 +12,7 @@ mod steps;
 
 use jitsym::format::arch::Arch;
 use jitsym::format::cfi::{encode, size_bound, Tables};
-use jitsym::{Error, Unwind};
+use jitsym::{Error, SigningKey, Unwind};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
 
@@ -83,6 +83,7 @@ proptest! {
         if let Some(tables) = tables {
             let decoded = decode(arch, &tables, size).map_err(TestCaseError::fail)?;
             decoded.compare(&expected.unwrap_or_default(), 0..size).map_err(TestCaseError::fail)?;
+            prop_assert_eq!(decoded.b_key, description.signed() == Some(SigningKey::B));
             let bound = description.with(|unwind| size_bound(arch, unwind));
             prop_assert!(bound.is_ok_and(|bound| bound >= tables.bytes.len()), "bound {:?}", bound);
         }

@@ -82,6 +82,15 @@ const (
 	WantRegion Want = C.JITSYM_WANT_REGION
 )
 
+// UnwindFlag is how AArch64 code signs its return address: at most one.
+type UnwindFlag uint32
+
+// The flags of FramePointer and FixedFrame.
+const (
+	UnwindPaciasp UnwindFlag = C.JITSYM_UNWIND_PACIASP
+	UnwindPacibsp UnwindFlag = C.JITSYM_UNWIND_PACIBSP
+)
+
 // Init are flags of a session: bits.
 type Init uint32
 

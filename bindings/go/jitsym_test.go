@@ -297,6 +297,12 @@ func TestErrors(t *testing.T) {
 		refused(session, jitsym.ErrUnwindRegister, func(c *jitsym.CodeInfo) {
 			c.Unwind = jitsym.FixedFrame{CFAOffset: 8, Saved: []jitsym.Saved{{Reg: 99, Offset: -16}}}
 		})
+		both := jitsym.UnwindPaciasp | jitsym.UnwindPacibsp
+		for _, unwind := range []jitsym.Unwind{
+			jitsym.FramePointer{Flags: both}, jitsym.FixedFrame{CFAOffset: 8, Flags: both},
+		} {
+			refused(session, jitsym.ErrFlags, func(c *jitsym.CodeInfo) { c.Unwind = unwind })
+		}
 		old := value(session.Register(piece))(f)
 		value(session.Register(piece))(f)
 		f.ok(session.Flush(0))

@@ -23,6 +23,7 @@ type FramePointer struct {
 	CFAOffset                  int32
 	Saved                      []Saved
 	SavedFrom                  uint32
+	Flags                      UnwindFlag
 }
 
 // FixedFrame is for code in which the CFA lies CFAOffset bytes above the stack pointer: in all of it, or from SPSet to the
@@ -33,6 +34,7 @@ type FixedFrame struct {
 	Pushed, SPSet, SavedFrom   uint32
 	SPReset                    uint32
 	EpilogueBegin, EpilogueEnd uint32
+	Flags                      UnwindFlag
 }
 
 // Row is the whole state from Offset on: CFA = register CFAReg + CFAOffset.
@@ -53,6 +55,7 @@ type EhFrame struct {
 
 func (f FramePointer) describe(a *arena, out *C.jitsym_unwind) {
 	out.kind = C.JITSYM_UNWIND_FRAME_POINTER
+	out.flags = C.uint32_t(f.Flags)
 	out.fp_pushed = C.uint32_t(f.Pushed)
 	out.fp_set = C.uint32_t(f.Set)
 	out.epilogue_begin = C.uint32_t(f.EpilogueBegin)
@@ -64,6 +67,7 @@ func (f FramePointer) describe(a *arena, out *C.jitsym_unwind) {
 
 func (f FixedFrame) describe(a *arena, out *C.jitsym_unwind) {
 	out.kind = C.JITSYM_UNWIND_FIXED_FRAME
+	out.flags = C.uint32_t(f.Flags)
 	out.fp_pushed = C.uint32_t(f.Pushed)
 	out.sp_set = C.uint32_t(f.SPSet)
 	out.saved_from = C.uint32_t(f.SavedFrom)

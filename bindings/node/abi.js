@@ -78,6 +78,7 @@ const Want = Object.freeze({ CODE: 1, LINES: 2, UNWIND: 4, ADOPT: 8, REGION: 16 
 
 const MapDialect = Object.freeze({ PERF: 0, SIMPLEPERF: 1 });
 const UnwindKind = Object.freeze({ NONE: 0, FRAME_POINTER: 1, FIXED_FRAME: 2, ROWS: 3, EH_FRAME: 4 });
+const UnwindFlag = Object.freeze({ PACIASP: 1, PACIBSP: 2 });
 const CodeFlag = Object.freeze({ STABLE: 1, PACKED: 2, MORE: 4 });
 const RangeFlag = Object.freeze({ UNMAP: 1 });
 const RegionFlag = Object.freeze({ ONE_VIEW: 1, HUGE_PAGES: 2 });
@@ -91,7 +92,7 @@ const numbers = {
   JITSYM_INIT_: Init,
   JITSYM_WANT_: Want,
   JITSYM_MAP_: MapDialect,
-  JITSYM_UNWIND_: UnwindKind,
+  JITSYM_UNWIND_: { ...UnwindKind, ...UnwindFlag },
   JITSYM_CODE_: CodeFlag,
   JITSYM_RANGE_: RangeFlag,
   JITSYM_REGION_: RegionFlag,
@@ -281,4 +282,4 @@ const functions = {
   jitsym_version_number: ['uint32_t', []],
 };
 
-module.exports = { VERSION, Status, Sink, Init, Want, MapDialect, UnwindKind, CodeFlag, RangeFlag, RegionFlag, SpoolState, Limit, numbers, structs, struct_size, functions };
+module.exports = { VERSION, Status, Sink, Init, Want, MapDialect, UnwindKind, UnwindFlag, CodeFlag, RangeFlag, RegionFlag, SpoolState, Limit, numbers, structs, struct_size, functions };

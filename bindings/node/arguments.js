@@ -54,6 +54,7 @@ function saved(registers = []) {
 const kinds = {
   framePointer: (unwind) => ({
     kind: UnwindKind.FRAME_POINTER,
+    flags: u32(unwind.flags ?? 0, 'flags'),
     fp_pushed: u32(unwind.pushed ?? 0, 'pushed'),
     fp_set: u32(unwind.set ?? 0, 'set'),
     epilogue_begin: u32(unwind.epilogueBegin ?? 0, 'epilogueBegin'),
@@ -64,6 +65,7 @@ const kinds = {
   }),
   fixedFrame: (unwind) => ({
     kind: UnwindKind.FIXED_FRAME,
+    flags: u32(unwind.flags ?? 0, 'flags'),
     cfa_offset: i32(unwind.cfaOffset, 'cfaOffset'),
     fp_pushed: u32(unwind.pushed ?? 0, 'pushed'),
     sp_set: u32(unwind.spSet ?? 0, 'spSet'),

@@ -20,6 +20,8 @@ export type Unwind =
       cfaOffset?: number;
       saved?: Saved;
       savedFrom?: number;
+      /** A value of `UnwindFlag`. */
+      flags?: number;
     }
   | {
       kind: 'fixedFrame';
@@ -31,6 +33,8 @@ export type Unwind =
       spReset?: number;
       epilogueBegin?: number;
       epilogueEnd?: number;
+      /** A value of `UnwindFlag`. */
+      flags?: number;
     }
   | { kind: 'rows'; rows: { offset: number; cfaReg: number; cfaOffset: number; saved?: Saved }[] }
   | { kind: 'ehFrame'; data: ArrayBufferView | ArrayBuffer; addr?: Word };
@@ -267,6 +271,8 @@ export declare function available(): boolean;
 export declare function version(): string;
 
 export declare const Sink: Readonly<{ MAP: 1; JITDUMP: 2; REGION: 4; GDB: 8; UNWINDER: 16; VALGRIND: 32 }>;
+/** How AArch64 code signs its return address. */
+export declare const UnwindFlag: Readonly<{ PACIASP: 1; PACIBSP: 2 }>;
 export declare const Want: Readonly<{ CODE: 1; LINES: 2; UNWIND: 4; ADOPT: 8; REGION: 16 }>;
 export declare const Init: Readonly<
   Record<

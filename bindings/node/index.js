@@ -1,7 +1,7 @@
 // JIT-compiled code made visible to perf and other profilers, through libjitsym.
 'use strict';
 
-const { CodeFlag, Init, Limit, MapDialect, RangeFlag, RegionFlag, Sink, SpoolState, Status, Want, struct_size, structs } = require('./abi.js');
+const { CodeFlag, Init, Limit, MapDialect, RangeFlag, RegionFlag, Sink, SpoolState, Status, UnwindFlag, Want, struct_size, structs } = require('./abi.js');
 const { codeBytes, described, inlineTable, lineTable, path, u32, u64 } = require('./arguments.js');
 const { JitsymError, check, lastError, load, text, versionText } = require('./library.js');
 
@@ -264,4 +264,4 @@ function version() {
   return versionText(load().jitsym_version_number());
 }
 
-module.exports = { Code, Init, JitsymError, MapDialect, Piece, Region, Session, Sink, SpoolState, Status, Want, available, unwindSize, version };
+module.exports = { Code, Init, JitsymError, MapDialect, Piece, Region, Session, Sink, SpoolState, Status, UnwindFlag, Want, available, unwindSize, version };

@@ -166,6 +166,7 @@ SIZE(jitsym_sink, sizeof(int));
 SIZE(jitsym_init_flag, sizeof(int));
 SIZE(jitsym_map_dialect, sizeof(int));
 SIZE(jitsym_unwind_kind, sizeof(int));
+SIZE(jitsym_unwind_flag, sizeof(int));
 SIZE(jitsym_code_flag, sizeof(int));
 SIZE(jitsym_range_flag, sizeof(int));
 SIZE(jitsym_region_flag, sizeof(int));

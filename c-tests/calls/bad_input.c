@@ -387,7 +387,13 @@ static void unwind_common(void) {
       UNWIND_REFUSED(JITSYM_ERR_STRUCT_SIZE, &unwind);
     }
     unwind.struct_size = sizeof unwind;
-    unwind.flags = 1;
+    unwind.flags = JITSYM_UNWIND_PACIASP | JITSYM_UNWIND_PACIBSP;
+    UNWIND_REFUSED(JITSYM_ERR_FLAGS, &unwind);
+    if (kind == JITSYM_UNWIND_NONE || kind == JITSYM_UNWIND_ROWS) {
+      unwind.flags = JITSYM_UNWIND_PACIASP;
+      UNWIND_REFUSED(JITSYM_ERR_FLAGS, &unwind);
+    }
+    unwind.flags = 4;
     UNWIND_REFUSED(JITSYM_ERR_FLAGS, &unwind);
     unwind.flags = 0x80000000;
     UNWIND_REFUSED(JITSYM_ERR_FLAGS, &unwind);
@@ -443,8 +449,30 @@ static void unwind_saved(jitsym_unwind *unwind, const jitsym_saved_register **sa
   *count = 0;
 }
 
+/* A signed return address, which only aarch64 has. */
+static void unwind_signed(void) {
+  for (uint32_t kind = JITSYM_UNWIND_FRAME_POINTER; kind <= JITSYM_UNWIND_FIXED_FRAME; kind++) {
+    for (uint32_t flags = JITSYM_UNWIND_PACIASP; flags <= JITSYM_UNWIND_PACIBSP; flags++) {
+      jitsym_unwind unwind = unwind_of(kind);
+      unwind.flags = flags;
+#ifdef __aarch64__
+      unwind_taken(&unwind, "signed");
+      unwind.epilogue_begin = 61;
+      UNWIND_REFUSED(JITSYM_ERR_UNWIND_ORDER, &unwind);
+      unwind.epilogue_begin = 0;
+      unwind.fp_pushed = 4;
+      unwind.fp_set = unwind.sp_set = 8;
+      UNWIND_REFUSED(JITSYM_ERR_UNWIND_ORDER, &unwind);
+#else
+      UNWIND_REFUSED(JITSYM_ERR_UNWIND_FORMAT, &unwind);
+#endif
+    }
+  }
+}
+
 static void unwind_frames(void) {
   begin();
+  unwind_signed();
   jitsym_unwind unwind = unwind_of(JITSYM_UNWIND_FRAME_POINTER);
   unwind_saved(&unwind, &unwind.saved, &unwind.saved_count);
   unwind.fp_pushed = 65;

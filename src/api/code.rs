@@ -198,6 +198,17 @@ pub struct FramePointer<'a> {
     pub saved: &'a [SavedRegister],
     /// Offset after the instruction that stores the last register of `saved`; 0 means the value of `set`.
     pub saved_from: u32,
+    /// The key with which the code signs its return address: see `jitsym_unwind_flag` in the C header.
+    pub signed: Option<SigningKey>,
+}
+
+/// A key with which AArch64 code signs its return address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SigningKey {
+    /// `paciasp` signs the return address.
+    A,
+    /// `pacibsp` signs the return address.
+    B,
 }
 
 /// A frame whose CFA is at a fixed distance from the stack pointer, and the places in the code where the frame begins and ends.
@@ -221,6 +232,8 @@ pub struct FixedFrame<'a> {
     pub epilogue_begin: u32,
     /// Offset after the return instruction; 0 means the end of the code.
     pub epilogue_end: u32,
+    /// The key with which the code signs its return address: see `jitsym_unwind_flag` in the C header.
+    pub signed: Option<SigningKey>,
 }
 
 impl<'a> FixedFrame<'a> {
@@ -235,6 +248,7 @@ impl<'a> FixedFrame<'a> {
             sp_reset: 0,
             epilogue_begin: 0,
             epilogue_end: 0,
+            signed: None,
         }
     }
 }

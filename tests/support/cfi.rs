@@ -30,6 +30,8 @@ pub enum Rule {
     In(u16),
     AtExpression(Vec<u8>),
     IsExpression(Vec<u8>),
+    /// Of the pseudo-register of aarch64 that says whether the return address is signed: it is.
+    Signed,
 }
 
 /// All that a table says of one place. Registers that are not in the map have the caller's values.
@@ -55,6 +57,8 @@ pub struct Decoded {
     hdr: Vec<u8>,
     code: u64,
     bases: BaseAddresses,
+    /// Whether a CIE says that return addresses are signed with key B.
+    pub b_key: bool,
 }
 
 /// Like `assert`, for functions that return what is wrong as text.
@@ -91,6 +95,8 @@ impl State {
                 RegisterRule::Register(other) => Rule::In(other.0),
                 RegisterRule::Expression(at) => Rule::AtExpression(bytes(at)?),
                 RegisterRule::ValExpression(at) => Rule::IsExpression(bytes(at)?),
+                RegisterRule::Constant(0) => continue,
+                RegisterRule::Constant(1) => Rule::Signed,
                 other => return Err(format!("{register:?} is {other:?}")),
             };
             ensure!(rules.insert(register.0, rule).is_none(), "two rules for {register:?}");
@@ -108,7 +114,16 @@ impl Decoded {
         ensure!(eh_frame.len().is_multiple_of(4), "{} bytes of .eh_frame", eh_frame.len());
         ensure!(eh_frame.ends_with(&[0; 4]), "no terminator");
         let bases = BaseAddresses::default().set_eh_frame(at).set_eh_frame_hdr(hdr_at);
-        let mut section = EhFrame::new(eh_frame, LittleEndian);
+        // gimli does not know the mark of key B.
+        let mut readable = eh_frame.to_vec();
+        let mut b_key = false;
+        for at in 0..readable.len().saturating_sub(3) {
+            if readable[at..].starts_with(b"zRB\0") {
+                readable[at + 2] = b'S';
+                b_key = true;
+            }
+        }
+        let mut section = EhFrame::new(&readable, LittleEndian);
         section.set_address_size(8);
         if aarch64 {
             section.set_vendor(Vendor::AArch64);
@@ -146,7 +161,7 @@ impl Decoded {
         }
         ensure!(hdr.starts_with(&[1, 0x1b, 3, 0x3b]), "header {hdr:02x?}");
         ensure!(hdr.len() == 12 + 8 * entries.len(), "{} bytes of header for {} entries", hdr.len(), entries.len());
-        let decoded = Decoded { entries, hdr: hdr.to_vec(), code: code.start, bases };
+        let decoded = Decoded { entries, hdr: hdr.to_vec(), code: code.start, bases, b_key };
         let parsed = EhFrameHdr::new(&decoded.hdr, LittleEndian).parse(&decoded.bases, 8).map_err(text)?;
         ensure!(parsed.eh_frame_ptr() == Pointer::Direct(at), ".eh_frame at {:?}", parsed.eh_frame_ptr());
         // In order, and each with the start of its entry: a search among few rows may find the right one by wrong numbers.

@@ -45,3 +45,27 @@ pub fn rows(path: &Path, start: u64) -> Vec<String> {
     });
     without_kept(rows.collect())
 }
+
+/// The offsets in the code of an FDE at which readelf shows that the signing of the return address begins or ends.
+pub fn negations(path: &Path, start: u64) -> Vec<u64> {
+    let output = tool("readelf", "--debug-dump=frames", path);
+    let (mut at, mut found) = (start, Vec::new());
+    for line in lines_from(&output, &format!(" pc={start:016x}..")).iter().take_while(|line| !line.is_empty()) {
+        if let Some((_, to)) = line.strip_prefix("DW_CFA_advance_loc").and_then(|rest| rest.split_once(" to ")) {
+            at = u64::from_str_radix(to, 16).expect("an address");
+        } else if line == "DW_CFA_AARCH64_negate_ra_state" {
+            found.push(at - start);
+        }
+    }
+    found
+}
+
+/// The augmentation string of the CIE of an FDE, as readelf prints it.
+pub fn augmentation(path: &Path, start: u64) -> String {
+    let output = tool("readelf", "--debug-dump=frames", path);
+    let fde = output.lines().find(|line| line.contains(&format!(" pc={start:016x}.."))).expect("an FDE");
+    let cie = fde.split_once(" cie=").expect("its CIE").1.split(' ').next().expect("an offset");
+    let cie = output.lines().skip_while(|line| !(line.starts_with(cie) && line.ends_with(" CIE")));
+    let string = cie.skip(1).find_map(|line| line.trim().strip_prefix("Augmentation:")).expect("an augmentation");
+    string.trim().to_owned()
+}

@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use ::jitsym::capi::types::*;
 use ::jitsym::capi::*;
 use ::jitsym::format::arch::{Arch, NATIVE};
-use ::jitsym::{Error, SavedRegister};
+use ::jitsym::{Error, SavedRegister, SigningKey};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -77,6 +77,13 @@ impl Memory {
             sp_set: garbage,
             sp_reset: garbage,
         };
+        if let Given::Described(description) = given {
+            unwind.flags = match description.signed() {
+                None => 0,
+                Some(SigningKey::A) => jitsym_unwind_flag::JITSYM_UNWIND_PACIASP as u32,
+                Some(SigningKey::B) => jitsym_unwind_flag::JITSYM_UNWIND_PACIBSP as u32,
+            };
+        }
         match given {
             Given::Described(Description::FramePointer(places, cfa_offset, saved)) => {
                 unwind.kind = jitsym_unwind_kind::JITSYM_UNWIND_FRAME_POINTER as u32;
@@ -299,7 +306,7 @@ fn case(session: &mut Session, mut pool: Vec<(Given, u64)>, steps: Vec<Step>) ->
 
 /// Code that ends where its epilogue begins, and then the same description for code that goes on.
 fn ends_at_its_epilogue(epilogue_begin: u32) -> (Vec<(Given, u64)>, Vec<Step>) {
-    let places = Places { pushed: 0, set: 0, saved_from: 0, epilogue_begin, epilogue_end: 0 };
+    let places = Places { pushed: 0, set: 0, saved_from: 0, epilogue_begin, epilogue_end: 0, signed: None };
     let given = Given::Described(Description::FramePointer(places, 0, Saved::new()));
     let step = |size| Step {
         which: 0,

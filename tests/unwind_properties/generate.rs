@@ -1,7 +1,7 @@
 //! Random descriptions: most of them good, and often at the limits of what is accepted.
 
 use jitsym::format::arch::Arch;
-use jitsym::SavedRegister;
+use jitsym::{SavedRegister, SigningKey};
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use proptest::sample::{select, Index};
@@ -102,6 +102,12 @@ fn place(size: u64) -> impl Strategy<Value = u32> {
     ]
 }
 
+/// Seldom on architectures that refuse a key.
+fn signed(arch: Arch) -> impl Strategy<Value = Option<SigningKey>> {
+    let key = select(&[SigningKey::A, SigningKey::B][..]);
+    prop::option::weighted(if arch == Arch::Aarch64 { 0.5 } else { 0.02 }, key)
+}
+
 fn frame_pointer(arch: Arch, size: u64) -> BoxedStrategy<Description> {
     let sorted = vec(place(size), 5).prop_map(|mut places| {
         places.sort_unstable();
@@ -110,21 +116,23 @@ fn frame_pointer(arch: Arch, size: u64) -> BoxedStrategy<Description> {
     // What is left out, what is exchanged, and whether the registers are saved before the frame pointer is set.
     let zero = vec(prop::bool::weighted(0.3), 5);
     let wild = prop::option::weighted(0.15, (0usize..5, place(size)));
-    let places = (sorted, zero, wild, any::<bool>()).prop_map(|(mut sorted, zero, wild, early)| {
-        if let Some((at, place)) = wild {
-            sorted[at] = place;
-        }
-        let or_zero = |at: usize| if zero[at] { 0 } else { sorted[at] };
-        let (set, saved_from) = if early { (2, 1) } else { (1, 2) };
-        Places {
-            pushed: or_zero(0),
-            set: or_zero(set),
-            saved_from: or_zero(saved_from),
-            epilogue_begin: or_zero(3),
-            // An end without a begin is worth only a few tries.
-            epilogue_end: if zero[3] && !zero[0] { 0 } else { or_zero(4) },
-        }
-    });
+    let places =
+        (sorted, zero, wild, any::<bool>(), signed(arch)).prop_map(|(mut sorted, zero, wild, early, signed)| {
+            if let Some((at, place)) = wild {
+                sorted[at] = place;
+            }
+            let or_zero = |at: usize| if zero[at] { 0 } else { sorted[at] };
+            let (set, saved_from) = if early { (2, 1) } else { (1, 2) };
+            Places {
+                pushed: or_zero(0),
+                set: or_zero(set),
+                saved_from: or_zero(saved_from),
+                epilogue_begin: or_zero(3),
+                // An end without a begin is worth only a few tries.
+                epilogue_end: if zero[3] && !zero[0] { 0 } else { or_zero(4) },
+                signed,
+            }
+        });
     let saved = prop_oneof![8 => saved(arch, true), 1 => saved(arch, false)];
     let parts = (places, prop_oneof![2 => Just(0), 3 => cfa_offset()], saved);
     parts.prop_map(|(places, cfa_offset, saved)| Description::FramePointer(places, cfa_offset, saved)).boxed()
@@ -137,7 +145,7 @@ fn fixed_frame(arch: Arch, size: u64) -> BoxedStrategy<Description> {
     });
     let zero = vec(prop::bool::weighted(0.3), 6);
     let wild = prop::option::weighted(0.15, (0usize..6, place(size)));
-    let places = (sorted, zero, wild).prop_map(move |(mut sorted, zero, wild)| {
+    let places = (sorted, zero, wild, signed(arch)).prop_map(move |(mut sorted, zero, wild, signed)| {
         if let Some((at, place)) = wild {
             sorted[at] = place;
         }
@@ -151,6 +159,7 @@ fn fixed_frame(arch: Arch, size: u64) -> BoxedStrategy<Description> {
             sp_reset: if pushed == 0 || epilogue_begin == 0 { 0 } else { or_zero(3) },
             epilogue_begin,
             epilogue_end: if epilogue_begin == 0 { 0 } else { or_zero(5) },
+            signed,
         }
     });
     let places = prop_oneof![1 => Just(FixedPlaces::default()), 3 => places];

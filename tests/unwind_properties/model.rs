@@ -1,9 +1,10 @@
 //! What descriptions mean: the text of `jitsym_unwind` in the C header in another form, without a thought of DWARF.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use jitsym::format::arch::Arch;
-use jitsym::{Error, FixedFrame, FramePointer, SavedRegister, Unwind, UnwindRow};
+use jitsym::{Error, FixedFrame, FramePointer, SavedRegister, SigningKey, Unwind, UnwindRow};
 
 use crate::cfi::{Cfa, Rule, State};
 
@@ -27,12 +28,13 @@ pub struct Places {
     pub saved_from: u32,
     pub epilogue_begin: u32,
     pub epilogue_end: u32,
+    pub signed: Option<SigningKey>,
 }
 
 impl Places {
     /// All of them, to change one.
     pub fn all(&mut self) -> Vec<&mut u32> {
-        let Places { pushed, set, saved_from, epilogue_begin, epilogue_end } = self;
+        let Places { pushed, set, saved_from, epilogue_begin, epilogue_end, signed: _ } = self;
         vec![pushed, set, saved_from, epilogue_begin, epilogue_end]
     }
 }
@@ -46,12 +48,13 @@ pub struct FixedPlaces {
     pub sp_reset: u32,
     pub epilogue_begin: u32,
     pub epilogue_end: u32,
+    pub signed: Option<SigningKey>,
 }
 
 impl FixedPlaces {
     /// All of them, to change one.
     pub fn all(&mut self) -> Vec<&mut u32> {
-        let FixedPlaces { pushed, sp_set, saved_from, sp_reset, epilogue_begin, epilogue_end } = self;
+        let FixedPlaces { pushed, sp_set, saved_from, sp_reset, epilogue_begin, epilogue_end, signed: _ } = self;
         vec![pushed, sp_set, saved_from, sp_reset, epilogue_begin, epilogue_end]
     }
 }
@@ -65,17 +68,28 @@ pub enum Description {
 }
 
 impl Description {
+    /// The key with which the code signs its return address.
+    pub fn signed(&self) -> Option<SigningKey> {
+        match self {
+            Description::FramePointer(places, ..) => places.signed,
+            Description::FixedFrame(places, ..) => places.signed,
+            Description::Rows(_) => None,
+        }
+    }
+
     /// Calls `f` with the description as the library takes it.
     pub fn with<T>(&self, f: impl FnOnce(&Unwind) -> T) -> T {
         match self {
             Description::FramePointer(places, cfa_offset, saved) => {
-                let Places { pushed, set, saved_from, epilogue_begin, epilogue_end } = *places;
+                let Places { pushed, set, saved_from, epilogue_begin, epilogue_end, signed } = *places;
                 let cfa_offset = *cfa_offset;
-                let fp = FramePointer { pushed, set, epilogue_begin, epilogue_end, cfa_offset, saved, saved_from };
+                let fp =
+                    FramePointer { pushed, set, epilogue_begin, epilogue_end, cfa_offset, saved, saved_from, signed };
                 f(&Unwind::FramePointer(fp))
             }
             Description::FixedFrame(places, cfa_offset, saved) => {
-                let FixedPlaces { pushed, sp_set, saved_from, sp_reset, epilogue_begin, epilogue_end } = *places;
+                let FixedPlaces { pushed, sp_set, saved_from, sp_reset, epilogue_begin, epilogue_end, signed } =
+                    *places;
                 let cfa_offset = *cfa_offset;
                 f(&Unwind::FixedFrame(FixedFrame {
                     cfa_offset,
@@ -86,6 +100,7 @@ impl Description {
                     sp_reset,
                     epilogue_begin,
                     epilogue_end,
+                    signed,
                 }))
             }
             Description::Rows(rows) => {
@@ -167,9 +182,10 @@ struct Model {
 /// What a description says of each byte of the code, or what can be held against it.
 pub fn expected(arch: Arch, description: &Description, code_size: u64) -> Result<States, Vec<Error>> {
     let mut model = Model { arch, machine: machine(arch), faults: Vec::new() };
+    let sign = model.sign(description.signed());
     let states = match description {
         Description::FramePointer(places, cfa_offset, saved) => {
-            model.frame_pointer(places, *cfa_offset, saved, code_size)
+            model.frame_pointer(places, *cfa_offset, saved, sign, code_size)
         }
         Description::FixedFrame(places, cfa_offset, saved) => model.fixed_frame(places, *cfa_offset, saved, code_size),
         Description::Rows(rows) => {
@@ -184,14 +200,36 @@ pub fn expected(arch: Arch, description: &Description, code_size: u64) -> Result
             states
         }
     };
+    let mut states: States = states.into_iter().map(|(from, state)| (from, Some(state))).collect();
+    let (first, begin, end) = match description {
+        Description::FramePointer(places, ..) => {
+            let pushed = if places.pushed == 0 { 4 + sign } else { places.pushed.into() };
+            (Some(pushed), places.epilogue_begin, places.epilogue_end)
+        }
+        Description::FixedFrame(places, ..) => {
+            let first = [places.pushed, places.sp_set].into_iter().find(|&place| place != 0).map(u64::from);
+            (first, places.epilogue_begin, places.epilogue_end)
+        }
+        Description::Rows(_) => (None, 0, 0),
+    };
+    let end = if begin == 0 {
+        0
+    } else if end == 0 {
+        code_size
+    } else {
+        end.into()
+    };
+    model.add_signed(&mut states, sign, first, begin.into()..end);
     if model.faults.is_empty() {
-        Ok(states.into_iter().map(|(from, state)| (from, Some(state))).collect())
+        Ok(states)
     } else {
         Err(model.faults)
     }
 }
 
 const RBX: u16 = 3;
+/// The column that says whether the return address is signed.
+const RA_SIGN_STATE: u16 = 34;
 
 impl Model {
     /// Only x86-64 calls store the return address; and there it is said that rbx keeps its value, which libdw does not know.
@@ -237,6 +275,43 @@ impl Model {
         state
     }
 
+    /// Size of the instruction that signs the return address.
+    fn sign(&mut self, signed: Option<SigningKey>) -> u64 {
+        match (signed, self.arch) {
+            (None, _) => 0,
+            (Some(_), Arch::Aarch64) => 4,
+            (Some(_), Arch::X86_64 | Arch::Riscv64) => {
+                self.faults.push(Error::UnwindFormat);
+                0
+            }
+        }
+    }
+
+    /// Adds to the states where the return address is signed: from the instruction before `first` on, and in the epilogue up to
+    /// the end of its first instruction.
+    fn add_signed(&mut self, states: &mut States, sign: u64, first: Option<u64>, epilogue: Range<u64>) {
+        if sign == 0 {
+            return;
+        }
+        if first.is_some_and(|first| first < 2 * sign) || !epilogue.is_empty() && epilogue.start + sign > epilogue.end {
+            self.faults.push(Error::UnwindOrder);
+        }
+        let from = first.map_or(0, |first| first.saturating_sub(sign));
+        for change in [from, epilogue.start + sign] {
+            let before = states.iter().rfind(|row| row.0 <= change).expect("a state from 0 on");
+            let (Err(at), state) = (states.binary_search_by_key(&change, |row| row.0), before.1.clone()) else {
+                continue;
+            };
+            states.insert(at, (change, state));
+        }
+        for (at, state) in states {
+            let is_signed = if epilogue.contains(at) { *at < epilogue.start + sign } else { *at >= from };
+            if let Some(state) = state.as_mut().filter(|_| is_signed) {
+                state.rules.insert(RA_SIGN_STATE, Rule::Signed);
+            }
+        }
+    }
+
     fn fixed_frame(
         &mut self,
         places: &FixedPlaces,
@@ -244,7 +319,7 @@ impl Model {
         saved: &[SavedRegister],
         size: u64,
     ) -> Vec<(u64, State)> {
-        let FixedPlaces { pushed, sp_set, saved_from, sp_reset, epilogue_begin, epilogue_end } = *places;
+        let FixedPlaces { pushed, sp_set, saved_from, sp_reset, epilogue_begin, epilogue_end, signed: _ } = *places;
         let [pushed, sp_set, reset, begin] = [pushed, sp_set, sp_reset, epilogue_begin].map(u64::from);
         let saved_from = if saved.is_empty() || saved_from == 0 { sp_set } else { saved_from.into() };
         let end = if epilogue_end == 0 { size } else { epilogue_end.into() };
@@ -312,11 +387,12 @@ impl Model {
         places: &Places,
         cfa_offset: i32,
         saved: &[SavedRegister],
+        sign: u64,
         size: u64,
     ) -> Vec<(u64, State)> {
         let Machine { sp, fp, ra, usual, .. } = self.machine;
         let or = |value: u32, usual: u32| u64::from(if value == 0 { usual } else { value });
-        let (pushed, set) = (or(places.pushed, usual.0), or(places.set, usual.1));
+        let (pushed, set) = (or(places.pushed, usual.0 + sign as u32), or(places.set, usual.1 + sign as u32));
         // Without registers there is no place where they are saved.
         let saved_from = if saved.is_empty() { set } else { or(places.saved_from, set as u32) };
         let (begin, mut end) = (u64::from(places.epilogue_begin), u64::from(places.epilogue_end));

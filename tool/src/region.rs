@@ -142,7 +142,9 @@ impl<'a> Region<'a> {
         let Some((at, bytes)) = self.section(".eh_frame") else { return Ok(()) };
         let text = self.section(".text").map_or(0, |(at, _)| at);
         let bases = BaseAddresses::default().set_eh_frame(at).set_text(text);
-        let section = EhFrame::new(bytes, self.endian());
+        let bytes = tables::readable(bytes, self.target);
+        let mut section = EhFrame::new(&bytes, self.endian());
+        self.target.prepare(&mut section);
         tables::each_row(&section, &bases, &mut |fde, row| {
             each(fde, row);
             Ok(())

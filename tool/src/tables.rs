@@ -75,6 +75,12 @@ impl Target {
         self.machine == EM_AARCH64
     }
 
+    /// Tells a section what its decoding depends on.
+    pub fn prepare(&self, section: &mut EhFrame<Reader>) {
+        section.set_address_size(self.address_size);
+        section.set_vendor(self.vendor);
+    }
+
     /// The name of a register, if it is known.
     pub fn register_name(&self, register: gimli::Register) -> Option<&'static str> {
         match self.machine {
@@ -100,8 +106,7 @@ impl<'a> TableReader<'a> {
     /// to 4. `code_size` is below 2^32. The bytes come from [`readable`].
     pub fn new(target: Target, eh_frame: &'a [u8], code_size: u64) -> Self {
         let mut section = EhFrame::new(eh_frame, target.endian);
-        section.set_address_size(target.address_size);
-        section.set_vendor(target.vendor);
+        target.prepare(&mut section);
         let at = CODE + code_size.next_multiple_of(8);
         let hdr = at + (eh_frame.len() as u64).next_multiple_of(4);
         let bases = BaseAddresses::default().set_text(CODE).set_eh_frame(at).set_eh_frame_hdr(hdr);
@@ -192,13 +197,18 @@ fn entry_offsets(section: &[u8], target: Target) -> impl Iterator<Item = (usize,
 }
 
 /// The section in a form that gimli can read. CIEs of V8 announce pointers to language-specific data, with the encoding "none"
-/// (`DW_EH_PE_omit`). Other decoders accept that. The announcement is removed here.
+/// (`DW_EH_PE_omit`). Other decoders accept that. The announcement is removed here. CIEs of AArch64 code that signs its return
+/// addresses with key B have a `B`, and gimli does not know this letter.
 pub fn readable(section: &[u8], target: Target) -> Cow<'_, [u8]> {
     let mut out = Cow::Borrowed(section);
     for (at, len) in entry_offsets(section, target) {
-        let Some(lsda) = section.get(at + 4..at + 4 + len).and_then(omitted_lsda) else { continue };
-        let cie = &mut out.to_mut()[at + 4..];
+        let Some(cie) = section.get(at + 4..at + 4 + len) else { continue };
         // The `S` (signal frame) has no operand, and does not affect the rules.
+        if let Some(letter) = b_key(cie).filter(|_| target.is_aarch64()) {
+            out.to_mut()[at + 4 + letter] = b'S';
+        }
+        let Some(lsda) = omitted_lsda(cie) else { continue };
+        let cie = &mut out.to_mut()[at + 4..];
         cie[AUGMENTATION..AUGMENTATION + 4].copy_from_slice(b"zRS\0");
         cie.swap(lsda, lsda + 1);
     }
@@ -207,6 +217,13 @@ pub fn readable(section: &[u8], target: Target) -> Cow<'_, [u8]> {
 
 /// The offset of the augmentation in a CIE, after id and version.
 const AUGMENTATION: usize = 5;
+
+/// The offset, in a CIE without its length, of the `B` in its augmentation.
+fn b_key(cie: &[u8]) -> Option<usize> {
+    let augmentation = cie.get(AUGMENTATION..).filter(|rest| cie.starts_with(&[0; 4]) && rest.starts_with(b"z"))?;
+    let letter = augmentation.iter().position(|byte| matches!(byte, b'B' | 0))?;
+    (augmentation[letter] == b'B').then_some(AUGMENTATION + letter)
+}
 
 /// The offset, in a CIE without its length, of the encoding of pointers to language-specific data, if this is "none".
 fn omitted_lsda(cie: &[u8]) -> Option<usize> {

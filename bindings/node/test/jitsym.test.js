@@ -11,7 +11,7 @@ const { Worker } = require('node:worker_threads');
 
 const koffi = require('koffi');
 const jitsym = require('jitsym');
-const { Init, JitsymError, Session, Sink, Status, Want, unwindSize } = jitsym;
+const { Init, JitsymError, Session, Sink, Status, UnwindFlag, Want, unwindSize } = jitsym;
 
 const code = Buffer.from([0xb8, 0x2a, 0, 0, 0, 0xc3]); // mov eax, 42; ret
 const addr = 0x7e0000000000n; // nothing is there: the bytes come from elsewhere
@@ -235,6 +235,10 @@ test('frames and lines arrive', () => {
 test('failures have a code', () => {
   within({}, (session) => {
     refused('ERR_SIZE_ZERO', () => session.register({ ...piece, size: 0 }));
+    const flags = UnwindFlag.PACIASP | UnwindFlag.PACIBSP;
+    for (const unwind of [{ kind: 'framePointer', flags }, { kind: 'fixedFrame', cfaOffset: 8, flags }]) {
+      refused('ERR_FLAGS', () => session.register({ ...piece, unwind }));
+    }
     refused('ERR_LINE_OFFSET', () => session.register({ ...piece, lines: [2, 9].map((offset) => ({ offset, line: 1, file: 'a' })) }));
     const old = session.register(piece);
     session.register(piece);

@@ -324,6 +324,10 @@ class Errors(TestCase):
                 session.register(ADDR, 6, "lines", CODE, lines=[(2, 1, "a"), (9, 1, "a")])
             with self.refused(jitsym.InvalidArgument, "ERR_UNWIND_REGISTER"):
                 session.register(ADDR, 6, "frame", CODE, unwind=jitsym.FixedFrame(8, {99: -16}))
+            both = jitsym.UnwindFlag.PACIASP | jitsym.UnwindFlag.PACIBSP
+            for unwind in [jitsym.FramePointer(flags=both), jitsym.FixedFrame(8, flags=both)]:
+                with self.refused(jitsym.InvalidArgument, "ERR_FLAGS"):
+                    session.register(ADDR, 6, "frame", CODE, unwind=unwind)
             old = session.register(ADDR, 6, "old", CODE)
             session.register(ADDR, 6, "new", CODE)
             session.flush(60)

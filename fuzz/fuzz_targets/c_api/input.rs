@@ -504,7 +504,7 @@ impl UnwindIn {
         let eh_frame_size = eh_frame.len();
         let fields = fields!(jitsym_unwind {
             kind: if self.kind > 250 { u32::from(self.kind) } else { u32::from(self.kind) % 5 },
-            flags: u32::from(self.flags / 250),
+            flags: if self.flags < 250 { u32::from(self.flags / 100) } else { u32::from(self.flags) },
             fp_pushed: fp_pushed,
             fp_set: fp_set,
             epilogue_begin: epilogue_begin,

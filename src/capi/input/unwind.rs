@@ -3,7 +3,7 @@
 use std::{mem, slice};
 
 use super::{check_flags, field, read, size_of_element, size_of_struct, Array, Plain};
-use crate::api::code::{FixedFrame, FramePointer, SavedRegister, Unwind, UnwindRow};
+use crate::api::code::{FixedFrame, FramePointer, SavedRegister, SigningKey, Unwind, UnwindRow};
 use crate::api::error::{Error, Result};
 use crate::capi::types::*;
 use crate::format::jitdump::UnwindingTemplate;
@@ -95,7 +95,7 @@ pub unsafe fn unwind<'a>(from: *const jitsym_unwind) -> Result<UnwindInput<'a>> 
     }
     // SAFETY: the caller's promise.
     let raw = unsafe { read(from)? };
-    check_flags(raw.flags, 0)?;
+    let signed = signed(&raw)?;
     // SAFETY: the caller's promise.
     let saved = || unsafe { saved_registers(raw.saved, raw.saved_count) };
     let ready = match raw.kind {
@@ -108,6 +108,7 @@ pub unsafe fn unwind<'a>(from: *const jitsym_unwind) -> Result<UnwindInput<'a>> 
             cfa_offset: raw.cfa_offset,
             saved: saved()?,
             saved_from: raw.saved_from,
+            signed,
         }),
         2 => Unwind::FixedFrame(FixedFrame {
             cfa_offset: raw.cfa_offset,
@@ -118,6 +119,7 @@ pub unsafe fn unwind<'a>(from: *const jitsym_unwind) -> Result<UnwindInput<'a>> 
             sp_reset: raw.sp_reset,
             epilogue_begin: raw.epilogue_begin,
             epilogue_end: raw.epilogue_end,
+            signed,
         }),
         // SAFETY: the caller's promise.
         3 => return unsafe { rows(&raw) },
@@ -133,6 +135,19 @@ pub unsafe fn unwind<'a>(from: *const jitsym_unwind) -> Result<UnwindInput<'a>> 
         _ => return Err(Error::Enum),
     };
     Ok(UnwindInput::Ready(ready))
+}
+
+/// The key with which the code signs its return address.
+fn signed(raw: &jitsym_unwind) -> Result<Option<SigningKey>> {
+    const A: u32 = jitsym_unwind_flag::JITSYM_UNWIND_PACIASP as u32;
+    const B: u32 = jitsym_unwind_flag::JITSYM_UNWIND_PACIBSP as u32;
+    check_flags(raw.flags, if matches!(raw.kind, 1 | 2) { A | B } else { 0 })?;
+    match raw.flags {
+        0 => Ok(None),
+        A => Ok(Some(SigningKey::A)),
+        B => Ok(Some(SigningKey::B)),
+        _ => Err(Error::Flags.because("JITSYM_UNWIND_PACIASP and JITSYM_UNWIND_PACIBSP exclude each other", [])),
+    }
 }
 
 /// # Safety

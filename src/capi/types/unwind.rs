@@ -21,6 +21,22 @@ pub enum jitsym_unwind_kind {
     JITSYM_UNWIND_EH_FRAME = 4,
 }
 
+/// Flags of an unwind description. At most one.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum jitsym_unwind_flag {
+    /// FRAME_POINTER, FIXED_FRAME on aarch64: `paciasp` signs the return address.
+    ///
+    /// `paciasp` comes directly before the frame's first instruction. The place of that instruction is `fp_pushed` or,
+    /// if a FIXED_FRAME has 0 there, `sp_set`. If both are 0, the return address is signed from the start. With this
+    /// flag, a FRAME_POINTER has 8 and 12 in place of its defaults 4 and 8. The instruction after `epilogue_begin` is
+    /// `autiasp`, or the epilogue's last instruction, such as `retaa`. Describe other code that signs its return
+    /// address by EH_FRAME ([docs/special-cases.md](special-cases.md#signed-return-addresses-on-aarch64)).
+    JITSYM_UNWIND_PACIASP = 1,
+    /// The same with key B: `pacibsp`, `autibsp`.
+    JITSYM_UNWIND_PACIBSP = 2,
+}
+
 /// Where a register of the caller was saved: at the CFA + `offset`.
 ///
 /// The CFA is the value that the stack pointer had in the caller, just before the call instruction (x86-64: the address
@@ -70,7 +86,7 @@ pub struct jitsym_unwind {
     pub struct_size: usize,
     /// One of `JITSYM_UNWIND_*`.
     pub kind: u32,
-    /// Must be 0.
+    /// 0, or one of `JITSYM_UNWIND_PACI*`.
     pub flags: u32,
     /// FRAME_POINTER, FIXED_FRAME: the place of `push rbp` or `stp x29, x30, [sp, #-n]!`.
     ///

@@ -19,6 +19,8 @@ pub static ABI: Abi = Abi {
     record_is_pushed: true,
     // stp x29, x30, [sp, #-16]!; mov x29, sp
     prologues: &[&[0xfd, 0x7b, 0xbf, 0xa9, 0xfd, 0x03, 0x00, 0x91]],
+    // paciasp, autiasp; with key B: pacibsp, autibsp
+    sign: Some(4),
     kept: None,
     vendor: Vendor::AArch64,
 };

@@ -24,6 +24,7 @@ pub static ABI: Abi = Abi {
     record_is_pushed: false,
     // Compilers for RISC-V set up frame pointers in several ways, but none uses the prologue above.
     prologues: &[],
+    sign: None,
     kept: None,
     vendor: Vendor::Default,
 };

@@ -19,6 +19,7 @@ pub static ABI: Abi = Abi {
     record_is_pushed: true,
     // push rbp; mov rbp, rsp
     prologues: &[&[0x55, 0x48, 0x89, 0xe5], &[0x55, 0x48, 0x8b, 0xec]],
+    sign: None,
     // If no rule names rbx, libdw assumes that its value is lost: libdw's list of registers that the ABI preserves has rax (0)
     // where rbx (3) should be (elfutils 0.196, perf 7.2). Without the rule, unwinding stops at a frame whose CFA counts from
     // rbx.

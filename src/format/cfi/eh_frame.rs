@@ -1,7 +1,8 @@
 //! Reads a compiler's `.eh_frame` section, cuts its entries to one piece of code, and rewrites them.
 //!
 //! Each CIE keeps its alignment factor for data, its return address column, its initial instructions, and its mark for signal
-//! trampolines. Personality routines and LSDAs are kept for the unwinder of the process ([`super::handlers`]).
+//! trampolines or for return addresses that are signed with key B. Personality routines and LSDAs are kept for the unwinder of
+//! the process ([`super::handlers`]).
 //!
 //! gimli can convert only whole tables, not selected entries, and it cannot convert a section whose address is given
 //! separately. Its arithmetic also overflows if the bytes are hostile. So this module reads the entries with `gimli::read` and
@@ -14,6 +15,7 @@ use gimli::read::{self, BaseAddresses, CieOrFde, EhFrame, EndianSlice, Pointer, 
 use gimli::write::{self, CallFrameInstruction, Expression, FrameTable};
 use gimli::LittleEndian;
 
+use super::b_key::{readable, Marks};
 use super::entries::{check_memory, Entries, Placement};
 use super::handlers::Handler;
 use crate::api::error::{Error, Result};
@@ -50,7 +52,8 @@ struct Kept<'a> {
 /// If `code` is `None`, all entries are converted, as if each began at the start of the code. The size of the result is then an
 /// upper bound for any code.
 pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placement: &Placement) -> Result<Entries> {
-    let mut section = EhFrame::new(bytes, LittleEndian);
+    let readable = readable(bytes, placement.arch)?;
+    let mut section = EhFrame::new(&readable, LittleEndian);
     section.set_address_size(8);
     section.set_vendor(placement.arch.abi().vendor);
     let bases = BaseAddresses::default().set_eh_frame(addr);
@@ -92,7 +95,8 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placeme
     }
     check_memory(kept_bytes)?;
 
-    let mut out = Entries { table: FrameTable::default(), fdes: Vec::new() };
+    let mut out = Entries { table: FrameTable::default(), fdes: Vec::new(), b_key: false };
+    let mut has_trampolines = false;
     for Kept { fde, cie: number, code, range: kept } in kept {
         let whole = fde.initial_address()..fde.initial_address().saturating_add(fde.len());
         let len = u32::try_from(kept.end - kept.start).unwrap_or(u32::MAX).min(i32::MAX as u32);
@@ -102,6 +106,11 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placeme
             Some(converted) => converted,
             None => {
                 let (cie, state) = cie(from_cie, &section, &bases, placement)?;
+                if cie.signal_trampoline {
+                    let marks = Marks::of(bytes, from_cie.offset());
+                    out.b_key |= marks.b_key.is_some();
+                    has_trampolines |= marks.b_key.is_none() || marks.signal_trampoline;
+                }
                 *cies[number].to.insert((out.table.add_cie(cie), state))
             }
         };
@@ -135,6 +144,10 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placeme
         }
         out.table.add_fde(to_cie, to);
         out.fdes.push((start, handler));
+    }
+    if out.b_key && has_trampolines {
+        let text = "signal trampolines and return addresses signed with key B are in one piece of code";
+        return Err(Error::UnwindFormat.because(text, []));
     }
     if out.fdes.is_empty() {
         return Err(Error::UnwindFormat);

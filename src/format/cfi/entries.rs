@@ -49,6 +49,9 @@ pub(super) struct Entries {
     pub table: FrameTable,
     /// For each FDE, in the order of the table: the offset of its code from the start of the whole code, and its handler.
     pub fdes: Vec<(u64, Option<Handler>)>,
+    /// Whether the CIEs that the table marks as those of signal trampolines (`S`) are in truth those of code that signs its
+    /// return addresses with key B (`B`). gimli cannot write this mark.
+    pub b_key: bool,
 }
 
 /// Checks that there is enough memory to convert entries. `entries` is the number of bytes that the entries take, or the number

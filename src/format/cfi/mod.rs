@@ -7,6 +7,7 @@
 //! memory.
 
 pub mod absolute;
+pub(crate) mod b_key;
 pub mod debug_frame;
 mod eh_frame;
 mod entries;
@@ -175,6 +176,9 @@ fn tables(entries: &Entries, code_size: u64) -> Result<Tables> {
     entries.table.write_eh_frame(&mut section).map_err(write_error)?;
     section.write_u32(0).map_err(write_error)?;
     let mut bytes = section.0.into_vec();
+    if entries.b_key {
+        b_key::mark(&mut bytes);
+    }
     let hdr = bytes.len();
 
     let mut rows = Vec::with_capacity(entries.fdes.len());

@@ -4,7 +4,7 @@ use gimli::write::{CallFrameInstruction, FrameTable};
 use gimli::Register;
 
 use super::entries::{check_memory, Entries, Placement};
-use crate::api::code::{FixedFrame, FramePointer, SavedRegister, Unwind};
+use crate::api::code::{FixedFrame, FramePointer, SavedRegister, SigningKey, Unwind};
 use crate::api::error::{Error, Result};
 use crate::format::arch::{Abi, Arch};
 
@@ -19,28 +19,52 @@ const REGISTERS: usize = 96;
 pub fn resolve_frame_pointer<'a>(arch: Arch, fp: &FramePointer<'a>, code_size: u64) -> Result<FramePointer<'a>> {
     let abi = arch.abi();
     let or = |value: u32, default: u32| if value == 0 { default } else { value };
-    let pushed = or(fp.pushed, abi.pushed);
-    let set = or(fp.set, abi.set);
+    let sign = sign_size(abi, fp.signed)?;
+    let pushed = or(fp.pushed, sign + abi.pushed);
+    let set = or(fp.set, sign + abi.set);
     let saved_from = if fp.saved.is_empty() { set } else { or(fp.saved_from, set) };
     let standing = set.max(saved_from);
     if pushed > set || pushed > saved_from || u64::from(standing) > code_size {
         let text = "the frame stands from byte {} on (fp_pushed is {}), the code has {} bytes";
         return Err(Error::UnwindOrder.because(text, [standing.into(), pushed.into(), code_size]));
     }
-    let (epilogue_begin, epilogue_end) = resolve_epilogue(fp.epilogue_begin, fp.epilogue_end, standing, code_size)?;
+    check_signed(pushed, sign)?;
+    let (epilogue_begin, epilogue_end) =
+        resolve_epilogue(fp.epilogue_begin, fp.epilogue_end, standing, sign, code_size)?;
     let cfa_offset = if fp.cfa_offset == 0 { abi.fp_to_cfa } else { fp.cfa_offset };
     Ok(FramePointer { pushed, set, saved_from, epilogue_begin, epilogue_end, cfa_offset, ..*fp })
 }
 
-/// Fills in the defaults of an epilogue. The epilogue must not begin before `standing`, where the frame is complete.
-fn resolve_epilogue(mut begin: u32, mut end: u32, standing: u32, code_size: u64) -> Result<(u32, u32)> {
+/// Size of the instruction that signs the return address; 0 if the code does not sign the return address.
+fn sign_size(abi: &Abi, signed: Option<SigningKey>) -> Result<u32> {
+    match signed {
+        None => Ok(0),
+        Some(_) => abi
+            .sign
+            .ok_or_else(|| Error::UnwindFormat.because("code of this architecture does not sign return addresses", [])),
+    }
+}
+
+/// Checks that the instruction that signs the return address has room before `first`, the place of the next instruction.
+fn check_signed(first: u32, sign: u32) -> Result<()> {
+    if first < 2 * sign {
+        let text = "the frame begins at byte {}, and the instruction that signs the return address precedes it";
+        return Err(Error::UnwindOrder.because(text, [first.into()]));
+    }
+    Ok(())
+}
+
+/// Fills in the defaults of an epilogue. The epilogue must not begin before `standing`, where the frame is complete. After
+/// `begin` there must be room for an instruction of `sign` bytes.
+fn resolve_epilogue(mut begin: u32, mut end: u32, standing: u32, sign: u32, code_size: u64) -> Result<(u32, u32)> {
     if begin == 0 {
         if end != 0 {
             return Err(Error::UnwindOrder.because("epilogue_end is {}, and epilogue_begin 0", [end.into()]));
         }
     } else {
         let until = if end == 0 { code_size } else { u64::from(end) };
-        if begin < standing || u64::from(begin) > until || until > code_size {
+        let room = if u64::from(begin) == until { 0 } else { sign };
+        if begin < standing || u64::from(begin) + u64::from(room) > until || until > code_size {
             let text = "the epilogue is [{}, {}): before the frame stands, or beyond the code of {} bytes";
             return Err(Error::UnwindOrder.because(text, [begin.into(), until, code_size]));
         }
@@ -71,13 +95,27 @@ pub fn resolve_fixed<'a>(arch: Arch, fixed: &FixedFrame<'a>, code_size: u64) -> 
         return Err(Error::UnwindOrder.because(text, [sp_reset.into(), epilogue_begin.into()]));
     }
     let standing = saved_from.max(sp_reset);
-    let (epilogue_begin, epilogue_end) = resolve_epilogue(epilogue_begin, epilogue_end, standing, code_size)?;
+    let sign = sign_size(arch.abi(), fixed.signed)?;
+    if let Some(first) = first_place(fixed) {
+        check_signed(first, sign)?;
+    }
+    let (epilogue_begin, epilogue_end) = resolve_epilogue(epilogue_begin, epilogue_end, standing, sign, code_size)?;
     Ok(FixedFrame { saved_from, epilogue_begin, epilogue_end, ..*fixed })
+}
+
+/// The place of the first instruction of a fixed frame; `None` if the frame exists from the start.
+fn first_place(fixed: &FixedFrame) -> Option<u32> {
+    [fixed.pushed, fixed.sp_set].into_iter().find(|&place| place != 0)
 }
 
 /// The CIE and the FDE of a description. The places must lie in code of `limit` bytes. The size in the FDE is `code_size`.
 pub(super) fn entries(unwind: &Unwind, limit: u64, code_size: u64, placement: &Placement) -> Result<Entries> {
     let mut program = Program::new(placement.arch.abi());
+    let key = match unwind {
+        Unwind::FramePointer(fp) => fp.signed,
+        Unwind::FixedFrame(fixed) => fixed.signed,
+        _ => None,
+    };
     match unwind {
         Unwind::FramePointer(fp) => program.frame_pointer(&resolve_frame_pointer(placement.arch, fp, limit)?)?,
         Unwind::FixedFrame(fixed) => program.fixed_frame(&resolve_fixed(placement.arch, fixed, limit)?)?,
@@ -101,6 +139,9 @@ pub(super) fn entries(unwind: &Unwind, limit: u64, code_size: u64, placement: &P
 
     let Abi { sp, ra, entry_ra, .. } = *program.abi;
     let mut cie = placement.cie(-(SLOT as i8), Register(ra));
+    // See `Entries::b_key`.
+    let b_key = key == Some(SigningKey::B);
+    cie.signal_trampoline = b_key;
     cie.add_instruction(CallFrameInstruction::Cfa(Register(sp), entry(program.abi).cfa_offset));
     if let Some(slot) = entry_ra {
         cie.add_instruction(CallFrameInstruction::Offset(Register(ra), slot));
@@ -112,7 +153,7 @@ pub(super) fn entries(unwind: &Unwind, limit: u64, code_size: u64, placement: &P
     let mut table = FrameTable::default();
     let cie = table.add_cie(cie);
     table.add_fde(cie, fde);
-    Ok(Entries { table, fdes: vec![(0, None)] })
+    Ok(Entries { table, fdes: vec![(0, None)], b_key })
 }
 
 /// Where the CFA and the caller's registers are.
@@ -122,6 +163,8 @@ struct FrameState {
     cfa_offset: i32,
     /// For each register, the distance of its slot from the CFA; `None` if the register still has the caller's value.
     slots: [Option<i32>; REGISTERS],
+    /// Whether the return address is signed.
+    signed: bool,
 }
 
 impl FrameState {
@@ -150,17 +193,32 @@ impl FrameState {
 /// The instructions of an FDE while they are being made.
 struct Program {
     abi: &'static Abi,
+    /// Size of the instruction that signs the return address; 0 if the code does not sign the return address.
+    sign: u32,
     now: FrameState,
     instructions: Vec<(u32, CallFrameInstruction)>,
 }
 
 impl Program {
     fn new(abi: &'static Abi) -> Self {
-        Program { abi, now: entry(abi), instructions: Vec::new() }
+        Program { abi, sign: 0, now: entry(abi), instructions: Vec::new() }
+    }
+
+    /// The state at entry, or right after the return address was signed if the code signs it.
+    fn called(&self) -> FrameState {
+        FrameState { signed: self.sign != 0, ..entry(self.abi) }
+    }
+
+    /// Emits the state after the instruction that signs the return address. `first` is the place of the next instruction;
+    /// `None` if the return address is signed at the start.
+    fn sign(&mut self, signed: Option<SigningKey>, first: Option<u32>) -> Result<()> {
+        self.sign = sign_size(self.abi, signed)?;
+        self.to(first.map_or(0, |first| first.saturating_sub(self.sign)), self.called());
+        Ok(())
     }
 
     /// Returns a new state with this CFA, in which the registers of `saved` are saved. In all other respects, the new state
-    /// equals the state at entry. The current state has no influence.
+    /// equals the state that `called` returns. The current state has no influence.
     fn state(&self, cfa_register: u32, cfa_offset: i32, saved: &[SavedRegister]) -> Result<FrameState> {
         if !self.abi.general.contains(&cfa_register) {
             return Err(Error::UnwindRegister.because("the CFA cannot count from register {}", [cfa_register.into()]));
@@ -169,7 +227,7 @@ impl Program {
             return Err(Error::UnwindFormat.because("cfa_offset is no multiple of 8", []));
         }
         let cfa_register = u16::try_from(cfa_register).map_err(|_| Error::UnwindRegister)?;
-        let mut state = FrameState { cfa_register, cfa_offset, ..entry(self.abi) };
+        let mut state = FrameState { cfa_register, cfa_offset, ..self.called() };
         for register in saved {
             state.save(self.abi, register.reg, register.offset)?;
         }
@@ -178,7 +236,7 @@ impl Program {
 
     /// Emits the instructions that change the current state to `state` at `offset`.
     fn to(&mut self, offset: u32, state: FrameState) {
-        use CallFrameInstruction::{Cfa, CfaOffset, CfaRegister, Offset, Restore};
+        use CallFrameInstruction::{Cfa, CfaOffset, CfaRegister, NegateRaState, Offset, Restore};
         let register = Register(state.cfa_register);
         match (state.cfa_register == self.now.cfa_register, state.cfa_offset == self.now.cfa_offset) {
             (true, true) => {}
@@ -193,17 +251,21 @@ impl Program {
                 None => self.instructions.push((offset, Restore(Register(number)))),
             }
         }
+        if state.signed != self.now.signed {
+            self.instructions.push((offset, NegateRaState));
+        }
         self.now = state;
     }
 
     /// Emits the instructions for a frame that `resolve_frame_pointer` has returned.
     fn frame_pointer(&mut self, frame: &FramePointer) -> Result<()> {
         let abi = self.abi;
+        self.sign(frame.signed, Some(frame.pushed))?;
         let record = abi.frame_record.or_else(|| frame.cfa_offset.checked_neg()).ok_or(Error::UnwindFormat)?;
         let mut standing = self.state(abi.fp.into(), frame.cfa_offset, &[])?;
         standing.save(abi, abi.fp.into(), record)?;
         standing.save(abi, abi.ra.into(), record.checked_add(SLOT).ok_or(Error::UnwindFormat)?)?;
-        let mut pushed = FrameState { cfa_offset: -record, ..entry(abi) };
+        let mut pushed = FrameState { cfa_offset: -record, ..self.called() };
         if abi.record_is_pushed {
             pushed.slots = standing.slots;
         }
@@ -223,15 +285,17 @@ impl Program {
         }
         self.to(frame.saved_from.max(frame.set), saved.clone());
 
-        let down = (frame.epilogue_begin, entry(abi));
-        self.epilogue([None, Some(down).filter(|down| down.0 != 0)], frame.epilogue_end);
+        if frame.epilogue_begin != 0 {
+            self.epilogue(None, frame.epilogue_begin, frame.epilogue_end);
+        }
         Ok(())
     }
 
     /// Emits the instructions for a frame that `resolve_fixed` has returned.
     fn fixed_frame(&mut self, frame: &FixedFrame) -> Result<()> {
         let abi = self.abi;
-        let mut pushed = entry(abi);
+        self.sign(frame.signed, first_place(frame))?;
+        let mut pushed = self.called();
         if frame.pushed != 0 {
             // If `pushed` equals `sp_set`, the instruction that stores the frame pointer allocates the whole frame. Otherwise
             // the instruction allocates as many bytes as in most code, and then the CFA is SP + `fp_to_cfa`.
@@ -256,22 +320,32 @@ impl Program {
         }
         self.to(frame.saved_from, saved);
         if frame.epilogue_begin != 0 {
-            let reset = (frame.sp_reset, pushed);
-            let down = (frame.epilogue_begin, entry(abi));
-            self.epilogue([Some(reset).filter(|reset| reset.0 != 0), Some(down)], frame.epilogue_end);
+            let reset = Some((frame.sp_reset, pushed)).filter(|reset| reset.0 != 0);
+            self.epilogue(reset, frame.epilogue_begin, frame.epilogue_end);
         }
         Ok(())
     }
 
-    /// Emits the states of an epilogue. At `end`, the state before the epilogue applies again. `end` is 0 if the code ends with
-    /// the epilogue.
-    fn epilogue(&mut self, states: [Option<(u32, FrameState)>; 2], end: u32) {
+    /// Emits the states of an epilogue, of which `reset` is the first. From `down` on, the frame is gone. The next instruction
+    /// checks a signed return address and removes the signature. At `end`, the state before the epilogue applies again. `end`
+    /// is 0 if the code ends with the epilogue.
+    fn epilogue(&mut self, reset: Option<(u32, FrameState)>, down: u32, end: u32) {
         let before = (self.now.cfa_register, self.now.cfa_offset);
-        let Some(begin) = states.iter().flatten().map(|(offset, _)| *offset).next() else { return };
         if end != 0 {
+            let begin = reset.as_ref().map_or(down, |reset| reset.0);
             self.instructions.push((begin, CallFrameInstruction::RememberState));
         }
-        states.into_iter().flatten().for_each(|(offset, state)| self.to(offset, state));
+        if let Some((offset, state)) = reset {
+            self.to(offset, state);
+        }
+        self.to(down, self.called());
+        // The last instruction of the epilogue may be `retaa`, which checks the return address itself. If this instruction is
+        // the last one of the code, the row for the next instruction covers no code. Only so do the tables not depend on the
+        // size of the code.
+        let checked = down.saturating_add(self.sign);
+        if end == 0 || checked < end {
+            self.to(checked, entry(self.abi));
+        }
         if end != 0 {
             // DWARF 5, 6.4.2.4 says that `RestoreState` restores the rules for registers. Some readers (llvm-dwarfdump 14) do
             // not restore the CFA, so the CFA is set again.
@@ -282,11 +356,11 @@ impl Program {
     }
 }
 
-/// The state at the first instruction of a function, as the CIE defines it.
+/// The state at the first instruction of a function, as the CIE defines it. The return address is not signed.
 fn entry(abi: &Abi) -> FrameState {
     let mut slots = [None; REGISTERS];
     if let Some(slot) = slots.get_mut(usize::from(abi.ra)) {
         *slot = abi.entry_ra;
     }
-    FrameState { cfa_register: abi.sp, cfa_offset: abi.entry_ra.map_or(0, |slot| -slot), slots }
+    FrameState { cfa_register: abi.sp, cfa_offset: abi.entry_ra.map_or(0, |slot| -slot), slots, signed: false }
 }

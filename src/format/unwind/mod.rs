@@ -3,7 +3,7 @@
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests;
 
-use crate::api::code::{FixedFrame, FramePointer, SavedRegister, Unwind};
+use crate::api::code::{FixedFrame, FramePointer, SavedRegister, SigningKey, Unwind};
 use crate::api::error::{Error, Result};
 use crate::format::arch::{Arch, NATIVE};
 use crate::format::cfi::{self, Tables};
@@ -223,8 +223,10 @@ impl Cache {
         match unwind {
             Unwind::FramePointer(fp) => {
                 let frame = cfi::resolve_frame_pointer(arch, fp, code_size)?;
-                let FramePointer { pushed, set, saved_from, epilogue_begin, epilogue_end, cfa_offset, saved } = frame;
-                let words = [1, pushed, set, saved_from, epilogue_begin, epilogue_end, cfa_offset as u32];
+                let FramePointer { pushed, set, saved_from, epilogue_begin, epilogue_end, cfa_offset, saved, signed } =
+                    frame;
+                let head = head(1, signed);
+                let words = [head, pushed, set, saved_from, epilogue_begin, epilogue_end, cfa_offset as u32];
                 Ok(self.put(&words, saved))
             }
             Unwind::FixedFrame(fixed) => {
@@ -237,8 +239,11 @@ impl Cache {
                     sp_reset,
                     epilogue_begin,
                     epilogue_end,
+                    signed,
                 } = cfi::resolve_fixed(arch, fixed, code_size)?;
-                let words = [2, cfa_offset as u32, pushed, sp_set, saved_from, sp_reset, epilogue_begin, epilogue_end];
+                let head = head(2, signed);
+                let words =
+                    [head, cfa_offset as u32, pushed, sp_set, saved_from, sp_reset, epilogue_begin, epilogue_end];
                 Ok(self.put(&words, saved))
             }
             Unwind::Rows(rows) => {
@@ -291,4 +296,14 @@ impl Cache {
         }
         self.oldest = (self.oldest + 1) % ENTRIES;
     }
+}
+
+/// The first word of a key: the kind of the description, and the key that signs the return address.
+fn head(kind: u32, signed: Option<SigningKey>) -> u32 {
+    let signed = match signed {
+        None => 0,
+        Some(SigningKey::A) => 1,
+        Some(SigningKey::B) => 2,
+    };
+    kind | signed << 8
 }

@@ -12,7 +12,8 @@ use gimli::read::{
 use gimli::{DebugLineOffset, LittleEndian};
 
 use crate::api::code::Line;
-use crate::format::cfi::CIE_MAX;
+use crate::format::arch::NATIVE;
+use crate::format::cfi::{b_key, CIE_MAX};
 use crate::format::elf::read::{text_at, Image};
 use crate::sys::reserve;
 
@@ -200,7 +201,8 @@ impl<'a> UnwindTables<'a> {
     }
 
     fn read(&mut self, text_addr: u64) -> Option<()> {
-        let mut eh_frame = EhFrame::new(&self.section, LittleEndian);
+        let readable = b_key::readable(&self.section, NATIVE?).ok()?;
+        let mut eh_frame = EhFrame::new(&readable, LittleEndian);
         eh_frame.set_address_size(8);
         let bases = BaseAddresses::default().set_eh_frame(self.addr).set_text(text_addr);
         let mut all = eh_frame.entries(&bases);

@@ -264,7 +264,7 @@ rules! {
     UNWIND_EPILOGUE "unwind-epilogue" Jitdump Warning "perf"
         "The row for the end of the function begins or ends at the wrong instruction: call stacks from between are wrong."
     UNWIND_RETURN_ADDRESS "unwind-return-address" Jitdump Error "perf"
-        "The instructions put the return address elsewhere than the row says, and call stacks end or go astray there."
+        "The instructions put the return address elsewhere than the row says, or sign it: call stacks end or go astray there."
     UNWIND_SAVED_REGISTER "unwind-saved-register" Jitdump Warning "perf"
         "The instructions put a register of the caller elsewhere than the row says; callers whose frames count from it are lost."
     UNWIND_NO_TERMINATOR "unwind-no-terminator" Jitdump Warning "perf"

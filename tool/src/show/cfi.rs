@@ -39,7 +39,16 @@ pub fn row_text(row: &Row, target: Target) -> String {
         CfaRule::Expression(_) => "expression".into(),
     };
     let mut text = format!("CFA {cfa}");
+    let mut signed = "";
     for (register, rule) in row.registers() {
+        if target.is_aarch64() && *register == gimli::AArch64::RA_SIGN_STATE {
+            signed = match *rule {
+                RegisterRule::Constant(0) => "",
+                RegisterRule::Constant(_) => ", return address signed",
+                _ => ", return address perhaps signed",
+            };
+            continue;
+        }
         let rule = match *rule {
             RegisterRule::Undefined => "undefined".into(),
             RegisterRule::SameValue => "same".into(),
@@ -53,5 +62,35 @@ pub fn row_text(row: &Row, target: Target) -> String {
         };
         let _ = write!(text, " {}={rule}", name(*register));
     }
-    text
+    text + signed
+}
+
+#[cfg(test)]
+mod tests {
+    use jitsym::format::arch::Arch;
+    use jitsym::format::cfi::encode;
+    use jitsym::{FramePointer, SigningKey, Unwind};
+
+    use super::*;
+
+    #[test]
+    fn signed_return_addresses() {
+        for key in [SigningKey::A, SigningKey::B] {
+            let frame = FramePointer { epilogue_begin: 16, signed: Some(key), ..FramePointer::default() };
+            let tables = encode(Arch::Aarch64, &Unwind::FramePointer(frame), 0, 24).expect("encoded").expect("tables");
+            let rows = rows(&tables.bytes[..tables.eh_frame_size()], 0x1000, 24, Target::of(183, true));
+            let rows: Vec<_> = rows.iter().map(|(addr, text)| (*addr, text.as_str())).collect();
+            assert_eq!(
+                rows,
+                [
+                    (0x1000, "CFA SP+0"),
+                    (0x1004, "CFA SP+0, return address signed"),
+                    (0x1008, "CFA SP+16 X29=[CFA-16] X30=[CFA-8], return address signed"),
+                    (0x100c, "CFA X29+16 X29=[CFA-16] X30=[CFA-8], return address signed"),
+                    (0x1010, "CFA SP+0, return address signed"),
+                    (0x1014, "CFA SP+0"),
+                ]
+            );
+        }
+    }
 }

@@ -175,7 +175,12 @@ impl Unwinding {
 
 /// A dump of code for an architecture with the tables that say this.
 pub fn described(arch: Arch, code: &[u8], rows: &[UnwindRow]) -> Vec<u8> {
-    let tables = encode(arch, &Unwind::Rows(rows), ADDR, code.len() as u64).expect("encoded").expect("tables");
+    described_by(arch, code, &Unwind::Rows(rows))
+}
+
+/// The same for any description.
+pub fn described_by(arch: Arch, code: &[u8], unwind: &Unwind) -> Vec<u8> {
+    let tables = encode(arch, unwind, ADDR, code.len() as u64).expect("encoded").expect("tables");
     let (eh_frame, hdr) = tables.bytes.split_at(tables.bytes.len() - tables.hdr_size);
     let mapped_size = tables.bytes.len() as u64;
     let unwinding = Unwinding { eh_frame: eh_frame.into(), hdr: hdr.into(), mapped_size, ..Unwinding::default() };

@@ -8,7 +8,7 @@
 What each call promises is in the library's reference; this package passes on what it answers.
 """
 
-from ._abi import Init, MapDialect, Sink, SpoolState, Status, Want
+from ._abi import Init, MapDialect, Sink, SpoolState, Status, UnwindFlag, Want
 from ._errors import (
     ClosedError,
     DroppedError,
@@ -56,6 +56,7 @@ __all__ = [
     "TimedOut",
     "UnknownId",
     "Unwind",
+    "UnwindFlag",
     "Want",
     "available",
     "unwind_size",

@@ -107,6 +107,13 @@ class UnwindKind(enum.IntEnum):
     EH_FRAME = 4
 
 
+class UnwindFlag(enum.IntFlag):
+    """How AArch64 code signs its return address: at most one."""
+
+    PACIASP = 1
+    PACIBSP = 2
+
+
 class CodeFlag(enum.IntFlag):
     STABLE = 1
     PACKED = 2
@@ -340,7 +347,7 @@ NUMBERS = {
     "JITSYM_INIT_": (Init,),
     "JITSYM_WANT_": (Want,),
     "JITSYM_MAP_": (MapDialect,),
-    "JITSYM_UNWIND_": (UnwindKind,),
+    "JITSYM_UNWIND_": (UnwindKind, UnwindFlag),
     "JITSYM_CODE_": (CodeFlag,),
     "JITSYM_RANGE_": (RangeFlag,),
     "JITSYM_REGION_": (RegionFlag,),

@@ -19,7 +19,7 @@ Saved = Mapping[int, int]
 class FramePointer:
     """Code that keeps a frame pointer. Zeros stand for the usual prologue.
 
-    `saved` maps DWARF register numbers to bytes from the CFA: where the caller's registers are.
+    `saved` maps DWARF register numbers to bytes from the CFA: where the caller's registers are. `flags` is an `UnwindFlag`.
     """
 
     epilogue_begin: int = 0
@@ -29,9 +29,11 @@ class FramePointer:
     cfa_offset: int = 0
     saved: Saved = field(default_factory=dict)
     saved_from: int = 0
+    flags: int = 0
 
     def _fill(self, unwind: _abi.jitsym_unwind, keep: list[Any]) -> None:
         unwind.kind = _abi.UnwindKind.FRAME_POINTER
+        unwind.flags = unsigned(self.flags, 32, "flags")
         unwind.fp_pushed = unsigned(self.pushed, 32, "pushed")
         unwind.fp_set = unsigned(self.set, 32, "set")
         unwind.epilogue_begin = unsigned(self.epilogue_begin, 32, "epilogue_begin")
@@ -53,9 +55,11 @@ class FixedFrame:
     sp_reset: int = 0
     epilogue_begin: int = 0
     epilogue_end: int = 0
+    flags: int = 0
 
     def _fill(self, unwind: _abi.jitsym_unwind, keep: list[Any]) -> None:
         unwind.kind = _abi.UnwindKind.FIXED_FRAME
+        unwind.flags = unsigned(self.flags, 32, "flags")
         unwind.cfa_offset = signed(self.cfa_offset, "cfa_offset")
         unwind.saved_count, unwind.saved = _saved(self.saved)
         unwind.fp_pushed = unsigned(self.pushed, 32, "pushed")

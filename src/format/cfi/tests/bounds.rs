@@ -160,6 +160,7 @@ fn descriptions_at_random() {
             cfa_offset: 8 * place(9) as i32,
             saved: &saved,
             saved_from: place(30),
+            signed: None,
         };
         let size = 1 + random.below(70);
         let unwind = Unwind::FramePointer(fp);

@@ -236,7 +236,7 @@ fn eh_frame_expressions_and_the_rest() {
 }
 
 /// A section with absolute pointers and one FDE for 100 bytes at [`CODE`]. The FDE has these instructions.
-fn by_hand(data_factor: u8, return_address: u8, sp: u8, instructions: &[u8]) -> Vec<u8> {
+pub(super) fn by_hand(data_factor: u8, return_address: u8, sp: u8, instructions: &[u8]) -> Vec<u8> {
     let parts = [
         &[0x10, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, data_factor, return_address, 1, 0, 0x0c, sp, 0][..],
         &[4 + 16 + 1 + instructions.len() as u8, 0, 0, 0, 0x18, 0, 0, 0],

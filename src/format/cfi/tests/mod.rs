@@ -3,6 +3,7 @@
 mod bounds;
 mod eh_frame;
 mod presets;
+mod signed;
 
 use std::collections::BTreeMap;
 
@@ -36,7 +37,9 @@ fn plain(row: &UnwindTableRow<usize>) -> Row {
         RegisterRule::Offset(offset) => Some((register.0, *offset)),
         // Every CIE for x86-64 says that rbx keeps its value.
         RegisterRule::SameValue if *register == gimli::X86_64::RBX => None,
-        RegisterRule::Undefined => None,
+        RegisterRule::Undefined | RegisterRule::Constant(0) => None,
+        // Of RA_SIGN_STATE: the return address is signed.
+        RegisterRule::Constant(1) => Some((register.0, 1)),
         other => panic!("{register:?} is {other:?}"),
     });
     (reg, offset, saved.collect())

@@ -17,6 +17,7 @@ pub const MOAR: Unwind = Unwind::FramePointer(FramePointer {
     cfa_offset: 0,
     saved: &MOAR_SAVED,
     saved_from: 23,
+    signed: None,
 });
 
 /// The saved registers of a LuaJIT trace: the registers that the interpreter has saved, and two more.

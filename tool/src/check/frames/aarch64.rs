@@ -103,6 +103,10 @@ impl Machine for Aarch64 {
             Opcode::STRB | Opcode::STRH | Opcode::STURB | Opcode::STURH | Opcode::PRFM | Opcode::PRFUM => {
                 overwritten(instruction, state);
             }
+            Opcode::PACIASP | Opcode::PACIBSP => state.signed = Some(true),
+            Opcode::AUTIASP | Opcode::AUTIBSP => state.signed = Some(false),
+            // No table can describe a signature that does not depend on the stack pointer.
+            Opcode::PACIAZ | Opcode::PACIBZ | Opcode::AUTIAZ | Opcode::AUTIBZ => state.signed = None,
             Opcode::RET | Opcode::CCMP | Opcode::CCMN | Opcode::MSR => {}
             // Other instructions write their first operand. Those with memory operands may also write the next two.
             _ => {

@@ -41,6 +41,15 @@ impl Compare<'_> {
                 return known;
             }
         }
+        match state.signed {
+            Some(signed) if signed == row.signed => {}
+            None => known = None,
+            Some(signed) => {
+                let text = |signed| if signed { "signed" } else { "not signed" };
+                let text = format!("the row has the return address {}, and it is {}", text(row.signed), text(signed));
+                found.push(Difference { rule: &rules::UNWIND_RETURN_ADDRESS, text, shift: None });
+            }
+        }
         let said: Vec<u16> = row.rules().map(|(register, _)| register).collect();
         let required = [M::FP, self.rows.return_address];
         let others = required.iter().filter(|register| !said.contains(register));

@@ -130,6 +130,7 @@ fn compare<M: Machine>(machine: &mut M, code: &[u8], rows: &Rows, target: Target
 /// Whether a row describes a function that has just been called.
 fn is_plain<M: Machine>(row: &Row, return_address: u16) -> bool {
     row.cfa == Some((M::SP, M::ENTRY))
+        && !row.signed
         && row.rules().all(|(register, place)| match place {
             Where::At(at) => register == return_address && M::ENTRY != 0 && at == -M::ENTRY,
             place => place == Where::Same,
@@ -149,6 +150,7 @@ fn entered<M: Machine>(row: &Row, mut state: State) -> Option<State> {
             Where::Same | Where::Elsewhere => {}
         }
     }
+    state.signed = Some(row.signed);
     state.set(M::SP, Value::Unknown);
     state.set(from, Value::Cfa(offset.checked_neg()?));
     Some(state)

@@ -26,6 +26,8 @@ pub(crate) struct Row {
     pub end: u64,
     /// The register, and the offset that is added to it. `None` for an expression.
     pub cfa: Option<(u16, i64)>,
+    /// Whether the return address is signed.
+    pub signed: bool,
     rules: Vec<(u16, Where)>,
 }
 
@@ -35,17 +37,24 @@ impl Row {
             CfaRule::RegisterAndOffset { register, offset } => Some((register.0, offset)),
             CfaRule::Expression(_) => None,
         };
-        let rules = row.registers().map(|(register, rule)| {
+        let mut signed = false;
+        let rules = row.registers().filter_map(|(register, rule)| {
             let place = match *rule {
                 RegisterRule::Offset(offset) => Where::At(offset),
                 RegisterRule::Register(other) => Where::In(other.0),
                 RegisterRule::SameValue => Where::Same,
+                // Only RA_SIGN_STATE of AArch64 is a number.
+                RegisterRule::Constant(value) => {
+                    signed = value & 1 != 0;
+                    return None;
+                }
                 _ => Where::Elsewhere,
             };
-            (register.0, place)
+            Some((register.0, place))
         });
+        let rules = rules.collect();
         let offset = |address: u64| address.wrapping_sub(base);
-        Row { start: offset(row.start_address()), end: offset(row.end_address()), cfa, rules: rules.collect() }
+        Row { start: offset(row.start_address()), end: offset(row.end_address()), cfa, signed, rules }
     }
 
     pub fn rule(&self, register: u16) -> Where {

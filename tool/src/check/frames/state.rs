@@ -39,13 +39,15 @@ pub(super) struct State {
     named: Rc<BTreeSet<i64>>,
     /// Whether a frame may have existed on some path to this place.
     pub framed: bool,
+    /// Whether the return address is signed. `None` if that is not known.
+    pub signed: Option<bool>,
 }
 
 impl State {
     /// Every register has the caller's value.
     pub fn new(named: Rc<BTreeSet<i64>>) -> State {
         let registers = std::array::from_fn(|register| Value::Callers(register as u16));
-        State { registers, slots: BTreeMap::new(), named, framed: false }
+        State { registers, slots: BTreeMap::new(), named, framed: false, signed: Some(false) }
     }
 
     pub fn get(&self, register: u16) -> Value {
@@ -116,6 +118,7 @@ impl State {
             self.slots.entry(at).or_insert(Value::Unknown);
         }
         self.framed |= other.framed;
+        self.signed = self.signed.filter(|_| self.signed == other.signed);
         *self != before
     }
 }

@@ -97,6 +97,10 @@ fn aarch64_memory() {
     assert_eq!(arm(&[0xf820_8013]).get(19), Value::Unknown, "swp x0, x19, [x0]");
     assert_eq!(arm(&[0x9a93_0013]).get(19), Value::Unknown, "csel x19, x0, x19, eq");
     assert_eq!(arm(&[0xd503_233f]).get(30), Value::Callers(30), "paciasp");
+    assert_eq!(arm(&[0xd503_233f]).signed, Some(true), "paciasp");
+    assert_eq!(arm(&[0xd503_237f, 0xd503_23ff]).signed, Some(false), "pacibsp; autibsp");
+    assert_eq!(arm(&[0xd503_231f]).signed, None, "paciaz");
+    assert_eq!(arm(&[0xd503_245f]).signed, Some(false), "bti c");
     assert_eq!(arm(&[0x9400_1000]).get(30), Value::Unknown, "bl");
     assert_eq!(arm(&[0x9400_1000]).get(19), Value::Callers(19), "bl, and x19");
     assert_eq!(arm(&[0xeb00_027f]).get(19), Value::Callers(19), "cmp x19, x0");

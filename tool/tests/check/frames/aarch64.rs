@@ -65,8 +65,8 @@ impl Maker<'_> {
 
     fn prologue(&mut self) {
         if self.random.one_in(4) {
-            // paciasp, which is a bti c too
-            self.put(0xd503_233f);
+            // bti c
+            self.put(0xd503_245f);
         }
         self.pair(0xa980_0000, FP, LR, -self.frame);
         self.depth = self.frame;

@@ -1,10 +1,10 @@
 //! The smallest functions whose tables break a rule, and others that are as near as can be.
 
 use jitsym::format::arch::Arch;
-use jitsym::{SavedRegister, UnwindRow};
+use jitsym::{FramePointer, SavedRegister, SigningKey, Unwind, UnwindRow};
 use jitsym_tool::check::Frames;
 
-use crate::build::described;
+use crate::build::{described, described_by};
 use crate::cases::{case, Case};
 
 /// All of them.
@@ -36,6 +36,12 @@ pub fn cases() -> Vec<Case> {
         let both = [saved(29, -16), saved(30, at)];
         described(Arch::Aarch64, arm, &[row(0, 31, 0, &[]), row(4, 31, 16, &both), row(12, 31, 0, &[])])
     };
+    // paciasp; stp x29, x30, [sp, #-16]!; mov x29, sp; ldp x29, x30, [sp], #16; autiasp; ret. The same with key B.
+    let signed_arm = |sign: u8, check: u8, key| {
+        let code = [&[sign, 0x23, 3, 0xd5], &arm[..12], &[check, 0x23, 3, 0xd5], &arm[12..]].concat();
+        let frame = FramePointer { pushed: 8, set: 12, epilogue_begin: 16, signed: key, ..FramePointer::default() };
+        described_by(Arch::Aarch64, &code, &Unwind::FramePointer(frame))
+    };
     let leaves = |rows: &[UnwindRow]| described(Arch::X86_64, b"\x90\x48\x83\xc4\x10\xe9\0\x10\0\0", rows);
     let fixed = |size| described(Arch::X86_64, pushes_none, &[row(0, rsp, size, &[])]);
     vec![
@@ -60,6 +66,8 @@ pub fn cases() -> Vec<Case> {
         // A trace that leaves for another one with a smaller frame: nop; add rsp, 16; jmp, far away.
         case("unwind-epilogue", leaves(&[row(0, rsp, 48, &[])]), leaves(&[row(0, rsp, 48, &[]), row(5, rsp, 32, &[])])),
         case("unwind-return-address", lr_at(-24), lr_at(-8)),
+        case("unwind-return-address", signed_arm(0x3f, 0xbf, None), signed_arm(0x3f, 0xbf, Some(SigningKey::A))),
+        case("unwind-return-address", signed_arm(0x7f, 0xff, None), signed_arm(0x7f, 0xff, Some(SigningKey::B))),
         case("unwind-saved-register", rbx_at(-24), rbx_at(-16)),
     ]
 }
