@@ -68,7 +68,7 @@ cargo xtask tools    Prepares the tools of newer Debian suites and prints their 
 cargo xtask tool N   Prepares one that the tests of the library use and prints where it is: python3.13, luajit, perf,
                      cargo-cinstall, cargo-deny, qemu-aarch64, qemu-riscv64 (these two with a rustc beside them);
                      trixie/gdb, sid/gdb, trixie/lldb, sid/lldb; unwinders (libraries, where they are unpacked);
-                     moarvm-source, luajit-source (directories that have them).
+                     moarvm-source, luajit-source, cpython-source (directories that have them).
 All:
     --cache DIR      where the tools are kept (${XDG_CACHE_HOME:-~/.cache}/jitsym-matrix)
     --mirror URI     the Debian archive to fetch them from (the one that apt uses)";
