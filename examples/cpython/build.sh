@@ -28,11 +28,12 @@ fi
 
 . "$here/../insert.sh"
 
-add Python "$here/jitsym_cpython.c" "$here/jitsym_cpython.h" "$include"/jitsym*.h
-
 begin Makefile.pre.in
 after '		Python/perf_jit_trampoline.o \' '		Python/jitsym_cpython.o \'
 end
+
+add Python "$here/jitsym_cpython.c" "$here/jitsym_cpython.h" "$include"/jitsym*.h
+[ $changed = no ] || touch "$build/Python/jitsym_cpython.c"
 
 begin Python/perf_trampoline.c
 after '#include "pycore_interp.h"' '#include "jitsym_cpython.h"'
