@@ -2,6 +2,7 @@
 //!
 //! Their guests say what burned from when to when.
 
+mod cpython;
 mod luajit;
 mod moarvm;
 mod recording;

@@ -10,9 +10,10 @@ use crate::support::{
     artifacts, fetched, once, root, run, scratch_dir, serial, shared_dir, spaceless, stdout, TmpFiles,
 };
 
-/// The source of a runtime as Debian has it.
+/// The source of a runtime as Debian has it. Its package is called as the runtime, or otherwise.
 pub fn source(name: &str) -> PathBuf {
-    fetched(&format!("{name}-source")).join(name)
+    let package = if name == "cpython" { "python3.13" } else { name };
+    fetched(&format!("{name}-source")).join(package)
 }
 
 /// The runtime, built from its source: `PREFIX/bin/NAME`. Built again only if something has changed.

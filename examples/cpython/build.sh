@@ -1,0 +1,73 @@
+#!/bin/sh
+# Builds CPython so that it announces its trampolines to libjitsym. No file of it is ours: calls are inserted at lines of its source.
+set -eu
+
+usage="usage: sh examples/cpython/build.sh SOURCE PREFIX
+Builds CPython 3.13 from SOURCE, which is not changed, and puts
+PREFIX/bin/python3 there."
+case ${1-} in
+    --help | -h) echo "$usage"; exit 0 ;;
+esac
+if [ $# != 2 ] || [ ! -f "$1/Python/perf_trampoline.c" ]; then
+    echo "$usage" >&2
+    exit 2
+fi
+
+here=$(cd "$(dirname "$0")" && pwd)
+include=$(cd "$here/../../include" && pwd)
+source=$(cd "$1" && pwd)
+mkdir -p "$2/bin"
+prefix=$(cd "$2" && pwd)
+build=$prefix/build
+
+if [ ! -d "$build" ]; then
+    rm -rf "$build.new"
+    cp -R "$source" "$build.new"
+    mv "$build.new" "$build"
+fi
+
+. "$here/../insert.sh"
+
+begin Makefile.pre.in
+after '		Python/perf_jit_trampoline.o \' '		Python/jitsym_cpython.o \'
+end
+
+add Python "$here/jitsym_cpython.c" "$here/jitsym_cpython.h" "$include"/jitsym*.h
+[ $changed = no ] || touch "$build/Python/jitsym_cpython.c"
+
+begin Python/perf_trampoline.c
+after '#include "pycore_interp.h"' '#include "jitsym_cpython.h"'
+after '        tstate->interp->eval_frame = py_trampoline_evaluator;' '        _PyJitsym_Begin();'
+before '    code_arena_t *new_arena = PyMem_RawCalloc(1, sizeof(code_arena_t));' '    _PyJitsym_AddArena(memory, mem_size);'
+before '        munmap(cur->start_addr, cur->size);' '        _PyJitsym_FreeArena(cur->start_addr, cur->size);'
+# perf looks for the names of memory in the map of the process that mapped it, so new trampolines of a child are in new memory.
+before '    if (persist_after_fork) {' '    if (_PyJitsym_AfterFork(persist_after_fork)) {' \
+    '        if (perf_code_arena != NULL) perf_code_arena->size_left = 0;' '        return PyStatus_Ok();' '    }'
+end
+
+begin Python/perf_jit_trampoline.c
+after '#include "pycore_interp.h"' '#include "jitsym_cpython.h"'
+end
+
+begin Python/sysmodule.c
+# CPython 3.13 refuses this name.
+before '    if (strcmp(backend, "perf") == 0) {' '    if (strcmp(backend, "perf_jit") == 0) {' \
+    '        if (_PyPerfTrampoline_SetCallbacks(&_Py_perfmap_jit_callbacks) < 0) return NULL;' '    }' '    else'
+before 'static PerfMapState perf_map_state;' '#include "jitsym_cpython.h"'
+end
+
+begin Modules/posixmodule.c
+after '#include "pycore_typeobject.h"    // _PyType_AddMethod()' '#include "Python/jitsym_cpython.h"'
+before '    if (num_python_threads > 1) {' '    num_python_threads -= _PyJitsym_CountThreads();'
+before '    _exit(status);' '    _PyJitsym_Flush();'
+before '    if (PySys_Audit("os.exec", "OOO", path->object, argv, Py_None) < 0) {' '    _PyJitsym_Flush();'
+before '    if (PySys_Audit("os.exec", "OOO", path->object, argv, env) < 0) {' '    _PyJitsym_Flush();'
+end
+
+# Frame pointers, for perf record --call-graph fp.
+if [ ! -f "$build/Makefile" ]; then
+    (cd "$build" && ./configure --prefix="$prefix" CFLAGS="-O2 -fno-omit-frame-pointer -mno-omit-leaf-frame-pointer") \
+        >"$prefix/configure.log" 2>&1 || { cat "$prefix/configure.log" >&2; exit 1; }
+fi
+(cd "$build" && make -j"$(getconf _NPROCESSORS_ONLN)") >"$prefix/make.log" 2>&1 || { cat "$prefix/make.log" >&2; exit 1; }
+ln -sfn "$build/python" "$prefix/bin/python3"

@@ -1,0 +1,325 @@
+/*
+ * CPython announces its trampolines to libjitsym: the perf map of -X perf, the jitdump of -X perf_jit, and regions.
+ *
+ * build.sh compiles this file with CPython. Unwind tables are for x86-64. Without the library, CPython writes its own map and
+ * jitdump as before.
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0
+ */
+#include "Python.h"
+#include "pycore_ceval.h"
+#include "pycore_runtime.h"
+
+#define JITSYM_CPYTHON_GLUE
+#include "jitsym_cpython.h"
+
+#include <string.h>
+
+#include "jitsym_dl.h"
+
+#define trampoline_api _PyRuntime.ceval.perf.trampoline_api
+
+/* -- Session ------------------------------------------------------------- */
+
+/* The session that was opened last; NULL without the library. Sessions stay open: the library completes its files at the exit. */
+static jitsym *session;
+
+/* The sinks for which a session was opened. */
+static uint32_t asked;
+
+/* A forked child that has not called the library yet. In such a child the library has no thread and no file. */
+static int untouched;
+
+/* Whether the library could not be loaded, or could start no sink. */
+static int missing;
+
+static int
+has_threads(void)
+{
+    return session != NULL && !untouched && jitsym_wanted(session) != 0;
+}
+
+/* Starts a sink, or the sinks that the user's JITSYM names instead. */
+static int
+open_session(uint32_t sink)
+{
+    jitsym_options options = JITSYM_OPTIONS;
+    if ((asked & sink) == 0 && !missing) {
+        options.sinks = sink;
+        options.flags = JITSYM_INIT_ENV_WINS;
+        if (jitsym_init(&options, &session) == JITSYM_OK) {
+            asked |= sink;
+            untouched = 0;
+        }
+        missing = session == NULL;
+    }
+    return session != NULL;
+}
+
+/* Writes what is registered, before the process ends without exit handlers. */
+void
+_PyJitsym_Flush(void)
+{
+    if (has_threads()) {
+        jitsym_flush(session, 1000);
+    }
+}
+
+/* How many threads of the process are the library's. A fork is safe while they run, so os.fork does not warn of them. */
+int
+_PyJitsym_CountThreads(void)
+{
+    return has_threads() ? 2 : 0;
+}
+
+/*
+ * In a forked child. The child goes on with its parent's trampolines, whose names perf knows from the parent. `persist` asks for
+ * files that name them too. Returns 0 if CPython has to do what it does without the library.
+ */
+int
+_PyJitsym_AfterFork(int persist)
+{
+    if (session == NULL) {
+        return 0;
+    }
+    untouched = 1;
+    if (persist && jitsym_wanted(session) != 0) {
+        untouched = 0;
+        jitsym_enable(session, 0);
+    }
+    return 1;
+}
+
+/* -- Frames -------------------------------------------------------------- */
+
+extern const unsigned char _Py_trampoline_func_start[], _Py_trampoline_func_end[];
+
+enum { RSP = 7 };
+
+static jitsym_unwind_row rows[3];
+static jitsym_unwind unwind = JITSYM_UNWIND(JITSYM_UNWIND_ROWS);
+
+/* All trampolines are copies of Python/asm_trampoline.S. Other instructions get no description. */
+static void
+describe_frame(void)
+{
+    static const unsigned char branch_target[] = {0xf3, 0x0f, 0x1e, 0xfa};
+    static const unsigned char body[] = {
+        0x48, 0x83, 0xec, 0x08, /* sub rsp, 8 */
+        0xff, 0xd1,             /* call rcx */
+        0x48, 0x83, 0xc4, 0x08, /* add rsp, 8 */
+        0xc3,                   /* ret */
+    };
+    const unsigned char *code = _Py_trampoline_func_start;
+    uint32_t before = memcmp(code, branch_target, sizeof branch_target) == 0 ? sizeof branch_target : 0;
+    if (unwind.row_count != 0 || (size_t)(_Py_trampoline_func_end - code) != before + sizeof body ||
+        memcmp(code + before, body, sizeof body) != 0) {
+        return;
+    }
+    rows[0] = (jitsym_unwind_row){0, RSP, 8, 0, NULL};
+    rows[1] = (jitsym_unwind_row){before + 4, RSP, 16, 0, NULL};
+    rows[2] = (jitsym_unwind_row){before + 10, RSP, 8, 0, NULL};
+    unwind.rows = rows;
+    unwind.row_size = sizeof *rows;
+    unwind.row_count = 3;
+}
+
+/* -- Trampolines --------------------------------------------------------- */
+
+/* Into `to`, which has JITSYM_NAME_MAX bytes. The library would cut a longer name too. Returns the new length. */
+static size_t
+append(char *to, size_t length, const char *text)
+{
+    size_t room = JITSYM_NAME_MAX - length, size = strlen(text);
+    size = size < room ? size : room;
+    memcpy(to + length, text, size);
+    return length + size;
+}
+
+static const char *
+utf8(PyObject *text)
+{
+    const char *bytes = text == NULL ? "" : PyUnicode_AsUTF8(text);
+    if (bytes == NULL) {
+        PyErr_Clear();
+        bytes = "?";
+    }
+    return bytes;
+}
+
+static void
+announce(const void *addr, unsigned int size, PyCodeObject *co)
+{
+    uint32_t wanted = jitsym_wanted(session);
+    char name[JITSYM_NAME_MAX];
+    const char *file;
+    jitsym_code code = JITSYM_CODE(addr, size, name);
+    jitsym_line line = {0};
+
+    if ((wanted & JITSYM_WANT_CODE) == 0) {
+        return;
+    }
+    file = utf8(co->co_filename);
+    code.name_len = append(name, 0, "py::");
+    code.name_len = append(name, code.name_len, utf8(co->co_qualname));
+    code.name_len = append(name, code.name_len, ":");
+    code.name_len = append(name, code.name_len, file);
+    code.bytes = addr;
+    code.free_after = trampoline_api.code_padding;
+    /* Room after the trampolines is made only if a jitdump is written from the start. */
+    code.flags = code.free_after == 0 ? JITSYM_CODE_PACKED : 0;
+    if (unwind.row_count != 0) {
+        code.unwind = &unwind;
+    }
+    /* <string> and <frozen importlib._bootstrap> are no files. */
+    if ((wanted & JITSYM_WANT_LINES) && *file != '<' && co->co_firstlineno > 0) {
+        line.line = co->co_firstlineno;
+        line.file = file;
+        code.lines = &line;
+        code.line_count = 1;
+        code.line_size = sizeof line;
+    }
+    untouched = 0;
+    jitsym_register(session, &code, NULL);
+}
+
+static void *
+map_init(void)
+{
+    return session != NULL ? session : _PyJitsym_own_map_callbacks.init_state();
+}
+
+static void *
+jit_init(void)
+{
+    return session != NULL ? session : _PyJitsym_own_jit_callbacks.init_state();
+}
+
+static void
+map_write(void *state, const void *addr, unsigned int size, PyCodeObject *co)
+{
+    if (session != NULL) {
+        announce(addr, size, co);
+    }
+    else {
+        _PyJitsym_own_map_callbacks.write_state(state, addr, size, co);
+    }
+}
+
+static void
+jit_write(void *state, const void *addr, unsigned int size, PyCodeObject *co)
+{
+    if (session != NULL) {
+        announce(addr, size, co);
+    }
+    else {
+        _PyJitsym_own_jit_callbacks.write_state(state, addr, size, co);
+    }
+}
+
+static int
+map_free(void *state)
+{
+    return session != NULL ? 0 : _PyJitsym_own_map_callbacks.free_state(state);
+}
+
+static int
+jit_free(void *state)
+{
+    return session != NULL ? 0 : _PyJitsym_own_jit_callbacks.free_state(state);
+}
+
+_PyPerf_Callbacks _Py_perfmap_callbacks = {map_init, map_write, map_free};
+_PyPerf_Callbacks _Py_perfmap_jit_callbacks = {jit_init, jit_write, jit_free};
+
+/* Before the trampolines are activated and have memory: the sinks decide about this memory. */
+void
+_PyJitsym_Begin(void)
+{
+    jitsym_stats stats = JITSYM_STATS;
+    uint64_t gap = 0;
+    if (!open_session(trampoline_api.init_state == jit_init ? JITSYM_SINK_JITDUMP : JITSYM_SINK_MAP)) {
+        return;
+    }
+    describe_frame();
+    if (jitsym_get_stats(session, &stats) == JITSYM_OK && (stats.sinks_running & JITSYM_SINK_JITDUMP) != 0) {
+        jitsym_unwind_size(&unwind, _Py_trampoline_func_end - _Py_trampoline_func_start, &gap);
+    }
+    trampoline_api.code_padding = gap;
+}
+
+/* -- Memory -------------------------------------------------------------- */
+
+/* New memory that is full of trampolines and executable. Nobody writes to it any more. */
+void
+_PyJitsym_AddArena(void *memory, size_t size)
+{
+    if (session != NULL && (jitsym_wanted(session) & (JITSYM_WANT_REGION | JITSYM_WANT_ADOPT)) != 0) {
+        untouched = 0;
+        jitsym_region_adopt(session, memory, size);
+    }
+}
+
+void
+_PyJitsym_FreeArena(void *memory, size_t size)
+{
+    if (has_threads()) {
+        jitsym_unregister_range(session, (uint64_t)(uintptr_t)memory, size, JITSYM_RANGE_UNMAP);
+    }
+}
+
+/* -- Perf map API -------------------------------------------------------- */
+
+/* The library only appends to a map that exists already. So it changes no entry when a later one overlaps it, as CPython. */
+static int
+open_map(void)
+{
+    if ((asked & JITSYM_SINK_MAP) == 0 && !missing) {
+        if (_PyJitsym_OwnPerfMapState_Init() == 0) {
+            _PyJitsym_OwnPerfMapState_Fini();
+        }
+        open_session(JITSYM_SINK_MAP);
+    }
+    return session != NULL;
+}
+
+int
+PyUnstable_PerfMapState_Init(void)
+{
+    return open_map() ? 0 : _PyJitsym_OwnPerfMapState_Init();
+}
+
+/* The entry is in the file when the call returns, as with CPython's own function. */
+int
+PyUnstable_WritePerfMapEntry(const void *code_addr, unsigned int code_size, const char *entry_name)
+{
+    jitsym_code code = JITSYM_CODE(code_addr, code_size, entry_name);
+    if (!open_map()) {
+        return _PyJitsym_OwnWritePerfMapEntry(code_addr, code_size, entry_name);
+    }
+    untouched = 0;
+    if (jitsym_register(session, &code, NULL) != JITSYM_OK) {
+        return -1;
+    }
+    return jitsym_flush(session, 1000) == JITSYM_OK ? 0 : -1;
+}
+
+void
+PyUnstable_PerfMapState_Fini(void)
+{
+    if (session == NULL) {
+        _PyJitsym_OwnPerfMapState_Fini();
+    }
+    _PyJitsym_Flush();
+}
+
+/* In a forked child. The library has all entries of the parent, whose file it need not read. */
+int
+PyUnstable_CopyPerfMapFile(const char *parent_filename)
+{
+    if (!open_map()) {
+        return _PyJitsym_OwnCopyPerfMapFile(parent_filename);
+    }
+    untouched = 0;
+    return jitsym_enable(session, JITSYM_SINK_MAP) == JITSYM_OK ? 0 : -1;
+}
