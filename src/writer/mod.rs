@@ -36,7 +36,7 @@ use crate::registry::Home;
 use crate::sink::region::Regions;
 use crate::sink::retry::Retry;
 use crate::sink::Round;
-use crate::sys::sync::MutexGuard;
+use crate::sys::sync::{self, MutexGuard};
 use crate::sys::{barrier, reserve, rights};
 pub use applier::{Applier, Notice};
 pub use inherit::Inheritance;
@@ -108,7 +108,7 @@ pub struct Writer {
     short: bool,
     /// Until then the writer does not pause in the middle of a round, so that it also makes progress in a process that forks all
     /// the time.
-    works_until: Option<Instant>,
+    works_until: Option<sync::Instant>,
     /// Whether the gdb sink must not start automatically.
     no_debugger: bool,
     /// When the writer last saw that the spool exists.
