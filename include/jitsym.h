@@ -137,6 +137,8 @@ typedef enum jitsym_init_flag {
   JITSYM_INIT_REMEMBER = 2048,     /* Remember live code while no sink runs, for jitsym_enable. */
   JITSYM_INIT_ADOPT = 4096,        /* Private executable memory becomes a region when code is registered in it. */
   JITSYM_INIT_BRIDGE = 8192,       /* Also register the code that other libraries (LLVM, wasmtime) report to gdb. */
+  JITSYM_INIT_NO_THREADS = 16384,  /* Start no thread: calls write what is pending. For the whole process, and its
+                                      children. */
 } jitsym_init_flag;
 
 /* The options of a session. NULL, or a struct with 0 in all fields but struct_size, asks for the defaults. */
@@ -414,6 +416,7 @@ typedef struct jitsym_stats {
   uint64_t calls_refused;      /* Calls refused because of their arguments: see jitsym_last_error. */
   uint64_t region_put_off;     /* How often the adoption of memory was put off. */
   uint64_t region_limit;       /* How often making or adopting a region failed because 768 regions existed. */
+  uint64_t threads;            /* Permanent threads of this library. 0 under JITSYM_INIT_NO_THREADS. */
 } jitsym_stats;
 
 #define JITSYM_STATS \

@@ -139,6 +139,7 @@ export interface Stats {
   callsRefused: number;
   regionPutOff: number;
   regionLimit: number;
+  threads: number;
 }
 
 /** A piece of registered code. Nothing happens when the object goes: code is gone when it is unregistered. */
@@ -281,7 +282,8 @@ export declare const Init: Readonly<
     | 'REMOVE_FILES'
     | 'REMEMBER'
     | 'ADOPT'
-    | 'BRIDGE',
+    | 'BRIDGE'
+    | 'NO_THREADS',
     number
   >
 >;
