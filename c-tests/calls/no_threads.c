@@ -148,12 +148,12 @@ static void late(void) {
 }
 
 /* Calls write full chunks: the files grow before anybody asks, and memory stays within its bound. */
-static void no_flush(void) {
+static void write_chunks(uint64_t max_memory) {
   allow_no_thread();
   jitsym_options options = test_options();
   options.sinks = BOTH;
   options.flags = JITSYM_INIT_NO_THREADS;
-  options.max_memory = 1 << 20;
+  options.max_memory = max_memory;
   session = test_init(&options);
   for (unsigned round = 0; round < 100; round++) {
     put_many(round * CODES, CODES, "many");
@@ -162,6 +162,14 @@ static void no_flush(void) {
   jitsym_stats stats = test_stats_now(session);
   CHECK(stats.dropped == 0 && stats.registered > 90 * CODES && stats.map_entries > 90 * CODES);
   exit(0);
+}
+
+static void no_flush(void) {
+  write_chunks(1 << 20);
+}
+
+static void no_flush_in_much_memory(void) {
+  write_chunks(64 << 20);
 }
 
 static void flush_and_end(void) {
@@ -334,6 +342,7 @@ int main(int argc, char **argv) {
   test_child(all_calls);
   test_child(late);
   test_child(no_flush);
+  test_child(no_flush_in_much_memory);
   check_files(test_child(flush_and_end), 0, CODES, "flushed", CODES);
   check_files(test_child(end), 0, CODES, "at exit", CODES);
   pid_t killed = test_start(be_killed);

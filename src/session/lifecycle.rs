@@ -242,12 +242,7 @@ impl Lifecycle {
     }
 
     /// Opens the sinks on the calling thread. From now on, the calls of the host run the writer.
-    fn start_in_place(
-        &mut self,
-        parts: Parts,
-        config: Config,
-        inheritance: &mut Option<Inheritance>,
-    ) -> Result<()> {
+    fn start_in_place(&mut self, parts: Parts, config: Config, inheritance: &mut Option<Inheritance>) -> Result<()> {
         let Parts { host, shared, regions } = parts;
         let recover = recovers(shared, &config, inheritance);
         let writer = self.take_writer(parts);

@@ -337,7 +337,13 @@ impl Quiesce {
     /// until the writer pauses, but not longer than the rest of `patience`. If `is_behind`, the writer has too much to do, and
     /// has to pause at once. `wake` wakes the writer, and is called `again` and again after this time, if a time is given. After
     /// the fork, the parent has to call `over`.
-    pub fn prepare(&self, patience: Duration, is_behind: bool, again: Option<Duration>, mut wake: impl FnMut()) -> Found {
+    pub fn prepare(
+        &self,
+        patience: Duration,
+        is_behind: bool,
+        again: Option<Duration>,
+        mut wake: impl FnMut(),
+    ) -> Found {
         let begin = Instant::now();
         let grace = patience / 3;
         let mut state = self.state();
@@ -346,7 +352,8 @@ impl Quiesce {
             if is_behind {
                 self.is_pressed.store(true, Ordering::Relaxed);
             }
-            let (end, is_done) = (begin + (patience - grace), |state: &State| state.writer.is_none() || state.is_ready());
+            let (end, is_done) =
+                (begin + (patience - grace), |state: &State| state.writer.is_none() || state.is_ready());
             loop {
                 drop(state);
                 wake();
