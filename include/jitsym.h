@@ -86,7 +86,8 @@ typedef enum jitsym_status {
   JITSYM_ERR_NOT_RUNNING = 29,       /* The sink in question does not run, or no sink runs. */
   JITSYM_ERR_BUSY = 30,              /* Called from a signal handler that interrupted another call of its thread. */
   JITSYM_ERR_INTERNAL = 31,          /* A bug in the library. The process continues, the session does nothing more. */
-  JITSYM_ERR_WRITER = 32,            /* jitsym_flush_from_signal was called on the library's own thread. */
+  JITSYM_ERR_WRITER = 32,            /* The writer cannot run in this call: its own thread, or a handler or hook
+                                        without threads. */
   JITSYM_ERR_FORBIDDEN = 33,         /* The variable JITSYM_LATE forbids enabling sinks at run time. */
   JITSYM_ERR_LIBRARY = 34,           /* The shared library is missing or has another ABI (only with jitsym_dl.h). */
   JITSYM_ERR_NOT_PLAIN = 35,         /* Memory is not adopted: some of it is not private, or belongs to a file. */
@@ -137,6 +138,8 @@ typedef enum jitsym_init_flag {
   JITSYM_INIT_REMEMBER = 2048,     /* Remember live code while no sink runs, for jitsym_enable. */
   JITSYM_INIT_ADOPT = 4096,        /* Private executable memory becomes a region when code is registered in it. */
   JITSYM_INIT_BRIDGE = 8192,       /* Also register the code that other libraries (LLVM, wasmtime) report to gdb. */
+  JITSYM_INIT_NO_THREADS = 16384,  /* Start no thread: calls write what is pending. For the whole process, and its
+                                      children. */
 } jitsym_init_flag;
 
 /* The options of a session. NULL, or a struct with 0 in all fields but struct_size, asks for the defaults. */
@@ -420,6 +423,7 @@ typedef struct jitsym_stats {
   uint64_t calls_refused;      /* Calls refused because of their arguments: see jitsym_last_error. */
   uint64_t region_put_off;     /* How often the adoption of memory was put off. */
   uint64_t region_limit;       /* How often making or adopting a region failed because 768 regions existed. */
+  uint64_t threads;            /* Permanent threads of this library. 0 under JITSYM_INIT_NO_THREADS. */
 } jitsym_stats;
 
 #define JITSYM_STATS \

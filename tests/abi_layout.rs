@@ -34,13 +34,13 @@ fn layout() {
     frozen!(jitsym_region_options, 48, 8;
         struct_size 0, size 8, max_size 16, alignment 24, near_addr 32, flags 40, reserved 44,);
     frozen!(jitsym_region, 32, 8; struct_size 0, exec 8, write 16, size 24,);
-    frozen!(jitsym_stats, 296, 8;
+    frozen!(jitsym_stats, 304, 8;
         struct_size 0, sinks_running 8, sinks_failed 12, registered 16, moved 24, unregistered 32, overwritten 40, live 48,
         dropped 56, unreadable 64, names_changed 72, not_free 80, jitdump_bytes 88, jitdump_records 96, map_bytes 104,
         map_entries 112, map_rewrites 120, map_forgotten 128, write_errors 136, memory 144, memory_held 152, waited 160,
         recovered 168, spool 176, inherited 180, jitdump_lost 184, jitdump_held 192, jitdump_rewrites 200, map_omitted 208,
         regions 216, region_code 224, region_bytes 232, region_generations 240, region_late 248, region_refused 256,
-        region_left_out 264, calls_refused 272, region_put_off 280, region_limit 288,);
+        region_left_out 264, calls_refused 272, region_put_off 280, region_limit 288, threads 296,);
 }
 
 #[test]

@@ -46,6 +46,7 @@ fn check_allowing(allowed: &[&str], tool: &[&str], program: &Path, name: &str, a
         "JITSYM_DIR",
         "JITSYM_SPOOL",
         "JITSYM_SPOOL_DIR",
+        "JITSYM_THREADS",
         "JITSYM_RECOVER",
         "JITSYM_FORK",
         "JITSYM_REMOVE",
@@ -166,6 +167,8 @@ programs! {
     panic, "gcc", "c-tests/host/panic.c", &["--leak-check=no"], &[];
     // Its children have that of the parent's thread too.
     #[ignore = "slow"] late, "gcc", "c-tests/calls/late.c", &["--leak-check=no"], &[];
+    // Programs that are killed, and children.
+    #[ignore = "slow"] no_threads, "gcc", "c-tests/calls/no_threads.c", &["--leak-check=no"], &[];
     #[ignore = "slow"] fork, "gcc", "c-tests/fork/fork.c", &["--leak-check=no"], &[];
     #[ignore = "slow"] fork_child, "gcc", "c-tests/fork/fork_child.c", &["--leak-check=no"], &[];
     #[ignore = "slow"] inherit_late, "gcc", "c-tests/fork/inherit_late.c", &["--leak-check=no"], &[];

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use crate::bindings::{check_guest, package, python_env, readme_commands, run_readme, with_library};
 use crate::headers;
 use crate::perf;
-use crate::support::{is_root, plain_headers, run, run_privileged, scratch_dir, stdout};
+use crate::support::{fresh_dir, is_root, plain_headers, run, run_privileged, scratch_dir, stdout};
 
 /// A Python that has the package as it stands.
 fn python() -> Command {
@@ -100,4 +100,38 @@ fn perf_sees_what_python_compiles() {
     check_guest("guest", |record, dir| {
         record.arg(python.get_program()).args(python.get_args()).arg(script("guest.py")).arg(dir);
     });
+}
+
+/// Python 3.12 and later warn at a fork if the process has a second thread.
+#[test]
+fn a_program_without_threads_may_fork() {
+    let dir = fresh_dir("python-no-threads");
+    let program = "import jitsym, os, sys, warnings\n\
+                   flags = jitsym.Init.NO_THREADS if sys.argv[1] == 'none' else jitsym.Init(0)\n\
+                   session = jitsym.Session(sinks=jitsym.Sink.MAP, flags=flags, map_dir=sys.argv[2])\n\
+                   session.register(0x7000000000, 16, 'before_the_fork', bytes=bytes(16))\n\
+                   threads = len(os.listdir('/proc/self/task'))\n\
+                   with warnings.catch_warnings(record=True) as caught:\n\
+                   \x20   warnings.simplefilter('always')\n\
+                   \x20   child = os.fork()\n\
+                   if child == 0:\n\
+                   \x20   session.register(0x7000001000, 16, 'in_the_child', bytes=bytes(16))\n\
+                   \x20   session.flush()\n\
+                   else:\n\
+                   \x20   assert os.waitpid(child, 0)[1] == 0\n\
+                   \x20   warns = sys.version_info >= (3, 12) and threads > 1\n\
+                   \x20   assert len(caught) == int(warns), caught\n\
+                   \x20   print(threads, session.stats().threads)\n";
+    for (mode, threads) in [("none", "1 0\n"), ("some", "3 2\n")] {
+        let dir = dir.join(mode);
+        std::fs::create_dir_all(&dir).expect("a directory");
+        let mut python = python();
+        python.args(["-c", program, mode]).arg(&dir);
+        assert_eq!(stdout(&run(with_library(&mut python))), threads);
+        let maps: Vec<String> = std::fs::read_dir(&dir)
+            .expect("directory")
+            .map(|entry| std::fs::read_to_string(entry.expect("entry").path()).expect("a map"))
+            .collect();
+        assert!(maps.len() == 2 && maps.iter().any(|map| map.contains("in_the_child")), "{maps:?}");
+    }
 }

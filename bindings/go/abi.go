@@ -108,6 +108,7 @@ const (
 	InitRemember     Init = C.JITSYM_INIT_REMEMBER
 	InitAdopt        Init = C.JITSYM_INIT_ADOPT
 	InitBridge       Init = C.JITSYM_INIT_BRIDGE
+	InitNoThreads    Init = C.JITSYM_INIT_NO_THREADS
 )
 
 // MapDialect says who is to read the perf map.
@@ -176,6 +177,7 @@ type Stats struct {
 	CallsRefused      uint64
 	RegionPutOff      uint64
 	RegionLimit       uint64
+	Threads           uint64
 }
 
 // Stats reads the counters. Flush first for exact ones.
@@ -223,5 +225,6 @@ func (s *Session) Stats() (Stats, error) {
 		CallsRefused:      uint64(out.calls_refused),
 		RegionPutOff:      uint64(out.region_put_off),
 		RegionLimit:       uint64(out.region_limit),
+		Threads:           uint64(out.threads),
 	}, nil
 }

@@ -72,6 +72,7 @@ const Init = Object.freeze({
   REMEMBER: 2048,
   ADOPT: 4096,
   BRIDGE: 8192,
+  NO_THREADS: 16384,
 });
 
 const Want = Object.freeze({ CODE: 1, LINES: 2, UNWIND: 4, ADOPT: 8, REGION: 16 });
@@ -244,6 +245,7 @@ structs.jitsym_stats = koffi.struct({
   calls_refused: 'uint64_t',
   region_put_off: 'uint64_t',
   region_limit: 'uint64_t',
+  threads: 'uint64_t',
 });
 
 /** The size that a struct begins with. */

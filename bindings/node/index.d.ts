@@ -143,6 +143,7 @@ export interface Stats {
   callsRefused: number;
   regionPutOff: number;
   regionLimit: number;
+  threads: number;
 }
 
 /** A piece of registered code. Nothing happens when the object goes: code is gone when it is unregistered. */
@@ -287,7 +288,8 @@ export declare const Init: Readonly<
     | 'REMOVE_FILES'
     | 'REMEMBER'
     | 'ADOPT'
-    | 'BRIDGE',
+    | 'BRIDGE'
+    | 'NO_THREADS',
     number
   >
 >;

@@ -117,7 +117,7 @@ FIELD(jitsym_region, exec, 8);
 FIELD(jitsym_region, write, 16);
 FIELD(jitsym_region, size, 24);
 
-SIZE(jitsym_stats, 296);
+SIZE(jitsym_stats, 304);
 FIELD(jitsym_stats, struct_size, 0);
 FIELD(jitsym_stats, sinks_running, 8);
 FIELD(jitsym_stats, sinks_failed, 12);
@@ -157,6 +157,7 @@ FIELD(jitsym_stats, region_left_out, 264);
 FIELD(jitsym_stats, calls_refused, 272);
 FIELD(jitsym_stats, region_put_off, 280);
 FIELD(jitsym_stats, region_limit, 288);
+FIELD(jitsym_stats, threads, 296);
 #endif
 
 /* Foreign function interfaces declare enumerations as int. */
@@ -191,6 +192,7 @@ NUMBER(JITSYM_INIT_REMOVE_FILES, 1024);
 NUMBER(JITSYM_INIT_REMEMBER, 2048);
 NUMBER(JITSYM_INIT_ADOPT, 4096);
 NUMBER(JITSYM_INIT_BRIDGE, 8192);
+NUMBER(JITSYM_INIT_NO_THREADS, 16384);
 NUMBER(JITSYM_CODE_STABLE, 1);
 NUMBER(JITSYM_RANGE_UNMAP, 1);
 NUMBER(JITSYM_REGION_ONE_VIEW, 1);

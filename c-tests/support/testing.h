@@ -51,6 +51,7 @@ static inline void test_begin(int argc, char **argv) {
   unsetenv("JITSYM");
   unsetenv("JITSYM_DIR");
   unsetenv("JITSYM_SPOOL");
+  unsetenv("JITSYM_THREADS");
   unsetenv("JITSYM_RECOVER");
   /* The files of children are complete after a flush. */
   setenv("JITSYM_FORK", "on", 1);

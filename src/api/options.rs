@@ -119,6 +119,8 @@ pub struct Options {
     pub drop_when_full: bool,
     /// Keep records on their way to the writer in private memory instead of a spool.
     pub no_spool: bool,
+    /// Start no thread. The calls of the host then do the work of the library's threads.
+    pub no_threads: bool,
     /// Complete the files of this user's killed processes before the session opens.
     pub recover: bool,
     /// What a forked child takes over.
@@ -198,6 +200,8 @@ pub struct Config {
     /// Whether records on their way to the writer lie in a spool.
     pub spool: bool,
     pub spool_dir: PathBuf,
+    /// Whether the library may start threads.
+    pub threads: bool,
     pub recover: bool,
     pub fork: Fork,
     pub remove_files: bool,

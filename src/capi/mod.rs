@@ -290,7 +290,8 @@ pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_
 /// The call returns `JITSYM_ERR_TIMEOUT` at once if another thread is ending the process. `JITSYM_ERR_FORKED` means
 /// that there is nothing to write: this process is a forked child, and no call in the child has continued its parent's
 /// sessions yet. A handler that runs on the background thread itself gets `JITSYM_ERR_WRITER` at once. The background
-/// thread has its own descriptor table, so none of the host's descriptors is open in such a handler.
+/// thread has its own descriptor table, so none of the host's descriptors is open in such a handler. With
+/// `JITSYM_INIT_NO_THREADS`, every handler gets `JITSYM_ERR_WRITER`, because it may have interrupted a write.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT`; `JITSYM_ERR_NOT_RUNNING` or `_FORKED` if there is nothing to write;
 /// `JITSYM_ERR_WRITER`, `_SINK_FAILED`, `_INTERNAL`.

@@ -38,6 +38,7 @@ pub unsafe fn write_stats(out: *mut jitsym_stats, stats: &Stats) -> Result<()> {
                 spool: stats.spool as u32,
                 inherited: u32::try_from(stats.inherited).unwrap_or(u32::MAX),
                 regions: stats.regions,
+                threads: stats.threads,
                 $($name: stats.$name,)*
             })
         };

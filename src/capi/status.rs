@@ -97,9 +97,11 @@ pub enum jitsym_status {
     JITSYM_ERR_BUSY = 30,
     /// A bug in the library. The process continues, the session does nothing more.
     JITSYM_ERR_INTERNAL = 31,
-    /// `jitsym_flush_from_signal` was called on the library's own thread.
+    /// The writer cannot run in this call: its own thread, or a handler or hook without threads.
     ///
-    /// No other thread can write. The spool has the records that are not in the files: see `JITSYM_SPOOL_SHARED`.
+    /// A signal handler has called `jitsym_flush_from_signal` on the library's own thread. Or the process has no thread of
+    /// the library (`JITSYM_INIT_NO_THREADS`), and the call is `jitsym_flush_from_signal`, or comes from a function of the
+    /// host that the writer was calling. The spool has the records that are not in the files: see `JITSYM_SPOOL_SHARED`.
     JITSYM_ERR_WRITER = 32,
     /// The variable JITSYM_LATE forbids enabling sinks at run time.
     JITSYM_ERR_FORBIDDEN = 33,

@@ -2,6 +2,7 @@
 
 pub mod chunk;
 pub mod host;
+pub mod in_place;
 pub mod oneshot;
 pub mod own_fds;
 pub mod pool;

@@ -266,6 +266,8 @@ macro_rules! counters {
             pub inherited: u64,
             /// Number of regions that have a file now.
             pub regions: u64,
+            /// Number of permanent threads of this library.
+            pub threads: u64,
             $(
                 #[doc = concat!("[`", stringify!($name), "`](crate::capi::types::jitsym_stats::", stringify!($name), ")")]
                 pub $name: u64,

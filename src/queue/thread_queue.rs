@@ -132,6 +132,8 @@ impl ThreadQueue {
         self.slot.end();
         if sent.is_err() {
             pool.recycle(chunk);
+        } else if self.shared.in_place.is_used() {
+            self.shared.hurry();
         }
         self.shared.end_record();
         sent

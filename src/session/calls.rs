@@ -347,6 +347,7 @@ impl Ref {
             memory: pool.bytes_used(),
             memory_held: pool.bytes_held(),
             spool: pool.memory().state(),
+            threads: thread::permanent().into(),
             ..self.shared.status.stats()
         }
     }

@@ -111,6 +111,7 @@ impl Config {
             clock: if arch_timestamp && Clock::ARCH_AVAILABLE { Clock::Arch } else { Clock::Monotonic },
             spool,
             spool_dir,
+            threads: prefer(options, options.no_threads.then_some(false), switch("JITSYM_THREADS")).unwrap_or(true),
             recover: options.recover || is_on("JITSYM_RECOVER"),
             fork: prefer(options, options.fork, env("JITSYM_FORK").and_then(parse_fork)).unwrap_or_default(),
             remove_files: options.remove_files || is_on("JITSYM_REMOVE"),

@@ -26,7 +26,7 @@ enum Takes {
 }
 
 /// `docs/conventions.md` explains these variables.
-const VARIABLES: [(&str, Takes); 18] = [
+const VARIABLES: [(&str, Takes); 19] = [
     ("JITSYM", Takes::Sinks),
     ("JITSYM_ADOPT", Takes::Switch),
     ("JITSYM_DEBUG", Takes::Anything),
@@ -41,6 +41,7 @@ const VARIABLES: [(&str, Takes); 18] = [
     ("JITSYM_REMOVE", Takes::Switch),
     ("JITSYM_SPOOL", Takes::Switch),
     ("JITSYM_SPOOL_DIR", Takes::Directory),
+    ("JITSYM_THREADS", Takes::Switch),
     ("JITSYM_UNWIND", Takes::Switch),
     ("JITSYM_VALGRIND", Takes::Switch),
     ("JITDUMPDIR", Takes::Directory),

@@ -19,5 +19,8 @@ fn ask_from_signal(timeout: Duration) -> Result<()> {
         return Err(Error::Internal);
     }
     let shared = process.shared().ok_or(Error::NotRunning)?;
+    if shared.in_place.is_used() {
+        return Err(Error::Writer);
+    }
     shared.signal_flush.flush(timeout, || shared.wake())
 }

@@ -111,6 +111,10 @@ fn prepare() {
             // reserved for the writer.
             fork_lock::wait(end - PATIENCE / 3);
             (underway.is_alone, underway.is_counted) = (true, true);
+            if thread::are_forbidden() {
+                // This thread runs the writer, which must not wait for the fork.
+                fork_lock::give_up();
+            }
             process::shielded(|| {
                 (underway.found, underway.held) =
                     quiesce(end.saturating_duration_since(Instant::now()).max(PATIENCE / 3));

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Sinks};
 use crate::queue::host::Host;
+use crate::queue::in_place::TRY_AGAIN;
 use crate::queue::oneshot::{oneshot, Take};
 use crate::queue::own_fds;
 use crate::queue::requests::{Change, Stop};
@@ -17,8 +18,8 @@ use crate::sink::region::Regions;
 use crate::sink::retry::Retry;
 use crate::sys::sync::outside::Arc;
 use crate::sys::thread::Thread;
-use crate::sys::{barrier, debug, host_fds, rights, thread};
-use crate::writer::{Inheritance, Writer};
+use crate::sys::{barrier, debug, host_fds, panic_guard, rights, thread};
+use crate::writer::{self, in_place, Inheritance, Writer};
 
 /// The maximum time for which a close or the exit of the process waits for the writer. This is also the default timeout of a
 /// flush.
@@ -169,6 +170,9 @@ impl Lifecycle {
             return Ok(());
         }
         self.fetch_writer()?;
+        if !config.threads {
+            thread::forbid();
+        }
         shared.configure(&config);
         let no_thread = |error: io::Error| {
             host.last_error.set(format!("cannot start a thread: {error}"));
@@ -180,15 +184,15 @@ impl Lifecycle {
             // that case the writer registers the process later.
             barrier::register();
         }
+        if thread::are_forbidden() {
+            return self.start_in_place(parts, config, inheritance);
+        }
         // The thread of `host_fds` must exist before the writer opens files. Only that thread, in the host's descriptor table,
         // can find out who else writes to these files.
         host_fds::want();
         self.threads.push(host_fds::start().map_err(no_thread)?);
-        let writer = self.writer.take().unwrap_or_else(|| Box::new(Writer::new(host, shared, regions.clone())));
-        // A process with more rights than other processes of its user does not touch the files of those processes unless
-        // asked to.
-        let by_default = !shared.pool.is_open() && !rights::are_more();
-        let recover = inheritance.is_none() && (config.recover || by_default);
+        let recover = recovers(shared, &config, inheritance);
+        let writer = self.take_writer(parts);
         let (home, come_home) = oneshot();
         let (opened, is_open) = oneshot();
         let (inherit, inherited) = oneshot();
@@ -230,6 +234,40 @@ impl Lifecycle {
             }
         }
         started
+    }
+
+    /// The writer that this process has used before, or a new writer.
+    fn take_writer(&mut self, Parts { host, shared, regions }: Parts) -> Box<Writer> {
+        self.writer.take().unwrap_or_else(|| Box::new(Writer::new(host, shared, regions.clone())))
+    }
+
+    /// Opens the sinks on the calling thread. From now on, the calls of the host run the writer.
+    fn start_in_place(&mut self, parts: Parts, config: Config, inheritance: &mut Option<Inheritance>) -> Result<()> {
+        let Parts { host, shared, regions } = parts;
+        let recover = recovers(shared, &config, inheritance);
+        let writer = self.take_writer(parts);
+        let (home, come_home) = oneshot();
+        let inherited = || {
+            let inherited = inheritance.take()?;
+            inherited.regions.inspect(|inherited| regions.inherit(&shared.status, inherited));
+            Some(inherited)
+        };
+        let begin = || thread::quietly(|| in_place::begin(writer, &config, recover, home, inherited));
+        let Some(is_open) = panic_guard::guarded(|_| begin()) else {
+            writer::fail(host, shared);
+            return Err(Error::Internal);
+        };
+        self.home = Some(come_home);
+        if !is_open {
+            return self.fetch_writer().and(Err(Error::NoSink));
+        }
+        self.running = Some(Running::new(config));
+        Ok(())
+    }
+
+    /// Whether a thread of this library runs the writer, or is about to end.
+    pub fn has_thread(&self) -> bool {
+        self.home.is_some()
     }
 
     /// Waits until a started writer has opened its files.
@@ -396,7 +434,7 @@ impl Lifecycle {
         let left = self.left();
         let Some(running) = &mut self.running else { return Ok(()) };
         let Some(changing) = &running.changing else { return Ok(()) };
-        let answer = changing.answer.take(left);
+        let answer = await_answer(shared, &changing.answer, left);
         // `changing` stays in place only after a timeout, because the writer may still make the change.
         let ended = running.changing.take_if(|_| answer != Err(Error::Timeout));
         let result = answer?;
@@ -451,10 +489,31 @@ impl Lifecycle {
         drop(requests);
         self.running = None;
         shared.wake();
-        let answer = answer.take(self.left());
+        let answer = await_answer(shared, &answer, self.left());
         ENDS.fetch_add(1, Ordering::Release);
         let result = answer?;
         self.fetch_writer().and(result)
+    }
+}
+
+/// Whether a writer that starts now recovers the files of dead processes. A process with more rights than other processes of its
+/// user does not touch the files of those processes unless asked to.
+fn recovers(shared: &Shared, config: &Config, inheritance: &Option<Inheritance>) -> bool {
+    let by_default = !shared.pool.is_open() && !rights::are_more();
+    inheritance.is_none() && (config.recover || by_default)
+}
+
+/// Waits for an answer of the writer, for at most `left`. Without a writer's thread, the call runs the writer, unless another
+/// thread is running it.
+fn await_answer<T>(shared: &Shared, answer: &Take<T>, left: Duration) -> Result<T> {
+    let end = Instant::now() + left;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let step = if shared.in_place.is_used() { left.min(TRY_AGAIN) } else { left };
+        match answer.take(step) {
+            Err(Error::Timeout) if step < left => shared.wake(),
+            answered => return answered,
+        }
     }
 }
 

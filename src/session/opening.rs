@@ -68,6 +68,9 @@ fn open_alone(process: &'static Process, lifecycle: &mut Lifecycle, config: Conf
             return Err(Error::Timeout);
         }
     }
+    if !config.threads && !lifecycle.has_thread() {
+        thread::forbid();
+    }
     // Looks for a free place before the steps below, because these steps would have to be undone if no place were free.
     let place = process.sessions.iter().position(|place| place.load(Ordering::Relaxed) == 0);
     let place = place.ok_or(Error::TooManySessions)?;

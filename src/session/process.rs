@@ -181,6 +181,9 @@ impl Process {
     /// Runs `body` with the lock of the lifecycle, under which sessions open and close. Fails if another call holds the lock
     /// until `end`. `body` may also wait for the writer until `end`.
     pub fn with_lifecycle<T>(&self, end: Instant, body: impl FnOnce(&mut Lifecycle) -> Result<T>) -> Result<T> {
+        if self.shared().is_some_and(|shared| shared.in_place.is_mine()) {
+            return Err(Error::Writer);
+        }
         let mut lifecycle = self.lifecycle.lock_until(end).ok_or(Error::Timeout)?;
         lifecycle.begin(end);
         let closed = || self.closed_meanwhile.swap(0, Ordering::Relaxed);

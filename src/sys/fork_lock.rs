@@ -65,7 +65,7 @@ fn end_of_wait() -> Instant {
 }
 
 /// Records that the thread has given up waiting for the latest fork.
-fn give_up() {
+pub fn give_up() {
     IN_VAIN.set(BEGUN.load(Ordering::SeqCst));
 }
 

@@ -54,8 +54,12 @@ pub fn want() {
 /// of the calling thread. Does not wait until the delegate runs.
 pub fn start() -> io::Result<Thread> {
     let number = LAST.load(Ordering::Relaxed);
+    thread::count_permanent(1);
     let started = thread::spawn_bare(thread::STACK, serve, number as usize as *mut c_void);
-    started.inspect_err(|_| stop())
+    started.inspect_err(|_| {
+        thread::count_permanent(-1);
+        stop();
+    })
 }
 
 /// Tells the delegate to end, but does not wait for its end.
@@ -139,6 +143,7 @@ pub fn try_to_run(body: &(dyn Fn() + Sync)) -> bool {
 extern "C" fn serve(number: *mut c_void) -> *mut c_void {
     thread::become_quiet(thread::DELEGATE);
     valgrind::without_races(|| serve_until_unwanted(number as usize));
+    thread::count_permanent(-1);
     std::ptr::null_mut()
 }
 

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
 
 use rustix::thread::set_name;
 
@@ -176,6 +176,38 @@ extern "C" {
     fn pthread_setcancelstate(state: libc::c_int, before: *mut libc::c_int) -> libc::c_int;
 }
 
+/// Whether the host wants no thread of this library.
+static FORBIDDEN: AtomicBool = AtomicBool::new(false);
+
+/// From now on, this process and its children start no thread of the library.
+pub fn forbid() {
+    FORBIDDEN.store(true, Ordering::Release);
+}
+
+/// Whether no thread may be started (`forbid`). Then the calls of the host do the work of the threads.
+pub fn are_forbidden() -> bool {
+    FORBIDDEN.load(Ordering::Acquire)
+}
+
+/// The number of permanent threads of this library. The upper half is the pid of the process, because a forked child inherits
+/// the number without the threads.
+static PERMANENT: AtomicU64 = AtomicU64::new(0);
+
+/// Changes the number of permanent threads.
+pub fn count_permanent(change: i32) {
+    let pid = u64::from(std::process::id()) << 32;
+    let _ = PERMANENT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
+        let before = if count & !u64::from(u32::MAX) == pid { count as u32 } else { 0 };
+        Some(pid | u64::from(before.saturating_add_signed(change)))
+    });
+}
+
+/// The number of permanent threads of this library that run in this process.
+pub fn permanent() -> u32 {
+    count_permanent(0);
+    PERMANENT.load(Ordering::Relaxed) as u32
+}
+
 struct Start {
     name: &'static CStr,
     body: Box<dyn FnOnce() + Send>,
@@ -235,7 +267,10 @@ pub fn end_process(leave: fn()) {
 /// reason, nothing that runs in the new thread may call `std::thread::current`.
 pub fn spawn_quiet(name: &'static CStr, stack: usize, body: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
     let start = Box::into_raw(Box::new(Start { name, body: Box::new(body) }));
+    let counted = i32::from(name != APART);
+    count_permanent(counted);
     spawn_bare(stack, run, start.cast()).inspect_err(|_| {
+        count_permanent(-counted);
         // SAFETY: no thread was started, so nobody else has the pointer.
         drop(unsafe { Box::from_raw(start) });
     })
@@ -247,6 +282,9 @@ pub type Body = extern "C" fn(*mut libc::c_void) -> *mut libc::c_void;
 /// Like `spawn_quiet`, but for a thread that never allocates memory. Such a thread saves address space, because glibc reserves
 /// 64 MiB of address space when a thread first allocates memory. The body must begin with a call of `become_quiet`.
 pub fn spawn_bare(stack: usize, body: Body, argument: *mut libc::c_void) -> io::Result<Thread> {
+    if are_forbidden() {
+        return Err(io::Error::from_raw_os_error(libc::EPERM));
+    }
     // A new thread inherits its creator's signal mask. So the thread takes no signals even before it calls `become_quiet`.
     quietly(|| create(stack, body, argument)).map_err(io::Error::from_raw_os_error)
 }
@@ -313,6 +351,9 @@ extern "C" fn run(start: *mut libc::c_void) -> *mut libc::c_void {
     become_quiet(name);
     // Nothing may unwind into the C library. The body itself reports its result.
     let _ = valgrind::without_races(|| catch_unwind(AssertUnwindSafe(body)));
+    if name != APART {
+        count_permanent(-1);
+    }
     std::ptr::null_mut()
 }
 

@@ -6,6 +6,7 @@
 mod applier;
 mod collect;
 mod fork;
+pub mod in_place;
 mod inherit;
 mod life;
 mod merge;
@@ -117,6 +118,23 @@ pub struct Writer {
     spool_retry: Option<Retry>,
 }
 
+/// The result of a turn of the writer (`Writer::turn`).
+enum Turn {
+    /// The writer has to end.
+    Stop(Stop),
+    /// The process exits, and nobody waits for the writer.
+    Exit,
+    /// The writer has made a round.
+    Done {
+        /// How many bytes the round has read.
+        bytes: usize,
+        /// Whether a request was the reason for the turn.
+        asked: bool,
+        /// Whether a request came during the turn.
+        again: bool,
+    },
+}
+
 impl Writer {
     pub fn new(host: &'static Host, shared: &'static Shared, regions: Arc<Regions>) -> Writer {
         Writer {
@@ -170,53 +188,19 @@ impl Writer {
         let mut has_registered = barrier::is_light();
         let begin = Instant::now();
         loop {
-            if self.quiesce().is_asked() {
-                self.be_quiescent();
-            }
-            // Reads the requests before the round, so that this round serves them. Otherwise they would wait for a second
-            // round, after the writes of this round.
-            self.look_at_requests();
-            // A round that begins after a request reads all records that were committed before the request. An earlier round
-            // may miss some of these records, because they may have been stamped or published after the earlier round began.
-            let (due, stop, change) = (self.asked, self.stop.take(), self.change.take());
-            let signal_flush = self.shared.signal_flush.pending(self.exiting);
-            let to_write =
-                stop.is_some() || change.is_some() || self.asked_to_write > self.answered || signal_flush.is_some();
-            let asked = to_write || due > self.answered;
-            self.to_be_told = due;
-            if self.exiting && asked {
-                self.shut_out();
-            } else if asked {
-                barrier::all_threads();
-            } else if self.exiting {
-                self.wait_to_be_asked();
-                continue;
-            }
-            let bytes = self.round(to_write);
+            let (bytes, asked, again) = match self.turn() {
+                Turn::Stop(stop) => return stop,
+                Turn::Exit => {
+                    self.wait_to_be_asked();
+                    continue;
+                }
+                Turn::Done { bytes, asked, again } => (bytes, asked, again),
+            };
             if bytes > 0 {
                 idle_rounds = 0;
             }
-            // The writer changes the sinks before it answers other requests. A thread that waits for the answer may be exiting
-            // the process, and the process then ends after the answer.
-            if let Some(change) = change {
-                self.change_sinks(change);
-            }
-            if stop.is_some() || due > self.answered {
-                self.answer(due);
-            }
-            if let Some(number) = signal_flush {
-                self.shared.signal_flush.answer(number, self.problem());
-            }
-            if let Some(stop) = stop {
-                return stop;
-            }
-            self.heed_debugger();
-            if self.is_asked() {
+            if again {
                 continue;
-            }
-            match signal_flush {
-                Some(_) => self.rest(),
-                None => self.write_inherited(),
             }
             // Registers for barriers only when no caller waits, because with several threads the kernel needs milliseconds.
             // Until this registration, threads use fences.
@@ -241,6 +225,54 @@ impl Writer {
                 pause = SHORTEST_PAUSE;
             }
         }
+    }
+
+    /// Quiesces for a fork if a fork waits, makes a round, and answers requests.
+    fn turn(&mut self) -> Turn {
+        if self.quiesce().is_asked() {
+            self.be_quiescent();
+        }
+        // Reads the requests before the round, so that this round serves them. Otherwise they would wait for a second round,
+        // after the writes of this round.
+        self.look_at_requests();
+        // A round that begins after a request reads all records that were committed before the request. An earlier round may
+        // miss some of these records, because they may have been stamped or published after the earlier round began.
+        let (due, stop, change) = (self.asked, self.stop.take(), self.change.take());
+        let signal_flush = self.shared.signal_flush.pending(self.exiting);
+        let to_write =
+            stop.is_some() || change.is_some() || self.asked_to_write > self.answered || signal_flush.is_some();
+        let asked = to_write || due > self.answered;
+        self.to_be_told = due;
+        if self.exiting && asked {
+            self.shut_out();
+        } else if asked {
+            barrier::all_threads();
+        } else if self.exiting {
+            return Turn::Exit;
+        }
+        let bytes = self.round(to_write);
+        // The writer changes the sinks before it answers other requests. A thread that waits for the answer may be exiting the
+        // process, and the process then ends after the answer.
+        if let Some(change) = change {
+            self.change_sinks(change);
+        }
+        if stop.is_some() || due > self.answered {
+            self.answer(due);
+        }
+        if let Some(number) = signal_flush {
+            self.shared.signal_flush.answer(number, self.problem());
+        }
+        if let Some(stop) = stop {
+            return Turn::Stop(stop);
+        }
+        self.heed_debugger();
+        let again = self.is_asked();
+        match signal_flush {
+            _ if again => {}
+            Some(_) => self.rest(),
+            None => self.write_inherited(),
+        }
+        Turn::Done { bytes, asked, again }
     }
 
     fn is_asked(&self) -> bool {

@@ -29,7 +29,7 @@ pub unsafe fn options(from: *const jitsym_options) -> Result<Options> {
     // SAFETY: the caller's promise.
     let raw = unsafe { read(from)? };
     // The bits 8 and 16 were flags earlier, and are refused now.
-    check_flags(raw.flags, (2 * jitsym_init_flag::JITSYM_INIT_BRIDGE as u32 - 1) & !(8 | 16))?;
+    check_flags(raw.flags, (2 * jitsym_init_flag::JITSYM_INIT_NO_THREADS as u32 - 1) & !(8 | 16))?;
     check_flags(raw.sinks, sink::every().0)?;
     check_flags(raw.file_mode, 0o777)?;
     check_flags(raw.reserved, 0)?;
@@ -46,6 +46,7 @@ pub unsafe fn options(from: *const jitsym_options) -> Result<Options> {
         no_unwind: has(jitsym_init_flag::JITSYM_INIT_NO_UNWIND),
         drop_when_full: has(jitsym_init_flag::JITSYM_INIT_DROP_WHEN_FULL),
         no_spool: has(jitsym_init_flag::JITSYM_INIT_NO_SPOOL),
+        no_threads: has(jitsym_init_flag::JITSYM_INIT_NO_THREADS),
         recover: has(jitsym_init_flag::JITSYM_INIT_RECOVER),
         fork: match (has(jitsym_init_flag::JITSYM_INIT_FORK_NOW), has(jitsym_init_flag::JITSYM_INIT_FORK_ALONE)) {
             (true, true) => return Err(Error::Flags),

@@ -64,6 +64,13 @@ pub enum jitsym_init_flag {
     /// The options of the first session with this flag decide where the code is written, unless files are already being
     /// written. [docs/runtimes.md](runtimes.md#programs-that-tell-gdb) describes the bridge.
     JITSYM_INIT_BRIDGE = 8192,
+    /// Start no thread: calls write what is pending. For the whole process, and its children.
+    ///
+    /// The flag is for hosts that must stay single-threaded, for instance because they fork, and for sandboxes that
+    /// forbid threads. It holds until the process ends. It has no effect while a session of the process already runs
+    /// with threads (`jitsym_stats.threads`). [docs/conventions.md](conventions.md#without-threads) says which calls
+    /// write, and what is different.
+    JITSYM_INIT_NO_THREADS = 16384,
 }
 
 /// Which information about code is of use (`jitsym_wanted`). Bits; a later version may have more.

@@ -128,6 +128,11 @@ pub struct jitsym_stats {
     pub region_put_off: u64,
     /// How often making or adopting a region failed because 768 regions existed.
     pub region_limit: u64,
+    /// Permanent threads of this library. 0 under `JITSYM_INIT_NO_THREADS`.
+    ///
+    /// These are the writer and the thread that shares the host's descriptors, and the bridge's thread. A thread that
+    /// exists only during a call is not counted.
+    pub threads: u64,
 }
 
 // The enumerations of C and Rust have the same numbers.

@@ -276,6 +276,13 @@ impl Quiesce {
         self.state().is_asked()
     }
 
+    /// Whether a fork is under way, so that `enter` would wait.
+    pub fn is_under_way(&self) -> bool {
+        let state = self.state();
+        let is_late = state.since.is_some_and(|since| since.elapsed() >= STILL_FOR);
+        (state.forking > 0 || state.answered) && !is_late
+    }
+
     /// From now on, a thread that begins to register has to wait. After this call, the writer has to call
     /// `barrier::all_threads`, and then to look for threads that began earlier. Returns false if no fork waits for the writer
     /// now.
@@ -353,9 +360,9 @@ impl Quiesce {
 
     /// Before a fork: quiesces the library, as far as possible within `patience`. The call waits until the library is
     /// quiescent, but not longer than two thirds of `patience`. If the writer is changing data after this wait, the call waits
-    /// until the writer pauses, but not longer than the rest of `patience`. `wake` wakes the writer. After the fork, the parent
-    /// has to call `over`.
-    pub fn prepare(&self, patience: Duration, wake: impl FnOnce()) -> Found {
+    /// until the writer pauses, but not longer than the rest of `patience`. `wake` wakes the writer, and is called again and
+    /// again after the time `again`, if a time is given. After the fork, the parent has to call `over`.
+    pub fn prepare(&self, patience: Duration, again: Option<Duration>, mut wake: impl FnMut()) -> Found {
         let begin = Instant::now();
         let grace = patience / 3;
         let mut state = self.state();
@@ -363,10 +370,17 @@ impl Quiesce {
             state.waiting += 1;
             self.waiting.store(state.waiting, Ordering::Relaxed);
             self.halting.store(true, Ordering::SeqCst);
-            drop(state);
-            wake();
-            state = self.state();
-            state = self.wait(state, begin + (patience - grace), |state| state.writer.is_none() || state.is_ready());
+            let (end, is_done) =
+                (begin + (patience - grace), |state: &State| state.writer.is_none() || state.is_ready());
+            loop {
+                drop(state);
+                wake();
+                state = self.state();
+                state = self.wait(state, again.map_or(end, |again| end.min(Instant::now() + again)), is_done);
+                if again.is_none() || is_done(&state) || Instant::now() >= end {
+                    break;
+                }
+            }
             if state.moving {
                 // The writer pauses soon (`give_way`), or at its next write to a file (`aside`).
                 state.pressing += 1;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::Shared;
 use crate::api::error::{Error, Result};
+use crate::queue::in_place::TRY_AGAIN;
 use crate::queue::requests::Requests;
 use crate::sys::sync::{MutexGuard, PoisonError};
 use crate::sys::thread;
@@ -66,6 +67,9 @@ impl Shared {
     /// Makes a request and returns its number. Returns `Timeout` while another thread exits the process, because the exit does
     /// not wait for requests of other threads.
     fn ask(&self, to_write: bool) -> Result<u64> {
+        if self.in_place.is_mine() {
+            return Err(Error::Writer);
+        }
         let mut requests = self.requests();
         if self.signal_flush.exits_elsewhere(thread::id()) {
             return Err(Error::Timeout);
@@ -94,12 +98,18 @@ impl Shared {
         let unanswered = |requests: &mut Requests| requests.open && !is_answered(requests);
         let (mut requests, mut left) = (self.requests(), timeout);
         let is_late = loop {
-            let step = left.min(STEP);
+            let step = left.min(if self.in_place.is_used() { TRY_AGAIN } else { STEP });
             let waited = self.answered.wait_timeout_while(requests, step, unanswered);
             let (again, waited) = waited.unwrap_or_else(PoisonError::into_inner);
             (requests, left) = (again, left - step);
             if !waited.timed_out() || left.is_zero() {
                 break waited.timed_out();
+            }
+            if self.in_place.is_used() {
+                // Another thread was running the writer when this thread made its request.
+                drop(requests);
+                self.wake();
+                requests = self.requests();
             }
         };
         match problem(&requests) {

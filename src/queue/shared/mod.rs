@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Fork, Sinks};
 use crate::queue::chunk::Chunk;
+use crate::queue::in_place::{InPlace, TRY_AGAIN};
 use crate::queue::pool::Pool;
 use crate::queue::quiesce::Found;
 use crate::queue::requests::Requests;
@@ -81,6 +82,8 @@ pub struct Shared {
     /// Whether the process's first thread will wake the writer at its end (`set_first_tells`).
     first_tells: AtomicBool,
     pub parker: Parker,
+    /// The writer, if no thread runs it.
+    pub in_place: InPlace,
     pub signal_flush: SignalFlush,
     /// Whether the process exits, so that only the exiting thread may register code.
     shut: AtomicBool,
@@ -124,6 +127,7 @@ impl Shared {
             hurried: AtomicBool::new(false),
             first_tells: AtomicBool::new(false),
             parker: Parker::default(),
+            in_place: InPlace::default(),
             signal_flush: SignalFlush::default(),
             shut: AtomicBool::new(false),
             exit_whole: AtomicBool::new(false),
@@ -207,6 +211,9 @@ impl Shared {
 
     /// Makes a slot for the calling thread and sends it to the writer.
     pub fn attach(&self) -> Result<Arc<ThreadSlot>> {
+        if self.messages.0.is_full() && self.in_place.is_used() {
+            self.wake();
+        }
         let slot = Arc::new(ThreadSlot::new(self.next_slot.fetch_add(1, Ordering::Relaxed)));
         self.attached.fetch_add(1, Ordering::SeqCst);
         if let Err(error) = self.send(Message::Attach(slot.clone())) {
@@ -281,10 +288,13 @@ impl Shared {
         // that case no round of the writer is needed.
         match still.prepare_at_once(|| self.is_quiescent(attached.into())) {
             Some(found) => found,
-            None => still.prepare(patience, || {
-                self.wake();
-                self.slow_threads_down();
-            }),
+            None => {
+                let again = self.in_place.is_used().then_some(TRY_AGAIN);
+                still.prepare(patience, again, || {
+                    self.wake();
+                    self.slow_threads_down();
+                })
+            }
         }
     }
 

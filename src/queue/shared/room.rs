@@ -31,17 +31,21 @@ impl Shared {
     }
 
     /// Notes that threads need chunks of this size, and wakes the writer if few chunks are free. Waking the writer costs
-    /// more time than a hundred registrations, so only one thread does it.
+    /// more time than a hundred registrations, so only one thread does it. Without a writer's thread, each full chunk is written
+    /// at once.
     fn ask_for_chunks(&self, size: usize) {
         self.pool.ask_for(size);
-        if self.pool.is_low() {
+        if self.pool.is_low() || self.in_place.is_used() {
             self.hurry();
         }
     }
 
-    /// Wakes the writer, at most once a round, even if many threads need chunks.
-    pub(super) fn hurry(&self) {
-        if !self.hurried.load(Ordering::Relaxed) && !self.hurried.swap(true, Ordering::Relaxed) {
+    /// Wakes the writer, at most once a round, even if many threads need chunks. Without a writer's thread, the writer runs when
+    /// the next record is complete (`wake_if_asleep`), because the calling thread may be in the middle of a record.
+    pub(in crate::queue) fn hurry(&self) {
+        if self.in_place.is_used() {
+            self.set_asleep(true);
+        } else if !self.hurried.load(Ordering::Relaxed) && !self.hurried.swap(true, Ordering::Relaxed) {
             self.wake();
         }
     }
@@ -58,6 +62,9 @@ impl Shared {
             return Some(cursor);
         }
         self.wake();
+        if let Some(cursor) = self.in_place.is_used().then(&mut take).flatten() {
+            return Some(cursor);
+        }
         let wait = Duration::from_millis(self.max_wait_ms.load(Ordering::Relaxed).into());
         if !self.may_wait() || wait.is_zero() {
             return None;
@@ -68,7 +75,10 @@ impl Shared {
             thread::sleep_micros(100);
             match take() {
                 // Other threads may have been faster, so the writer has to make more room.
-                None if Instant::now() < end && self.may_wait() => self.hurry(),
+                None if Instant::now() < end && self.may_wait() => match self.in_place.is_used() {
+                    true => self.wake(),
+                    false => self.hurry(),
+                },
                 result => return result,
             }
         }
@@ -85,6 +95,12 @@ impl Shared {
         let begin = Instant::now();
         let (mut round, mut since) = (self.pool.memory().next_round(), begin);
         while self.may_wait() {
+            if self.in_place.is_used() {
+                self.wake();
+                if let Some(taken) = self.pool.take(size) {
+                    return Some(taken);
+                }
+            }
             // A shorter sleep costs too much. If eight threads wake every 0.1 ms, their wakes cost as much time as writing
             // their records.
             thread::sleep_micros(400);

@@ -1,6 +1,8 @@
 //! The writer's sleep, and the memory order that keeps a sleeping writer from missing a record.
 
 use super::Shared;
+use crate::queue::requests::Requests;
+use crate::sys::futex::keeping_errno;
 use crate::sys::sync::atomic::{compiler_fence, fence, Ordering};
 use crate::sys::{barrier, thread};
 
@@ -84,9 +86,51 @@ impl Shared {
         }
     }
 
+    /// Wakes the writer. Without a writer's thread, the calling thread runs the writer, unless another thread is running it.
+    /// The calling thread must not be in the middle of a record, and must not hold the lock of the requests.
     #[cold]
     pub fn wake(&self) {
         self.set_asleep(false);
-        self.parker.unpark();
+        if self.in_place.is_used() {
+            self.write_in_place();
+        } else {
+            self.parker.unpark();
+        }
+    }
+
+    fn write_in_place(&self) {
+        /// A thread runs the writer again for the threads that have made requests meanwhile, but not for ever.
+        const TURNS: u32 = 16;
+        for _ in 0..TURNS {
+            let ran = self.in_place.run(|writer| {
+                let quiesce = &self.status.quiesce;
+                // No signal handler runs during a turn, so a handler finds no lock of the writer taken on its own thread.
+                keeping_errno(|| {
+                    thread::quietly(|| {
+                        if quiesce.is_asked() {
+                            writer.be_quiescent();
+                        } else if !quiesce.is_under_way() {
+                            return writer.turn();
+                        }
+                        true
+                    })
+                })
+            });
+            // A thread that has found the lock taken has made its request before.
+            if !ran || !self.is_asked() {
+                return;
+            }
+        }
+    }
+
+    /// Whether a request waits for a turn of the writer.
+    fn is_asked(&self) -> bool {
+        let quiesce = &self.status.quiesce;
+        let is_unanswered = |requests: &Requests| {
+            requests.open
+                && (requests.asked > requests.answered || requests.stop.is_some() || requests.change.is_some())
+        };
+        quiesce.is_asked()
+            || !quiesce.is_under_way() && self.try_requests().is_some_and(|requests| is_unanswered(&requests))
     }
 }

@@ -80,6 +80,7 @@ class Init(enum.IntFlag):
     REMEMBER = 2048
     ADOPT = 4096
     BRIDGE = 8192
+    NO_THREADS = 16384
 
 
 class Want(enum.IntFlag):
@@ -323,6 +324,7 @@ class jitsym_stats(Structure):
         ("calls_refused", c_uint64),
         ("region_put_off", c_uint64),
         ("region_limit", c_uint64),
+        ("threads", c_uint64),
     ]
 
 

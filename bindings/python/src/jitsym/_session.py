@@ -85,6 +85,7 @@ class Stats:
     calls_refused: int
     region_put_off: int
     region_limit: int
+    threads: int
 
 
 class Code:

@@ -1,0 +1,88 @@
+//! The writer of a process in which this library has no thread (`thread::forbid`): the calls of the host run the writer.
+//!
+//! One thread at a time runs the writer, and nobody waits for the lock. A thread that finds the lock taken, and that waits for
+//! the writer, tries again and again.
+
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::time::Duration;
+
+use crate::sys::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use crate::sys::thread;
+
+/// How long a thread that waits for the writer waits, before it tries again to run the writer itself.
+pub const TRY_AGAIN: Duration = Duration::from_millis(5);
+
+/// A writer that runs on the calling thread.
+pub trait Turns: Send {
+    /// Writes what is pending, and answers requests. Returns false if the writer has ended.
+    fn turn(&mut self) -> bool;
+    /// Quiesces the writer for a fork, as far as possible.
+    fn be_quiescent(&mut self);
+}
+
+/// The place of the writer, and the lock on the writer.
+#[derive(Default)]
+pub struct InPlace {
+    /// The thread that has the lock, or 0.
+    owner: AtomicU32,
+    is_used: AtomicBool,
+    writer: UnsafeCell<Option<Box<dyn Turns>>>,
+}
+
+// SAFETY: only the owner of the lock uses the writer.
+unsafe impl Sync for InPlace {}
+
+impl fmt::Debug for InPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InPlace").finish_non_exhaustive()
+    }
+}
+
+impl InPlace {
+    /// Whether the process has a writer that runs in place.
+    #[inline]
+    pub fn is_used(&self) -> bool {
+        self.is_used.load(Ordering::Acquire)
+    }
+
+    /// Whether the calling thread is running the writer. This happens if a function of the host, for instance a replaced
+    /// `malloc`, calls the library.
+    pub fn is_mine(&self) -> bool {
+        let owner = self.owner.load(Ordering::Relaxed);
+        owner != 0 && owner == thread::id()
+    }
+
+    /// Sets the writer that runs from now on. The process has no other writer.
+    pub fn begin(&self, writer: Box<dyn Turns>) {
+        // An earlier writer has ended, and the thread that ran it is about to release the lock.
+        let mut writer = Some(writer);
+        while self.lock(|place| *place = writer.take()).is_none() {
+            thread::sleep_micros(50);
+        }
+        self.is_used.store(true, Ordering::Release);
+    }
+
+    /// Runs `body` with the writer. `body` returns false if the writer has ended. Returns false if there is no writer, or if a
+    /// thread is running it, perhaps the calling thread itself.
+    pub fn run(&self, body: impl FnOnce(&mut dyn Turns) -> bool) -> bool {
+        let ran = self.lock(|place| {
+            let Some(writer) = place else { return false };
+            // The writer may end, and nobody may find it in use afterwards.
+            if !body(&mut **writer) {
+                self.is_used.store(false, Ordering::Release);
+                *place = None;
+            }
+            true
+        });
+        ran == Some(true)
+    }
+
+    fn lock<T>(&self, body: impl FnOnce(&mut Option<Box<dyn Turns>>) -> T) -> Option<T> {
+        self.owner.compare_exchange(0, thread::id(), Ordering::SeqCst, Ordering::Relaxed).ok()?;
+        // SAFETY: this thread has the lock.
+        let result = body(unsafe { &mut *self.writer.get() });
+        self.owner.store(0, Ordering::SeqCst);
+        Some(result)
+    }
+}

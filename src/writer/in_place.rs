@@ -1,0 +1,74 @@
+//! The writer without a thread: it opens its files in a call of the host, and later calls run its turns.
+
+use super::{fail, Inheritance, Turn, Writer};
+use crate::api::options::Config;
+use crate::queue::in_place::Turns;
+use crate::queue::oneshot::Give;
+use crate::sys::panic_guard;
+
+struct InPlace {
+    /// The writer, and who receives it when it ends. `None` after that.
+    running: Option<(Box<Writer>, Give<Box<Writer>>)>,
+}
+
+/// Starts the writer on the calling thread (`Writer::start`). `inherited` returns what a forked child inherits, and is called
+/// once a sink runs. Returns false if no sink could be opened.
+pub fn begin(
+    mut writer: Box<Writer>,
+    config: &Config,
+    recover: bool,
+    home: Give<Box<Writer>>,
+    inherited: impl FnOnce() -> Option<Inheritance>,
+) -> bool {
+    if !writer.start(config, recover) {
+        home.give(writer);
+        return false;
+    }
+    inherited().into_iter().for_each(|inheritance| writer.inherit(inheritance));
+    writer.announce();
+    let shared = writer.shared;
+    shared.in_place.begin(Box::new(InPlace { running: Some((writer, home)) }));
+    true
+}
+
+impl InPlace {
+    /// Runs `body` with the writer, and catches a panic. Returns false if the writer has ended.
+    fn guarded(&mut self, body: impl FnOnce(&mut Option<(Box<Writer>, Give<Box<Writer>>)>)) -> bool {
+        let Some((host, shared)) = self.running.as_ref().map(|(writer, _)| (writer.host, writer.shared)) else {
+            return false;
+        };
+        if panic_guard::guarded(|_| body(&mut self.running)).is_none() {
+            // A destructor could panic again.
+            std::mem::forget(self.running.take());
+            fail(host, shared);
+        }
+        self.running.is_some()
+    }
+}
+
+impl Turns for InPlace {
+    fn turn(&mut self) -> bool {
+        self.guarded(|running| {
+            while let Some((writer, _)) = running {
+                match writer.turn() {
+                    Turn::Stop(stop) => {
+                        let result = writer.finish(stop.off);
+                        running.take().into_iter().for_each(|(writer, home)| _ = home.give(writer));
+                        stop.ack.give(result);
+                    }
+                    // A fork that waits is served before other requests, because the next round would wait for the fork.
+                    Turn::Done { again: true, .. } if !writer.quiesce().is_asked() => {}
+                    Turn::Done { .. } | Turn::Exit => {
+                        // Nobody knows when the next turn will be.
+                        writer.shared.clock.rest();
+                        return;
+                    }
+                }
+            }
+        })
+    }
+
+    fn be_quiescent(&mut self) {
+        self.guarded(|running| running.iter_mut().for_each(|(writer, _)| writer.be_quiescent()));
+    }
+}
