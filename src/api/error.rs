@@ -60,7 +60,7 @@ errors! {
     29 NotRunning, "JITSYM_ERR_NOT_RUNNING", "the sink is not running";
     30 Busy, "JITSYM_ERR_BUSY", "the call interrupted another call of the same thread";
     31 Internal, "JITSYM_ERR_INTERNAL", "internal failure";
-    32 Writer, "JITSYM_ERR_WRITER", "the writer cannot run in this call";
+    32 Writer, "JITSYM_ERR_WRITER", "the call was made by the writer itself, or the writer has no thread and cannot run here";
     33 Forbidden, "JITSYM_ERR_FORBIDDEN", "the user does not allow sinks to be enabled late";
     34 Library, "JITSYM_ERR_LIBRARY", "the shared library was not found, or is another version";
     35 NotPlain, "JITSYM_ERR_NOT_PLAIN", "the memory is not private, has a file, or is a heap, a stack or a hole";

@@ -97,7 +97,7 @@ pub enum jitsym_status {
     JITSYM_ERR_BUSY = 30,
     /// A bug in the library. The process continues, the session does nothing more.
     JITSYM_ERR_INTERNAL = 31,
-    /// The writer cannot run in this call: its own thread, or a handler or hook without threads.
+    /// The call was made by the writer itself, or without threads in a signal handler.
     ///
     /// A signal handler has called `jitsym_flush_from_signal` on the library's own thread. Or the process has no thread of
     /// the library (`JITSYM_INIT_NO_THREADS`), and the call is `jitsym_flush_from_signal`, or comes from a function of the

@@ -79,10 +79,16 @@ impl InPlace {
     }
 
     fn lock<T>(&self, body: impl FnOnce(&mut Option<Box<dyn Turns>>) -> T) -> Option<T> {
+        /// Releases the lock, even after a panic.
+        struct Release<'a>(&'a AtomicU32);
+        impl Drop for Release<'_> {
+            fn drop(&mut self) {
+                self.0.store(0, Ordering::SeqCst);
+            }
+        }
         self.owner.compare_exchange(0, thread::id(), Ordering::SeqCst, Ordering::Relaxed).ok()?;
+        let _release = Release(&self.owner);
         // SAFETY: this thread has the lock.
-        let result = body(unsafe { &mut *self.writer.get() });
-        self.owner.store(0, Ordering::SeqCst);
-        Some(result)
+        Some(body(unsafe { &mut *self.writer.get() }))
     }
 }

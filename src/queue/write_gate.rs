@@ -41,6 +41,11 @@ impl WriteGate {
         state.inside = true;
     }
 
+    /// Whether `pass` never returns any more.
+    pub fn is_shut(&self) -> bool {
+        self.state().shut
+    }
+
     /// Shuts the gate permanently, and waits until no write is under way. False if a write takes longer than `timeout`.
     pub fn shut(&self, timeout: Duration) -> bool {
         let mut state = self.state();

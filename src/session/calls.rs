@@ -172,7 +172,7 @@ impl Ref {
         let answer = thread::uncancelled(|| self.shared.wait_until_told(STEP, goes_on));
         match answer {
             // The writer did not get to this change, or could not tell one of the sinks about the change.
-            Err(Error::Timeout | Error::NoMemory | Error::SinkFailed)
+            Err(Error::Timeout | Error::NoMemory | Error::SinkFailed | Error::Writer)
                 if sink::any_must_wait(self.shared.status.sinks_with_notes()) =>
             {
                 self.outcome(answer)

@@ -156,13 +156,17 @@ fn go_on_in_parent() {
         if underway.is_counted {
             fork_lock::over();
         }
+        // A signal handler may have interrupted a record of this thread, and then no writer may run on this thread.
+        let is_inside = panic_guard::is_inside();
         if let Ok(process) = process::current() {
             process::shielded(|| {
                 if let Some(shared) = process.shared().filter(|_| underway.held) {
                     shared.status.quiesce.over();
                 }
-                let is_due = |shared: &&Shared| shared.has_forked() | process.regions.has_forked();
-                if let Some(shared) = process.shared().filter(is_due) {
+                let is_due =
+                    |shared: &&Shared| shared.has_forked() | process.regions.has_forked() | shared.has_missed();
+                let may_wake = |shared: &&Shared| !(is_inside && shared.in_place.is_used());
+                if let Some(shared) = process.shared().filter(is_due).filter(may_wake) {
                     shared.wake_if_asleep();
                 }
             });

@@ -169,9 +169,9 @@ impl Lifecycle {
             shared.status.set_sinks(Sinks::NONE, Sinks::NONE);
             return Ok(());
         }
-        self.fetch_writer()?;
+        self.fetch_writer(shared)?;
         if !config.threads {
-            thread::forbid();
+            thread::forbid(true);
         }
         shared.configure(&config);
         let no_thread = |error: io::Error| {
@@ -259,7 +259,7 @@ impl Lifecycle {
         };
         self.home = Some(come_home);
         if !is_open {
-            return self.fetch_writer().and(Err(Error::NoSink));
+            return self.fetch_writer(shared).and(Err(Error::NoSink));
         }
         self.running = Some(Running::new(config));
         Ok(())
@@ -277,7 +277,7 @@ impl Lifecycle {
         // `starting` stays in place only after a timeout, because the thread may still open its files.
         let ended = self.starting.take_if(|_| is_open != Err(Error::Timeout));
         if !is_open? {
-            return self.fetch_writer().and(Err(Error::NoSink));
+            return self.fetch_writer(shared).and(Err(Error::NoSink));
         }
         shared.signal_flush.begin();
         self.running = ended.map(|Starting { config, .. }| Running::new(config));
@@ -300,7 +300,7 @@ impl Lifecycle {
             _ if self.running.is_some() => Ok(()),
             // A writer that was asked to end may still be writing records. A call may report that nothing is left to write only
             // after this writer has ended.
-            _ => self.fetch_writer(),
+            _ => self.fetch_writer(shared),
         }
     }
 
@@ -310,9 +310,9 @@ impl Lifecycle {
     }
 
     /// Takes the writer back from its thread, once that thread has ended its run.
-    fn fetch_writer(&mut self) -> Result<()> {
+    fn fetch_writer(&mut self, shared: &Shared) -> Result<()> {
         let Some(home) = &self.home else { return Ok(()) };
-        let writer = home.take(self.left());
+        let writer = await_answer(shared, home, self.left());
         // `home` is kept only after a timeout, because the thread may still pass the writer back. Any other error means that
         // the thread is gone, and a kept `home` would make later calls fail.
         self.home.take_if(|_| !matches!(writer, Err(Error::Timeout)));
@@ -449,9 +449,9 @@ impl Lifecycle {
     }
 
     /// Removes the files of stopped sinks, if the options ask for that. Waits for a writer that is about to end.
-    pub fn remove_files(&mut self) -> Result<()> {
+    pub fn remove_files(&mut self, shared: &Shared) -> Result<()> {
         if self.running.is_none() {
-            self.fetch_writer()?;
+            self.fetch_writer(shared)?;
         }
         let Some(mut writer) = self.writer.take_if(|writer| writer.applier.sinks.are_files_removed()) else {
             return Ok(());
@@ -462,7 +462,7 @@ impl Lifecycle {
             writer.applier.sinks.remove_files();
             home.give(writer)
         });
-        self.fetch_writer()
+        self.fetch_writer(shared)
     }
 
     /// Ends the writer thread once the thread has written everything. `off`: whether sessions stay open.
@@ -477,7 +477,7 @@ impl Lifecycle {
         }
         if self.running.is_none() {
             self.unstarted = None;
-            return if off { self.fetch_writer() } else { self.remove_files() };
+            return if off { self.fetch_writer(shared) } else { self.remove_files(shared) };
         }
         let (ack, answer) = oneshot();
         let mut requests = shared.requests();
@@ -492,7 +492,7 @@ impl Lifecycle {
         let answer = await_answer(shared, &answer, self.left());
         ENDS.fetch_add(1, Ordering::Release);
         let result = answer?;
-        self.fetch_writer().and(result)
+        self.fetch_writer(shared).and(result)
     }
 }
 

@@ -58,6 +58,26 @@ fn open_in(process: &'static Process, options: &Options) -> Result<u64> {
     process.with_lifecycle(end, |lifecycle| open_alone(process, lifecycle, config))
 }
 
+/// Joins the sinks that run, or starts the session's sinks.
+fn join_or_start(
+    process: &'static Process,
+    shared: &'static Shared,
+    lifecycle: &mut Lifecycle,
+    config: &Config,
+) -> Result<()> {
+    match &lifecycle.running {
+        Some(running) if !config.can_join(&running.config, lifecycle::started(shared)) => Err(Error::Conflict),
+        Some(_) => {
+            if config.recover && config.sinks != Sinks::NONE {
+                let (status, config) = (shared.status.clone(), config.clone());
+                own_fds::run_for(lifecycle.left(), move || recover::tidy(&status, &config, true));
+            }
+            lifecycle.join(shared, config)
+        }
+        None => lifecycle.start(process.parts(shared), config.clone(), None),
+    }
+}
+
 /// Opens the session while no other call opens or closes a session.
 fn open_alone(process: &'static Process, lifecycle: &mut Lifecycle, config: Config) -> Result<u64> {
     let shared = process.shared_or_new(|| thread::quietly(|| Shared::new(&config, &process.host.last_error)))?;
@@ -68,23 +88,18 @@ fn open_alone(process: &'static Process, lifecycle: &mut Lifecycle, config: Conf
             return Err(Error::Timeout);
         }
     }
-    if !config.threads && !lifecycle.has_thread() {
-        thread::forbid();
-    }
     // Looks for a free place before the steps below, because these steps would have to be undone if no place were free.
     let place = process.sessions.iter().position(|place| place.load(Ordering::Relaxed) == 0);
     let place = place.ok_or(Error::TooManySessions)?;
-    match &lifecycle.running {
-        Some(running) if !config.can_join(&running.config, lifecycle::started(shared)) => return Err(Error::Conflict),
-        Some(_) => {
-            if config.recover && config.sinks != Sinks::NONE {
-                let (status, config) = (shared.status.clone(), config.clone());
-                own_fds::run_for(lifecycle.left(), move || recover::tidy(&status, &config, true));
-            }
-            lifecycle.join(shared, &config)?;
-        }
-        None => lifecycle.start(process.parts(shared), config.clone(), None)?,
+    let forbids = !config.threads && !lifecycle.has_thread() && !thread::are_forbidden();
+    if forbids {
+        thread::forbid(true);
     }
+    join_or_start(process, shared, lifecycle, &config).inspect_err(|_| {
+        if forbids {
+            thread::forbid(false);
+        }
+    })?;
     watch_thread_if_running(shared, lifecycle);
     lifecycle.open += 1;
     process.configs.set(place, config);

@@ -219,7 +219,8 @@ impl Process {
     /// Removes files at exit. Returns false if the files are not removed by the time `end`, for instance because another thread
     /// opens or closes a session.
     pub fn remove_files_at_exit(&self, end: Instant) -> bool {
-        self.with_lifecycle(end, Lifecycle::remove_files).is_ok()
+        let Some(shared) = self.shared() else { return true };
+        self.with_lifecycle(end, |lifecycle| lifecycle.remove_files(shared)).is_ok()
     }
 
     /// The shared state, if a session was ever opened.

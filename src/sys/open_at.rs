@@ -3,16 +3,25 @@
 use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{openat, Mode, OFlags};
-use rustix::io::retry_on_intr;
+use rustix::io::{fcntl_dupfd_cloexec, retry_on_intr};
 
 /// Opens a file by its name in a directory.
 pub(super) fn open_at(dir: BorrowedFd<'_>, name: &OsStr, flags: OFlags, mode: u32) -> io::Result<File> {
     let (name, mode) = (c_string(name)?, Mode::from_raw_mode(mode));
-    Ok(retry_on_intr(|| openat(dir, &name, flags | OFlags::CLOEXEC, mode))?.into())
+    Ok(not_standard(retry_on_intr(|| openat(dir, &name, flags | OFlags::CLOEXEC, mode))?)?.into())
+}
+
+/// The same file under a number above 2. If the host has closed its standard output, and this library opens files in the host's
+/// table, the host would write its output to the file.
+fn not_standard(file: OwnedFd) -> io::Result<OwnedFd> {
+    match file.as_raw_fd() {
+        0..=2 => Ok(fcntl_dupfd_cloexec(&file, 3)?),
+        _ => Ok(file),
+    }
 }
 
 /// Converts a name to a C string for a system call. rustix would also convert names, but its code is larger, because it treats

@@ -179,9 +179,9 @@ extern "C" {
 /// Whether the host wants no thread of this library.
 static FORBIDDEN: AtomicBool = AtomicBool::new(false);
 
-/// From now on, this process and its children start no thread of the library.
-pub fn forbid() {
-    FORBIDDEN.store(true, Ordering::Release);
+/// Sets whether this process and its children may start no thread of the library.
+pub fn forbid(is_forbidden: bool) {
+    FORBIDDEN.store(is_forbidden, Ordering::Release);
 }
 
 /// Whether no thread may be started (`forbid`). Then the calls of the host do the work of the threads.

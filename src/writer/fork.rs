@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Merge, Source, Writer};
+use super::{Source, Writer};
 use crate::api::options::Config;
 use crate::queue::quiesce::Quiesce;
 use crate::sys::sync::Instant;
@@ -55,17 +55,17 @@ impl Writer {
     }
 
     /// Whether a fork needs a pause in the middle of this round.
-    pub(super) fn is_to_pause(&self, merge: &Merge) -> bool {
+    pub(super) fn is_to_pause(&self, is_behind: impl FnOnce() -> bool) -> bool {
         let may_pause = || self.works_until.is_none_or(|time| Instant::now() >= time);
-        self.quiesce().is_in_a_hurry(|| is_too_much(merge.unread())) && may_pause()
+        self.quiesce().is_in_a_hurry(is_behind) && may_pause()
     }
 
     /// Pauses in the middle of a round, if a fork needs that. The collected groups must be written, because a child takes over
     /// only groups that are in the parent's jitdump.
-    pub(super) fn let_forks_begin(&mut self, merge: &Merge) {
-        if self.is_to_pause(merge) {
+    pub(super) fn let_forks_begin(&mut self, is_behind: bool) {
+        if self.is_to_pause(|| is_behind) {
             let begin = Instant::now();
-            self.quiesce().give_way(is_too_much(merge.unread()));
+            self.quiesce().give_way(is_behind);
             // Works at least for as long as it has paused.
             self.works_until = Some(Instant::now() + begin.elapsed());
         }

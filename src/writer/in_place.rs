@@ -38,8 +38,12 @@ impl InPlace {
             return false;
         };
         if panic_guard::guarded(|_| body(&mut self.running)).is_none() {
-            // A destructor could panic again.
-            std::mem::forget(self.running.take());
+            if let Some((mut writer, home)) = self.running.take() {
+                // The callers that wait for these answers learn that none will come.
+                drop((writer.stop.take(), writer.change.take(), home));
+                // A destructor could panic again.
+                std::mem::forget(writer);
+            }
             fail(host, shared);
         }
         self.running.is_some()

@@ -40,6 +40,7 @@ use crate::sink::Round;
 use crate::sys::sync::{self, MutexGuard};
 use crate::sys::{barrier, reserve, rights};
 pub use applier::{Applier, Notice};
+use fork::is_too_much;
 pub use inherit::Inheritance;
 pub use life::fail;
 pub use merge::Merge;
@@ -394,15 +395,18 @@ impl Writer {
             self.short = reserve::is_short();
             if uncommitted >= look_at {
                 look_at += LOOK_BYTES;
-                if uncommitted >= COMMIT_BYTES || self.is_to_pause(&merge) {
+                if uncommitted >= COMMIT_BYTES || self.is_to_pause(|| is_too_much(merge.unread())) {
                     bytes += std::mem::take(&mut uncommitted);
                     look_at = LOOK_BYTES;
                     let until = self.applier.last_time;
+                    let is_behind = is_too_much(merge.unread());
+                    self.quiesce().set_behind(is_behind);
                     self.commit(&mut merge, false, until);
-                    self.let_forks_begin(&merge);
+                    self.let_forks_begin(is_behind);
                 }
             }
         }
+        self.quiesce().set_behind(false);
         self.shared.set_short(self.short);
         if !self.short {
             self.tell();

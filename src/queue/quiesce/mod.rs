@@ -116,6 +116,8 @@ struct State {
     waiting: u32,
     /// Number of those forks that no longer wait for a last round.
     pressing: u32,
+    /// Whether the writer has too much to do for a last round.
+    is_behind: bool,
     /// Whether the writer is quiescent for the waiting forks.
     answered: bool,
     /// Whether the writer had applied everything published when it became quiescent.
@@ -161,12 +163,13 @@ impl State {
         self.shared.inspect(|shared| _ = shared.thread_went_on.fetch_add(1, Ordering::SeqCst));
     }
 
-    /// Whether a fork can begin.
+    /// Whether a fork need not wait any longer.
     fn is_ready(&self) -> bool {
-        match self.since {
+        let is_answered = match self.since {
             None => self.answered,
             Some(since) => self.whole && since.elapsed() < SHARED_FOR,
-        }
+        };
+        is_answered || self.is_behind && !self.moving || self.writer.is_none()
     }
 }
 
@@ -179,7 +182,7 @@ impl Quiesce {
     pub fn begin(&self, writer: *mut (), shared: &'static WithChildren) {
         let mut state = self.state();
         (state.writer, state.shared) = (Some(WriterState(writer)), Some(shared));
-        (state.moving, state.is_aside, state.whole) = (false, false, false);
+        (state.moving, state.is_aside, state.is_behind, state.whole) = (false, false, false, false);
     }
 
     /// Notes that the writer has ended.
@@ -249,6 +252,12 @@ impl Quiesce {
     pub fn go_on(&self, slot: &ThreadSlot) {
         self.state().give_up_threads();
         slot.resume();
+    }
+
+    /// Notes whether the writer has too much to do for a last round. If so, a fork begins as soon as the writer does not change
+    /// data.
+    pub fn set_behind(&self, is_behind: bool) {
+        self.state().is_behind = is_behind;
     }
 
     /// Whether the writer should pause in the middle of its round (`give_way`). `is_behind` says whether the writer has too much
@@ -352,9 +361,11 @@ impl Quiesce {
     /// the writer, and the writer may need this thread's processor.
     #[cold]
     pub fn wait_after_record(&self) {
-        let begin = Instant::now();
+        let (begin, mut pause) = (Instant::now(), 50);
         while self.halting.load(Ordering::Relaxed) && begin.elapsed() <= HELD_FOR {
-            thread::sleep_micros(50);
+            thread::sleep_micros(pause);
+            // Many threads that wake up often would take the time of the writer.
+            pause = (2 * pause).min(1000);
         }
     }
 
@@ -370,14 +381,13 @@ impl Quiesce {
             state.waiting += 1;
             self.waiting.store(state.waiting, Ordering::Relaxed);
             self.halting.store(true, Ordering::SeqCst);
-            let (end, is_done) =
-                (begin + (patience - grace), |state: &State| state.writer.is_none() || state.is_ready());
+            let end = begin + (patience - grace);
             loop {
                 drop(state);
                 wake();
-                state = self.state();
-                state = self.wait(state, again.map_or(end, |again| end.min(Instant::now() + again)), is_done);
-                if again.is_none() || is_done(&state) || Instant::now() >= end {
+                let step = again.map_or(end, |again| end.min(Instant::now() + again));
+                state = self.wait(self.state(), step, State::is_ready);
+                if again.is_none() || state.is_ready() || Instant::now() >= end {
                     break;
                 }
             }

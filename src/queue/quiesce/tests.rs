@@ -170,6 +170,27 @@ fn nobody_is_kept_for_ever_and_children_learn_of_it() {
     assert_eq!(next.rest_in_child(shared), Rest::Whole);
 }
 
+/// A fork does not wait for the writer's slow write, if the writer has too much to do for a last round.
+#[test]
+fn nobody_waits_for_a_writer_that_is_behind() {
+    const LONG: Duration = Duration::from_secs(60);
+    for is_behind in [true, false] {
+        in_time(|| {
+            let still = Quiesce::default();
+            still.begin(writer(), shared());
+            still.enter();
+            still.set_behind(is_behind);
+            let begin = Instant::now();
+            still.aside(|| {
+                assert_eq!(still.prepare(if is_behind { LONG } else { PATIENCE }, None, || {}).rest, Rest::Partial);
+                still.over();
+            });
+            still.leave();
+            is_behind == (begin.elapsed() < PATIENCE - PATIENCE / 3)
+        });
+    }
+}
+
 /// A fork that has waited for two thirds of its time begins in the middle of the writer's round. A fork that has just begun to
 /// wait gets the next last round.
 #[test]

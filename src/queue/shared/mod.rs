@@ -77,6 +77,8 @@ pub struct Shared {
     unread: AtomicI64,
     /// Whether the writer sleeps until it is woken.
     attention: AtomicU8,
+    /// Whether a thread could not run the writer in place (`in_place`), because another thread was running it, or forked.
+    missed: AtomicBool,
     /// Whether a lack of free chunks has woken the writer, and the writer has begun no round after that.
     hurried: AtomicBool,
     /// Whether the process's first thread will wake the writer at its end (`set_first_tells`).
@@ -124,6 +126,7 @@ impl Shared {
             forks: AtomicU32::new(0),
             unread: AtomicI64::new(0),
             attention: AtomicU8::new(0),
+            missed: AtomicBool::new(false),
             hurried: AtomicBool::new(false),
             first_tells: AtomicBool::new(false),
             parker: Parker::default(),

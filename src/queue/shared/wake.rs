@@ -102,6 +102,10 @@ impl Shared {
         /// A thread runs the writer again for the threads that have made requests meanwhile, but not for ever.
         const TURNS: u32 = 16;
         for _ in 0..TURNS {
+            // A thread of the host must not wait at the gate for the end of the process.
+            if self.status.write_gate.is_shut() {
+                return;
+            }
             let ran = self.in_place.run(|writer| {
                 let quiesce = &self.status.quiesce;
                 // No signal handler runs during a turn, so a handler finds no lock of the writer taken on its own thread.
@@ -111,16 +115,28 @@ impl Shared {
                             writer.be_quiescent();
                         } else if !quiesce.is_under_way() {
                             return writer.turn();
+                        } else {
+                            self.missed.store(true, Ordering::SeqCst);
                         }
                         true
                     })
                 })
             });
-            // A thread that has found the lock taken has made its request before.
-            if !ran || !self.is_asked() {
+            if !ran {
+                self.missed.store(true, Ordering::SeqCst);
+                return;
+            }
+            // A thread that has found the lock taken has made its request before. No turn runs during a fork.
+            let has_missed = !self.status.quiesce.is_under_way() && self.missed.swap(false, Ordering::SeqCst);
+            if !has_missed && !self.is_asked() {
                 return;
             }
         }
+    }
+
+    /// After a fork: whether a call could not run the writer in place during the fork.
+    pub fn has_missed(&self) -> bool {
+        self.missed.load(Ordering::SeqCst)
     }
 
     /// Whether a request waits for a turn of the writer.
