@@ -888,7 +888,7 @@ static void bad_options(void) {
     options.sinks |= JITSYM_SINK_MAP;
     init_refused(JITSYM_ERR_FLAGS, &options);
   }
-  for (int bit = 14; bit < 32; bit++) {
+  for (int bit = 15; bit < 32; bit++) {
     options = test_options();
     options.flags = (uint32_t)1 << bit;
     init_refused(JITSYM_ERR_FLAGS, &options);

@@ -69,7 +69,8 @@ _PyJitsym_Flush(void)
 int
 _PyJitsym_CountThreads(void)
 {
-    return has_threads() ? 2 : 0;
+    jitsym_stats stats = JITSYM_STATS;
+    return has_threads() && jitsym_get_stats(session, &stats) == JITSYM_OK ? (int)stats.threads : 0;
 }
 
 /*

@@ -22,5 +22,5 @@ fn ask_from_signal(timeout: Duration) -> Result<()> {
     if shared.in_place.is_used() {
         return Err(Error::Writer);
     }
-    shared.signal_flush.flush(timeout, || shared.wake())
+    shared.signal_flush.flush(timeout, || shared.wake_thread())
 }

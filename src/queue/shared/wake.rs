@@ -90,12 +90,18 @@ impl Shared {
     /// The calling thread must not be in the middle of a record, and must not hold the lock of the requests.
     #[cold]
     pub fn wake(&self) {
-        self.set_asleep(false);
         if self.in_place.is_used() {
+            self.set_asleep(false);
             self.write_in_place();
         } else {
-            self.parker.unpark();
+            self.wake_thread();
         }
+    }
+
+    /// Wakes the writer's thread. May be called in a signal handler.
+    pub fn wake_thread(&self) {
+        self.set_asleep(false);
+        self.parker.unpark();
     }
 
     fn write_in_place(&self) {
