@@ -86,8 +86,8 @@ typedef enum jitsym_status {
   JITSYM_ERR_NOT_RUNNING = 29,       /* The sink in question does not run, or no sink runs. */
   JITSYM_ERR_BUSY = 30,              /* Called from a signal handler that interrupted another call of its thread. */
   JITSYM_ERR_INTERNAL = 31,          /* A bug in the library. The process continues, the session does nothing more. */
-  JITSYM_ERR_WRITER = 32,            /* The writer cannot run in this call: its own thread, or a handler or hook
-                                        without threads. */
+  JITSYM_ERR_WRITER = 32,            /* The call was made by the writer itself, or without threads in a signal
+                                        handler. */
   JITSYM_ERR_FORBIDDEN = 33,         /* The variable JITSYM_LATE forbids enabling sinks at run time. */
   JITSYM_ERR_LIBRARY = 34,           /* The shared library is missing or has another ABI (only with jitsym_dl.h). */
   JITSYM_ERR_NOT_PLAIN = 35,         /* Memory is not adopted: some of it is not private, or belongs to a file. */
