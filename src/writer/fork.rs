@@ -2,20 +2,12 @@
 
 use std::time::Duration;
 
+use super::merge::is_too_much;
 use super::{Source, Writer};
 use crate::api::options::Config;
 use crate::queue::quiesce::Quiesce;
 use crate::sys::sync::Instant;
 use crate::sys::{barrier, thread};
-
-/// If the writer has more records to read than this, a fork does not wait for a last round, because the round would take longer
-/// than a fork waits.
-pub(super) const READ_MOST: u64 = 65_536;
-
-/// Whether a fork does not wait until the writer has read this many records.
-pub(super) fn is_too_much(unread: u64) -> bool {
-    unread > READ_MOST
-}
 
 /// How long a fork waits for threads that are writing a record.
 const THREADS_TIMEOUT: Duration = Duration::from_millis(10);

@@ -9,6 +9,15 @@ use crate::sys::prefetch;
 /// Names are prefetched this many events before they are read. The events themselves are prefetched twice as far ahead.
 const AHEAD: u32 = 8;
 
+/// If the writer has more records to read than this, a fork does not wait for a last round, because the round would take longer
+/// than a fork waits.
+pub const READ_MOST: u64 = 65_536;
+
+/// Whether a fork does not wait until the writer has read this many records.
+pub fn is_too_much(unread: u64) -> bool {
+    unread > READ_MOST
+}
+
 /// The unread part of a chunk.
 struct Reading {
     chunk: Chunk,

@@ -40,9 +40,9 @@ use crate::sink::Round;
 use crate::sys::sync::{self, MutexGuard};
 use crate::sys::{barrier, reserve, rights};
 pub use applier::{Applier, Notice};
-use fork::is_too_much;
 pub use inherit::Inheritance;
 pub use life::fail;
+use merge::is_too_much;
 pub use merge::Merge;
 use source::Source;
 

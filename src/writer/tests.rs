@@ -13,7 +13,7 @@ use crate::queue::quiesce::{Found, Rest};
 use crate::queue::shared::{Message, Shared};
 use crate::session::process::Process;
 use crate::session::register::Local;
-use crate::writer::fork::READ_MOST;
+use crate::writer::merge::READ_MOST;
 
 struct World {
     process: &'static Process,
