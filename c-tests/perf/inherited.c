@@ -53,10 +53,7 @@ static void compile(int number, unsigned size, const char *name) {
                                         0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x5d, 0xc3};
   memcpy(place(number), number == OUTER || number == OWN_OUTER ? outer : leaf, 16);
   snprintf(codes[number].name, sizeof codes[number].name, "%s", name);
-  jitsym_unwind unwind;
-  memset(&unwind, 0, sizeof unwind);
-  unwind.struct_size = sizeof unwind;
-  unwind.kind = JITSYM_UNWIND_FRAME_POINTER;
+  jitsym_unwind unwind = JITSYM_UNWIND(JITSYM_UNWIND_FRAME_POINTER);
   unwind.epilogue_begin = 15;
   jitsym_code code = test_code((uint64_t)(uintptr_t)place(number), size, name);
   code.bytes = place(number);

@@ -47,17 +47,17 @@ impl Writer {
     }
 
     /// Whether a fork needs a pause in the middle of this round.
-    pub(super) fn is_to_pause(&self, is_behind: impl FnOnce() -> bool) -> bool {
+    pub(super) fn is_to_pause(&self) -> bool {
         let may_pause = || self.works_until.is_none_or(|time| Instant::now() >= time);
-        self.quiesce().is_in_a_hurry(is_behind) && may_pause()
+        self.quiesce().is_in_a_hurry() && may_pause()
     }
 
     /// Pauses in the middle of a round, if a fork needs that. The collected groups must be written, because a child takes over
     /// only groups that are in the parent's jitdump.
-    pub(super) fn let_forks_begin(&mut self, is_behind: bool) {
-        if self.is_to_pause(|| is_behind) {
+    pub(super) fn let_forks_begin(&mut self) {
+        if self.is_to_pause() {
             let begin = Instant::now();
-            self.quiesce().give_way(is_behind);
+            self.quiesce().give_way();
             // Works at least for as long as it has paused.
             self.works_until = Some(Instant::now() + begin.elapsed());
         }

@@ -395,14 +395,13 @@ impl Writer {
             self.short = reserve::is_short();
             if uncommitted >= look_at {
                 look_at += LOOK_BYTES;
-                if uncommitted >= COMMIT_BYTES || self.is_to_pause(|| is_too_much(merge.unread())) {
+                self.quiesce().set_behind(is_too_much(merge.unread()));
+                if uncommitted >= COMMIT_BYTES || self.is_to_pause() {
                     bytes += std::mem::take(&mut uncommitted);
                     look_at = LOOK_BYTES;
                     let until = self.applier.last_time;
-                    let is_behind = is_too_much(merge.unread());
-                    self.quiesce().set_behind(is_behind);
                     self.commit(&mut merge, false, until);
-                    self.let_forks_begin(is_behind);
+                    self.let_forks_begin();
                 }
             }
         }

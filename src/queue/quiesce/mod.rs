@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use crate::queue::thread_slot::ThreadSlot;
 use crate::sys::mapping::WithChildren;
-use crate::sys::sync::atomic::{fence, AtomicBool, AtomicU32, Ordering};
+use crate::sys::sync::atomic::{fence, AtomicBool, Ordering};
 use crate::sys::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, PoisonError};
 use crate::sys::thread;
 
@@ -97,8 +97,6 @@ pub struct Quiesce {
     changed: Condvar,
     /// Whether threads that begin to register, or have ended a record, have to wait.
     halting: AtomicBool,
-    /// Number of forks that wait for the writer (`State::waiting`).
-    waiting: AtomicU32,
 }
 
 #[derive(Debug, Default)]
@@ -260,16 +258,16 @@ impl Quiesce {
         self.state().is_behind = is_behind;
     }
 
-    /// Whether the writer should pause in the middle of its round (`give_way`). `is_behind` says whether the writer has too much
-    /// to do for a last round.
-    pub fn is_in_a_hurry(&self, is_behind: impl FnOnce() -> bool) -> bool {
-        // The lock is not needed if no fork waits.
-        self.waiting.load(Ordering::Relaxed) > 0 && (self.state().pressing > 0 || is_behind())
+    /// Whether the writer should pause in the middle of its round (`give_way`).
+    pub fn is_in_a_hurry(&self) -> bool {
+        let state = self.state();
+        state.waiting > 0 && (state.pressing > 0 || state.is_behind)
     }
 
-    /// Pauses the writer in the middle of its round, so that forks can begin: all waiting forks if `is_behind`, otherwise only
-    /// those that no longer wait for a last round. Returns when these forks are over.
-    pub fn give_way(&self, is_behind: bool) {
+    /// Pauses the writer in the middle of its round, so that forks can begin: all waiting forks if the writer is behind, otherwise
+    /// only those that no longer wait for a last round. Returns when these forks are over.
+    pub fn give_way(&self) {
+        let is_behind = self.state().is_behind;
         if is_behind {
             self.answer(false);
         } else {
@@ -379,7 +377,6 @@ impl Quiesce {
         let mut state = self.state();
         if state.writer.is_some() {
             state.waiting += 1;
-            self.waiting.store(state.waiting, Ordering::Relaxed);
             self.halting.store(true, Ordering::SeqCst);
             let end = begin + (patience - grace);
             loop {
@@ -398,7 +395,6 @@ impl Quiesce {
                 state.pressing -= 1;
             }
             state.waiting -= 1;
-            self.waiting.store(state.waiting, Ordering::Relaxed);
         }
         state.since.get_or_insert_with(Instant::now);
         state.forking += 1;

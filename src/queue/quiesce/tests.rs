@@ -207,10 +207,10 @@ fn the_writer_pauses_for_a_fork_that_has_waited() {
             };
             let first = scope.spawn(move || fork(PATIENCE));
             let second = scope.spawn(move || fork(100 * PATIENCE));
-            while !still.is_in_a_hurry(|| false) && !first.is_finished() {
+            while !still.is_in_a_hurry() && !first.is_finished() {
                 thread::sleep_micros(100);
             }
-            still.give_way(false);
+            still.give_way();
             let first = first.join().unwrap();
             let too_early = second.is_finished();
             still.leave();

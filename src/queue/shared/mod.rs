@@ -75,7 +75,7 @@ pub struct Shared {
     forks: AtomicU32,
     /// Number of registrations and moves whose code bytes the writer still has to read.
     unread: AtomicI64,
-    /// Whether the writer sleeps until it is woken.
+    /// Why threads have to do something after their next record (`wake`).
     attention: AtomicU8,
     /// Whether a thread could not run the writer in place (`in_place`), because another thread was running it, or forked.
     missed: AtomicBool,

@@ -41,7 +41,7 @@ impl Shared {
     }
 
     /// Wakes the writer, at most once a round, even if many threads need chunks. Without a writer's thread, the writer runs when
-    /// the next record is complete (`wake_if_asleep`), because the calling thread may be in the middle of a record.
+    /// the next record is complete (`end_record`), because the calling thread may be in the middle of a record.
     pub(in crate::queue) fn hurry(&self) {
         if self.in_place.is_used() {
             self.set_asleep(true);
