@@ -1,6 +1,32 @@
 # Sourced by the scripts that build runtimes against the library: inserts lines into the source in $build, each once, at a line
 # that is there exactly once. Everything else ends the script.
 
+# `set_up FILE SOURCE PREFIX`: SOURCE must have the file. Copies SOURCE to $build, below $prefix.
+set_up() {
+    marker=$1
+    shift
+    case ${1-} in
+        --help | -h) echo "$usage"; exit 0 ;;
+    esac
+    if [ $# != 2 ] || [ ! -f "$1/$marker" ]; then
+        echo "$usage" >&2
+        exit 2
+    fi
+
+    here=$(cd "$(dirname "$0")" && pwd)
+    include=$(cd "$here/../../include" && pwd)
+    source=$(cd "$1" && pwd)
+    mkdir -p "$2/bin"
+    prefix=$(cd "$2" && pwd)
+    build=$prefix/build
+
+    if [ ! -d "$build" ]; then
+        rm -rf "$build.new"
+        cp -R "$source" "$build.new"
+        mv "$build.new" "$build"
+    fi
+}
+
 # `add DIRECTORY FILE...`: copies files of ours to it.
 changed=no
 add() {

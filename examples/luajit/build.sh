@@ -5,28 +5,8 @@ set -eu
 usage="usage: sh examples/luajit/build.sh SOURCE PREFIX
 Builds LuaJIT from SOURCE, which is not changed, and puts PREFIX/bin/luajit
 there."
-case ${1-} in
-    --help | -h) echo "$usage"; exit 0 ;;
-esac
-if [ $# != 2 ] || [ ! -f "$1/src/lj_trace.c" ]; then
-    echo "$usage" >&2
-    exit 2
-fi
-
-here=$(cd "$(dirname "$0")" && pwd)
-include=$(cd "$here/../../include" && pwd)
-source=$(cd "$1" && pwd)
-mkdir -p "$2/bin"
-prefix=$(cd "$2" && pwd)
-build=$prefix/build
-
-if [ ! -d "$build" ]; then
-    rm -rf "$build.new"
-    cp -R "$source" "$build.new"
-    mv "$build.new" "$build"
-fi
-
-. "$here/../insert.sh"
+. "$(dirname "$0")/../insert.sh"
+set_up src/lj_trace.c "$@"
 
 add src "$here/lj_jitsym.c" "$here/lj_jitsym.h" "$include"/jitsym*.h
 
