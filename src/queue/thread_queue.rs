@@ -71,6 +71,16 @@ impl ThreadQueue {
         self.shared.end_record();
     }
 
+    /// The time of the thread's last record. If that is not known, the present time.
+    pub fn last_time(&self) -> u64 {
+        self.slot.begin();
+        self.shared.order();
+        let kept = self.cursor.as_ref().filter(|cursor| self.slot.is_kept() && !cursor.is_empty());
+        let time = kept.map(Cursor::chunk).map(|chunk| chunk.event(chunk.committed() - 1).timestamp);
+        self.slot.end();
+        time.unwrap_or_else(|| self.shared.clock.now())
+    }
+
     /// Writes one record. After an error, nothing of the record is published. The error `NotRunning` means that all sinks
     /// ended during the call.
     ///

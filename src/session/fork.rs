@@ -22,7 +22,7 @@ use crate::registry::Registry;
 use crate::session::handle;
 use crate::session::lifecycle::STOP_TIMEOUT;
 use crate::session::process::{self, Process};
-use crate::session::register::{is_attached, watch_thread_if_running};
+use crate::session::register::{last_time, watch_thread_if_running};
 use crate::sys::{clock, fork_lock, panic_guard, reserve, thread};
 use crate::writer::{Inheritance, Writer};
 
@@ -139,7 +139,7 @@ fn quiesce(patience: Duration) -> (Found, bool) {
         return (Found::inherited(rest, writer), false);
     }
     match process::current_shared() {
-        Some(shared) if shared.fork() != Fork::Alone => (shared.quiesce(is_attached(process), patience), true),
+        Some(shared) if shared.fork() != Fork::Alone => (shared.quiesce(last_time(process), patience), true),
         _ => (Found::NOTHING, false),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::merge::is_too_much;
+use super::merge::READ_MOST;
 use super::{Source, Writer};
 use crate::api::options::Config;
 use crate::queue::quiesce::Quiesce;
@@ -27,7 +27,8 @@ impl Writer {
         }
         barrier::all_threads();
         self.collect();
-        if is_too_much(self.sources.iter().map(Source::unread).sum()) {
+        let unread: u64 = self.sources.iter().map(Source::unread).sum();
+        if unread > READ_MOST && self.applier.last_time >= still.needed() {
             return still.answer(false);
         }
         if !still.hold_threads(self.sources.iter().map(|source| source.slot.clone())) {

@@ -9,14 +9,9 @@ use crate::sys::prefetch;
 /// Names are prefetched this many events before they are read. The events themselves are prefetched twice as far ahead.
 const AHEAD: u32 = 8;
 
-/// If the writer has more records to read than this, a fork does not wait for a last round, because the round would take longer
-/// than a fork waits.
-pub const READ_MOST: u64 = 65_536;
-
-/// Whether a fork does not wait until the writer has read this many records.
-pub fn is_too_much(unread: u64) -> bool {
-    unread > READ_MOST
-}
+/// If the writer has more records to read than this, a fork waits only for the records of its own thread. The writer reads this
+/// many records in about a millisecond.
+pub const READ_MOST: u64 = 4096;
 
 /// The unread part of a chunk.
 struct Reading {

@@ -42,8 +42,8 @@ use crate::sys::{barrier, reserve, rights};
 pub use applier::{Applier, Notice};
 pub use inherit::Inheritance;
 pub use life::fail;
-use merge::is_too_much;
 pub use merge::Merge;
+use merge::READ_MOST;
 use source::Source;
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
@@ -395,7 +395,8 @@ impl Writer {
             self.short = reserve::is_short();
             if uncommitted >= look_at {
                 look_at += LOOK_BYTES;
-                self.quiesce().set_behind(is_too_much(merge.unread()));
+                let is_behind = merge.unread() > READ_MOST;
+                self.quiesce().set_behind(is_behind.then_some(self.applier.last_time));
                 if uncommitted >= COMMIT_BYTES || self.is_to_pause() {
                     bytes += std::mem::take(&mut uncommitted);
                     look_at = LOOK_BYTES;
@@ -405,7 +406,7 @@ impl Writer {
                 }
             }
         }
-        self.quiesce().set_behind(false);
+        self.quiesce().set_behind(None);
         self.shared.set_short(self.short);
         if !self.short {
             self.tell();

@@ -271,7 +271,7 @@ fn fork(world: &World) {
         local
     });
     let before = RETURNED.load(SeqCst);
-    let found = world.shared.quiesce(false, Duration::from_millis(75));
+    let found = world.shared.quiesce(None, Duration::from_millis(75));
     assert_eq!(found.rest, Rest::Whole);
     let in_child = (world.registered(), world.shared.pool.memory().has_unread());
     assert!(!before || in_child.0 == 1);

@@ -5,7 +5,7 @@
 //!
 //! The forking thread asks the writer to quiesce, and waits for a limited time. The writer keeps the registering threads from
 //! beginning another record, makes a last round, and stays quiescent until the fork is over. If a slow disk blocks the writer,
-//! or if the writer has too many records to apply, the process forks without the last round. In that case the child learns that
+//! or if the writer has too many records of other threads to apply, the process forks without the last round. In that case the child learns that
 //! its data is incomplete. If the writer is changing the data at the moment of the fork, the child learns that its data is
 //! unusable.
 //!
@@ -114,8 +114,10 @@ struct State {
     waiting: u32,
     /// Number of those forks that no longer wait for a last round.
     pressing: u32,
-    /// Whether the writer has too much to do for a last round.
-    is_behind: bool,
+    /// If the writer has too much to do for a last round: the time up to which it has applied all records.
+    behind: Option<u64>,
+    /// The time up to which the writer has to apply records before the waiting forks may begin.
+    needed: u64,
     /// Whether the writer is quiescent for the waiting forks.
     answered: bool,
     /// Whether the writer had applied everything published when it became quiescent.
@@ -161,13 +163,18 @@ impl State {
         self.shared.inspect(|shared| _ = shared.thread_went_on.fetch_add(1, Ordering::SeqCst));
     }
 
-    /// Whether a fork need not wait any longer.
-    fn is_ready(&self) -> bool {
+    /// Whether the writer has too much to do for a last round, but has applied all records up to the time `needed`.
+    fn is_behind(&self, needed: u64) -> bool {
+        self.behind.is_some_and(|time| time >= needed)
+    }
+
+    /// Whether a fork that needs all records up to the time `needed` need not wait any longer.
+    fn is_ready(&self, needed: u64) -> bool {
         let is_answered = match self.since {
             None => self.answered,
             Some(since) => self.whole && since.elapsed() < SHARED_FOR,
         };
-        is_answered || self.is_behind && !self.moving || self.writer.is_none()
+        is_answered || self.is_behind(needed) && !self.moving || self.writer.is_none()
     }
 }
 
@@ -180,7 +187,7 @@ impl Quiesce {
     pub fn begin(&self, writer: *mut (), shared: &'static WithChildren) {
         let mut state = self.state();
         (state.writer, state.shared) = (Some(WriterState(writer)), Some(shared));
-        (state.moving, state.is_aside, state.is_behind, state.whole) = (false, false, false, false);
+        (state.moving, state.is_aside, state.behind, state.whole) = (false, false, None, false);
     }
 
     /// Notes that the writer has ended.
@@ -252,22 +259,29 @@ impl Quiesce {
         slot.resume();
     }
 
-    /// Notes whether the writer has too much to do for a last round. If so, a fork begins as soon as the writer does not change
-    /// data.
-    pub fn set_behind(&self, is_behind: bool) {
-        self.state().is_behind = is_behind;
+    /// Notes whether the writer has too much to do for a last round, and if so, up to which time it has applied all records. A
+    /// fork that needs no later records then begins as soon as the writer does not change data.
+    pub fn set_behind(&self, behind: Option<u64>) {
+        self.state().behind = behind;
+    }
+
+    /// The time up to which the writer has to apply records before the waiting forks may begin.
+    pub fn needed(&self) -> u64 {
+        self.state().needed
     }
 
     /// Whether the writer should pause in the middle of its round (`give_way`).
     pub fn is_in_a_hurry(&self) -> bool {
         let state = self.state();
-        state.waiting > 0 && (state.pressing > 0 || state.is_behind)
+        state.waiting > 0 && (state.pressing > 0 || state.is_behind(state.needed))
     }
 
     /// Pauses the writer in the middle of its round, so that forks can begin: all waiting forks if the writer is behind, otherwise
     /// only those that no longer wait for a last round. Returns when these forks are over.
     pub fn give_way(&self) {
-        let is_behind = self.state().is_behind;
+        let state = self.state();
+        let is_behind = state.is_behind(state.needed);
+        drop(state);
         if is_behind {
             self.answer(false);
         } else {
@@ -370,21 +384,23 @@ impl Quiesce {
     /// Before a fork: quiesces the library, as far as possible within `patience`. The call waits until the library is
     /// quiescent, but not longer than two thirds of `patience`. If the writer is changing data after this wait, the call waits
     /// until the writer pauses, but not longer than the rest of `patience`. `wake` wakes the writer, and is called again and
-    /// again after the time `again`, if a time is given. After the fork, the parent has to call `over`.
-    pub fn prepare(&self, patience: Duration, again: Option<Duration>, mut wake: impl FnMut()) -> Found {
+    /// again after the time `again`, if a time is given. If the writer has too many records to apply, the call waits only until
+    /// the writer has applied those up to the time `needed`. After the fork, the parent has to call `over`.
+    pub fn prepare(&self, needed: u64, patience: Duration, again: Option<Duration>, mut wake: impl FnMut()) -> Found {
         let begin = Instant::now();
         let grace = patience / 3;
         let mut state = self.state();
         if state.writer.is_some() {
             state.waiting += 1;
+            state.needed = state.needed.max(needed);
             self.halting.store(true, Ordering::SeqCst);
             let end = begin + (patience - grace);
             loop {
                 drop(state);
                 wake();
                 let step = again.map_or(end, |again| end.min(Instant::now() + again));
-                state = self.wait(self.state(), step, State::is_ready);
-                if again.is_none() || state.is_ready() || Instant::now() >= end {
+                state = self.wait(self.state(), step, |state| state.is_ready(needed));
+                if again.is_none() || state.is_ready(needed) || Instant::now() >= end {
                     break;
                 }
             }
@@ -395,6 +411,9 @@ impl Quiesce {
                 state.pressing -= 1;
             }
             state.waiting -= 1;
+            if state.waiting == 0 {
+                state.needed = 0;
+            }
         }
         state.since.get_or_insert_with(Instant::now);
         state.forking += 1;

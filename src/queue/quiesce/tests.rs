@@ -46,7 +46,7 @@ fn nobody_waits_without_a_writer() {
     in_time(|| {
         let still = Quiesce::default();
         let begin = Instant::now();
-        assert_eq!(still.prepare(PATIENCE, None, || panic!("nobody to wake")).rest, Rest::NoWriter);
+        assert_eq!(still.prepare(0, PATIENCE, None, || panic!("nobody to wake")).rest, Rest::NoWriter);
         still.over();
         assert!(!still.is_asked() && !still.begin_hold());
         begin.elapsed() < PATIENCE
@@ -68,7 +68,7 @@ fn the_writer_answers_and_stands_still_until_the_fork_is_over() {
                     still.leave();
                 });
                 let begin = Instant::now();
-                let found = of(still.prepare(PATIENCE, None, || {}));
+                let found = of(still.prepare(0, PATIENCE, None, || {}));
                 let too_early = passes.recv_timeout(Duration::from_millis(20)).is_ok();
                 let in_time = found == (rest, writer()) && begin.elapsed() < STILL_FOR;
                 assert!(!in_time || !too_early, "it goes on while the process forks");
@@ -87,13 +87,13 @@ fn a_writer_that_does_not_answer_is_not_waited_for() {
     still.begin(writer(), shared());
     let begin = Instant::now();
     // Here the writer sleeps, or has no time to answer.
-    assert_eq!(of(still.prepare(PATIENCE, None, || {})), (Rest::Partial, writer()));
+    assert_eq!(of(still.prepare(0, PATIENCE, None, || {})), (Rest::Partial, writer()));
     assert!(begin.elapsed() >= PATIENCE - PATIENCE / 3);
     assert!(!still.begin_hold() && !still.enter_last(), "too late");
     still.answer(true);
     still.over();
     still.enter();
-    assert_eq!(of(still.prepare(PATIENCE, None, || {})), (Rest::Disturbed, ptr::null_mut()));
+    assert_eq!(of(still.prepare(0, PATIENCE, None, || {})), (Rest::Disturbed, ptr::null_mut()));
     still.over();
     // During a slow write the writer counts as quiescent, and `aside` returns only after the fork is over.
     in_time(|| {
@@ -110,7 +110,7 @@ fn a_writer_that_does_not_answer_is_not_waited_for() {
             });
             begins.recv().unwrap();
             let begin = Instant::now();
-            assert_eq!(still.prepare(PATIENCE, None, || {}).rest, Rest::Partial);
+            assert_eq!(still.prepare(0, PATIENCE, None, || {}).rest, Rest::Partial);
             wrote.send(()).unwrap();
             let too_early = writes.recv_timeout(2 * PATIENCE).is_ok();
             let in_time = begin.elapsed() < STILL_FOR;
@@ -121,7 +121,7 @@ fn a_writer_that_does_not_answer_is_not_waited_for() {
         })
     });
     still.end();
-    assert_eq!(still.prepare(PATIENCE, None, || {}).rest, Rest::NoWriter);
+    assert_eq!(still.prepare(0, PATIENCE, None, || {}).rest, Rest::NoWriter);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn a_writer_at_rest_need_not_answer() {
     let halting = || still.halting.load(Ordering::SeqCst);
     assert_eq!(still.prepare_at_once(halting).map(of), Some((Rest::Whole, writer())));
     assert!(still.prepare_at_once(|| true).is_none(), "another fork is under way");
-    assert_eq!(still.prepare(PATIENCE, None, || {}).rest, Rest::Whole);
+    assert_eq!(still.prepare(0, PATIENCE, None, || {}).rest, Rest::Whole);
     assert!(!still.is_asked() && !still.enter_last());
     still.over();
     still.over();
@@ -170,19 +170,20 @@ fn nobody_is_kept_for_ever_and_children_learn_of_it() {
     assert_eq!(next.rest_in_child(shared), Rest::Whole);
 }
 
-/// A fork does not wait for the writer's slow write, if the writer has too much to do for a last round.
+/// A fork does not wait for the writer's slow write, if the writer has too much to do for a last round, and has applied all
+/// records that the fork needs.
 #[test]
 fn nobody_waits_for_a_writer_that_is_behind() {
     const LONG: Duration = Duration::from_secs(60);
-    for is_behind in [true, false] {
+    for (behind, is_behind) in [(Some(7), true), (Some(6), false), (None, false)] {
         in_time(|| {
             let still = Quiesce::default();
             still.begin(writer(), shared());
             still.enter();
-            still.set_behind(is_behind);
+            still.set_behind(behind);
             let begin = Instant::now();
             still.aside(|| {
-                assert_eq!(still.prepare(if is_behind { LONG } else { PATIENCE }, None, || {}).rest, Rest::Partial);
+                assert_eq!(still.prepare(7, if is_behind { LONG } else { PATIENCE }, None, || {}).rest, Rest::Partial);
                 still.over();
             });
             still.leave();
@@ -201,7 +202,7 @@ fn the_writer_pauses_for_a_fork_that_has_waited() {
         still.enter();
         scope(|scope| {
             let fork = |patience| {
-                let found = still.prepare(patience, None, || {}).rest;
+                let found = still.prepare(0, patience, None, || {}).rest;
                 still.over();
                 found
             };
@@ -230,14 +231,14 @@ fn forks_share_a_standstill_and_the_last_one_ends_it() {
         slot.begin();
         let found = scope(|scope| {
             scope.spawn(|| answer(&still, std::slice::from_ref(&slot), true, &forked));
-            let found = still.prepare(PATIENCE, None, || {}).rest;
+            let found = still.prepare(0, PATIENCE, None, || {}).rest;
             forked.store(true, Ordering::SeqCst);
             found
         });
         if found != Rest::Whole {
             return false;
         }
-        assert_eq!(still.prepare(PATIENCE, None, || {}).rest, Rest::Whole);
+        assert_eq!(still.prepare(0, PATIENCE, None, || {}).rest, Rest::Whole);
         assert!(!slot.is_kept());
         still.over();
         assert!(!slot.is_kept() && still.halting.load(Ordering::SeqCst));

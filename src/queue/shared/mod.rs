@@ -283,17 +283,17 @@ impl Shared {
         self.attached.load(Ordering::Acquire) == own && !self.pool.memory().has_unread()
     }
 
-    /// Before a fork: quiesces the library (`queue::quiesce`) within `patience`. `attached` says whether the calling thread
-    /// has a slot.
-    pub fn quiesce(&self, attached: bool, patience: Duration) -> Found {
+    /// Before a fork: quiesces the library (`queue::quiesce`) within `patience`. `own`: the time of the calling thread's last
+    /// record, if the thread has a slot.
+    pub fn quiesce(&self, own: Option<u64>, patience: Duration) -> Found {
         let still = &self.status.quiesce;
         // In most processes that fork, only the forking thread registers code, and has registered nothing for a while. In
         // that case no round of the writer is needed.
-        match still.prepare_at_once(|| self.is_quiescent(attached.into())) {
+        match still.prepare_at_once(|| self.is_quiescent(own.is_some().into())) {
             Some(found) => found,
             None => {
                 let again = self.in_place.is_used().then_some(TRY_AGAIN);
-                still.prepare(patience, again, || {
+                still.prepare(own.unwrap_or_default(), patience, again, || {
                     self.wake();
                     self.slow_threads_down();
                 })

@@ -88,13 +88,14 @@ fn drop_local(local: NonNull<Local>) {
     drop(unsafe { Box::from_raw(local.as_ptr()) });
 }
 
-/// Whether the calling thread has registered anything in this process. Must not be called inside a call of the library that
-/// uses the thread's state.
-pub fn is_attached(process: &Process) -> bool {
+/// The time of the calling thread's last record. `None` if the thread has registered nothing in this process. Must not be called
+/// inside a call of the library that uses the thread's state.
+pub fn last_time(process: &Process) -> Option<u64> {
     PER_THREAD.with(|thread| {
         let local = thread.local.get().map(NonNull::cast::<Local>);
         // SAFETY: only the cell has the pointer.
-        local.is_some_and(|local| unsafe { std::ptr::eq(local.as_ref().process, process) })
+        let local = local.map(|local| unsafe { local.as_ref() }).filter(|local| std::ptr::eq(local.process, process));
+        local.map(Local::last_time)
     })
 }
 

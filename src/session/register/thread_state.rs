@@ -68,6 +68,11 @@ impl Local {
         })
     }
 
+    /// The time of the thread's last record. If that is not known, the present time.
+    pub fn last_time(&self) -> u64 {
+        self.thread_queue.last_time()
+    }
+
     /// Whether the session that the thread used last is open.
     #[inline(always)]
     pub(super) fn is_open(&self) -> bool {
