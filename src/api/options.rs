@@ -38,18 +38,17 @@ impl Sinks {
     pub const ALL: Sinks = Sinks(63);
     /// The bits that are reserved for sinks.
     pub(crate) const ANY: Sinks = Sinks((1 << 27) - 1);
-    /// This bit is not a sink, but a flag in the set of running sinks. It means that each thread that registers code also
-    /// reports the code to the unwinder.
-    pub(crate) const BY_CALLERS: Sinks = Sinks(1 << 27);
-    /// A flag like `BY_CALLERS`. It means that calls wait until the writer has reported their code to each sink that must know
-    /// of the code.
-    pub(crate) const MUST_WAIT: Sinks = Sinks(1 << 28);
-    /// A flag like `BY_CALLERS`. It means that a sink wants lines and unwind tables.
+    /// This bit is not a sink, but a flag in the set of running sinks. It means that a sink wants the bytes of the code.
+    pub(crate) const BYTES: Sinks = Sinks(1 << 27);
+    /// A flag like `BYTES`. It means that live code is remembered for sinks that are enabled later.
+    pub(crate) const REMEMBER: Sinks = Sinks(1 << 28);
+    /// A flag like `BYTES`. It means that a sink wants lines and unwind tables.
     pub(crate) const GROUPS: Sinks = Sinks(1 << 29);
-    /// A flag like `BY_CALLERS`. It means that a sink wants the bytes of the code.
-    pub(crate) const BYTES: Sinks = Sinks(1 << 30);
-    /// A flag like `BY_CALLERS`. It means that live code is remembered for sinks that are enabled later.
-    pub(crate) const REMEMBER: Sinks = Sinks(1 << 31);
+    /// A flag like `BYTES`. It means that each thread that registers code also reports the code to the unwinder.
+    pub(crate) const BY_CALLERS: Sinks = Sinks(1 << 30);
+    /// A flag like `BYTES`. It means that calls wait until the writer has reported their code to each sink that must know of the
+    /// code.
+    pub(crate) const MUST_WAIT: Sinks = Sinks(1 << 31);
 
     /// The union of both sets.
     pub const fn with(self, other: Sinks) -> Sinks {
@@ -71,7 +70,8 @@ impl Sinks {
     /// the unwinder.
     #[inline]
     pub(crate) const fn want_groups_only(self) -> bool {
-        self.want_groups() && self.0 & (Sinks::MUST_WAIT.0 | Sinks::BY_CALLERS.0) == 0
+        // `REMEMBER` and `GROUPS` lie below the two other bits, and above the rest, so one comparison is enough.
+        self.0 >= Sinks::REMEMBER.0 && self.0 < Sinks::BY_CALLERS.0
     }
 
     /// Whether all of `other` is in this set.
