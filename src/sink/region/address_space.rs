@@ -8,6 +8,8 @@
 //! write     the second view; elsewhere if there is no room here
 //! ```
 
+use std::ops::Range;
+
 use super::placement::Placement;
 use crate::api::error::{Error, Result};
 use crate::sys::code_memory;
@@ -34,7 +36,8 @@ impl Room {
     pub unsafe fn unmap(&self) {
         // SAFETY: the caller's promise.
         unsafe {
-            self.place.unmap_all();
+            let Range { start, end } = self.place.whole();
+            code_memory::unmap(start, end - start);
             code_memory::unmap(self.write, self.place.max_len);
         }
     }

@@ -11,6 +11,8 @@
 //! name from the host's own `mprotect`. The host may call `mprotect` long before it registers the code. So the library renames
 //! the file of such memory when code dies.
 
+use std::fs::File;
+use std::io;
 use std::sync::atomic::Ordering;
 
 use super::code_marks::EPOCH_MOST;
@@ -226,17 +228,51 @@ impl Region {
         naming.names.push_back((last, old));
         if let Ok(file) = naming.file() {
             let sharing = if let Backing::TwoViews { .. } = self.kind { Sharing::Shared } else { Sharing::Private };
-            let _ = self.place.map_tables(sharing, &file);
+            // The host may have mapped its own memory beside adopted memory.
+            let is_own = |range: &_| !matches!(self.kind, Backing::Private { adopted: true, .. }) || self.owns(range);
+            let _ = self.place.map_tables(sharing, &file, is_own);
             if let Backing::TwoViews { .. } = self.kind {
-                let (start, len) = (self.start(), self.len());
-                // SAFETY: the range is this region's, and shows the same part of the same file already.
-                let _ = unsafe { code_memory::map_over(start, len, READ_EXEC, sharing, &file, self.text()) };
+                let last = self.end() - page_size() as u64;
+                if self.map_code(&file, last, self.end()).is_err() {
+                    // perf does not know the new name.
+                    status.counters.region_late.add(1);
+                }
             }
         }
         self.named_at.store(now, Ordering::Relaxed);
         self.epoch.store(epoch, Ordering::Release);
         status.counters.region_generations.add(1);
         true
+    }
+
+    /// Maps the end of the executable view of a region with two views, from the address `from` to `end`, so that perf learns the
+    /// present name of the file. The view may be longer afterwards. The kernel merges the new mapping with the rest of the
+    /// view, and perf sees the whole view as one mapping. If the host has locked the view, or has given advice about it
+    /// (madvise), the kernel merges nothing. So this function then maps the whole view again, and gives it the same attributes.
+    pub(super) fn map_code(&self, file: &File, from: u64, end: u64) -> io::Result<()> {
+        let (start, old) = (self.start(), self.len());
+        let map = |from: u64| {
+            let offset = self.text() + (from - start);
+            // SAFETY: the range is this region's. It shows the same part of the same file already, or nobody uses it yet.
+            unsafe { code_memory::map_over(from, end - from, READ_EXEC, Sharing::Shared, file, offset) }
+        };
+        let is_alike = from > start && code_memory::is_one_mapping(start, old);
+        if is_alike {
+            map(from)?;
+            if code_memory::is_one_mapping(start, end - start) {
+                return Ok(());
+            }
+        }
+        let mut pieces = self.mapped()?;
+        if let Some(first) = pieces.first_mut().filter(|_| is_alike) {
+            // The pages that were just mapped had the attributes of the others.
+            first.end = start + old;
+            pieces.truncate(1);
+        }
+        maps::look_up_attributes(&mut pieces)?;
+        map(start)?;
+        pieces.iter().for_each(|piece| piece.attributes.give(piece.start, piece.end - piece.start, READ_EXEC));
+        Ok(())
     }
 
     /// Whether the queue of splits for the writer has room for another split.

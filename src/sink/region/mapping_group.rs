@@ -15,7 +15,7 @@ use std::io;
 use std::iter;
 use std::sync::atomic::Ordering;
 
-use super::adopt::{is_object, reserve_both, swap};
+use super::adopt::{is_object, look_up_attributes, reserve_both, swap};
 use super::exchange::{exchange, take_back};
 use super::file::RegionFile;
 use super::lost_pages::Pages;
@@ -70,7 +70,9 @@ impl Regions {
         if self.overlap(it.start, it.end) || self.is_full(status) {
             return None;
         }
-        let place = self.place_mapping_group(maps, it)?;
+        let mut it = *it;
+        look_up_attributes(std::slice::from_mut(&mut it)).ok()?;
+        let place = self.place_mapping_group(maps, &it)?;
         let (start, end) = (place.start, place.start + place.max_len);
         let made = (|| {
             let pages = Pages::of_group(start, end - start).ok()?;
@@ -79,9 +81,9 @@ impl Regions {
             }
             let new = self.new_file(status, false).ok()?;
             let path = new.naming.path.clone();
-            let parts = swap(new, &place, &[*it]).ok()?;
+            let parts = swap(new, &place, &[it]).ok()?;
             pages.join(it.start, it.end, status.clock.now());
-            self.publish_swapped(status, &[*it], Parts { pages, ..parts }).ok().map(|region| (region, path))
+            self.publish_swapped(status, &[it], Parts { pages, ..parts }).ok().map(|region| (region, path))
         })();
         let Some((region, path)) = made else {
             // SAFETY: the range was set aside for tables, and nobody in this process reads the tables.

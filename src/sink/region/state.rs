@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use super::file::{Layout, RegionFile};
 use super::live_counts::Tally;
 use super::lost_pages::Pages;
 use super::naming::Naming;
-use super::placement::Placement;
+use super::placement::{own_parts, Placement};
 use crate::api::error::Result;
 use crate::sys::clock::NEVER;
 use crate::sys::file;
@@ -191,20 +192,14 @@ impl Region {
 
     /// Like `mapped`, but uses the list `maps` of mappings, which the caller has read.
     pub(super) fn mapped_in<'a>(&self, maps: &'a [Mapping]) -> impl Iterator<Item = Mapping> + use<'a> {
-        let inode = self.inode();
-        let (start, end, base) = (self.start(), self.end(), self.place.base);
-        // A file in another file system may have the same inode number. But the first byte of such a file would not be mapped
-        // at `base`.
-        let is_ours = move |mapping: &&Mapping| {
-            let begin = mapping.start.checked_sub(mapping.offset);
-            mapping.start < end && start < mapping.end && Some(mapping.inode) == inode && begin == Some(base)
-        };
-        let part = move |mapping: &Mapping| {
-            let from = mapping.start.max(start);
-            let offset = mapping.offset + (from - mapping.start);
-            Mapping { start: from, end: mapping.end.min(end), offset, ..*mapping }
-        };
-        maps.iter().filter(is_ours).map(part)
+        own_parts(maps, self.inode(), self.place.base, self.start()..self.end())
+    }
+
+    /// Whether all of a range is still a mapping of the region's file. The range may lie beside the code.
+    pub(super) fn owns(&self, range: &Range<u64>) -> bool {
+        let Ok(maps) = maps::within(range.start, range.end) else { return false };
+        let own = own_parts(&maps, self.inode(), self.place.base, range.clone());
+        own.map(|part| part.end - part.start).sum::<u64>() == range.end - range.start
     }
 
     pub(super) fn naming(&self) -> MutexGuard<'_, Naming> {
