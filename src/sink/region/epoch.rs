@@ -204,7 +204,7 @@ impl Region {
         // for the old beginning and one name for the new beginning. Enough time for a sample must also have passed since the
         // last move. If perf took no sample in that time, perf would continue to use the tables that it read before the last
         // move.
-        let turns = turns && Self::has_room(status, &naming) && now > naming.turned_at.saturating_add(BRIEF);
+        let turns = turns && self.has_room(status, &naming, now) && now > naming.turned_at.saturating_add(BRIEF);
         let at_code = if turns { !was_at_code && self.can_begin_at_code(&naming) } else { was_at_code };
         let name_of = |epoch| naming.name_of(epoch, at_code);
         let fresh = dir.and_then(|dir| {
@@ -275,10 +275,10 @@ impl Region {
         Ok(())
     }
 
-    /// Whether the queue of splits for the writer has room for another split.
-    fn has_room(status: &Status, naming: &Naming) -> bool {
+    /// Whether there is room for another split: in the queue for the writer, and for the copy of the file.
+    fn has_room(&self, status: &Status, naming: &Naming, now: u64) -> bool {
         let most = (COPIED_MOST / status.counters.live.get().max(1)).clamp(2, PENDING_MOST);
-        (naming.archives.len() as u64) < most
+        (naming.archives.len() as u64) < most && self.room.has(self.copy_bytes.load(Ordering::Relaxed), now)
     }
 
     /// Splits the file. Its present contents describe the epochs before `first`, and its later contents describe `first` and
@@ -296,12 +296,13 @@ impl Region {
         let has_names = naming.names.front().is_some_and(|&(epoch, _)| epoch < first);
         let is_new = self.first.load(Ordering::Relaxed) < first && !is_waiting && has_names;
         if is_new {
-            if !Self::has_room(status, &naming) {
+            if !self.has_room(status, &naming, now) {
                 status.counters.region_late.add(1);
                 return None;
             }
             let begin = if naming.begins_at_code() { self.text() } else { 0 };
-            naming.archives.push_back(Archive { time: now, due: now + settle_time, first, begin, is_clean });
+            let _expected = self.room.expect(self.copy_bytes.load(Ordering::Relaxed));
+            naming.archives.push_back(Archive { time: now, due: now + settle_time, first, begin, is_clean, _expected });
             self.not_before.fetch_max(now + self.pause.load(Ordering::Relaxed), Ordering::Relaxed);
             self.splits_at.store(naming.next_time(), Ordering::Release);
         }

@@ -12,6 +12,7 @@ use super::file::{Layout, RegionFile};
 use super::live_counts::Tally;
 use super::lost_pages::Pages;
 use super::naming::Naming;
+use super::old_files::Room;
 use super::placement::{own_parts, Placement};
 use crate::api::error::Result;
 use crate::sys::clock::NEVER;
@@ -72,6 +73,9 @@ pub struct Region {
     pub(super) not_before: AtomicU64,
     /// The minimum time between two epochs that cost a copy of the file, in nanoseconds.
     pub(super) pause: AtomicU64,
+    /// The size of the last copy of the file in bytes, and the room for such copies.
+    pub(super) copy_bytes: AtomicU64,
+    pub(super) room: Arc<Room>,
     /// The due time of the first split that the writer has not handled yet, or `NEVER`.
     pub(super) splits_at: AtomicU64,
     pub(super) naming: Mutex<Naming>,
@@ -95,7 +99,7 @@ pub(super) struct Parts {
 }
 
 impl Region {
-    pub(super) fn new(parts: Parts, marks: Arc<Marks>) -> Result<Region> {
+    pub(super) fn new(parts: Parts, marks: Arc<Marks>, room: Arc<Room>) -> Result<Region> {
         let Parts { place, kind, len, pages, naming, file } = parts;
         // A mapping group needs no counts, because each of its mappings is checked before code takes the place of other code.
         let may_be_unmapped = matches!(kind, Backing::Private { .. }) && !pages.are_of_group();
@@ -116,6 +120,8 @@ impl Region {
             has_failed: AtomicBool::new(file.is_none()),
             not_before: AtomicU64::new(0),
             pause: AtomicU64::new(0),
+            copy_bytes: AtomicU64::new(0),
+            room,
             splits_at: AtomicU64::new(NEVER),
             inode: AtomicU64::new(naming.identity().map_or(0, |identity| identity.inode)),
             naming: Mutex::new(naming),
