@@ -294,7 +294,7 @@ pub(super) fn swap(new: New, place: &Placement, pieces: &[Mapping]) -> io::Resul
     let never_flips = pieces.iter().any(|piece| piece.protection == both);
     new.put_in_place(place.clone(), len, |naming, memory| {
         memory.set_len(place.text() + len)?;
-        place.mark(memory, place.reserved())?;
+        place.mark(memory)?;
         place.check_private_exec(memory, if never_flips { both } else { READ_EXEC })?;
         place.map_tables(Sharing::Private, memory, |_| true)?;
         for (done, piece) in pieces.iter().enumerate() {

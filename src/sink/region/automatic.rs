@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::candidates::{FAILED, NOT_NOW};
+use super::candidates::{Wait, FAILED, NOT_NOW};
 use super::lookup::MOST;
 use super::regions::{refused, Regions};
 use super::state::Region;
@@ -32,7 +32,7 @@ impl Regions {
             // Another thread has adopted the memory.
             return Some(region);
         }
-        if let Some(region) = self.join(status, addr, size) {
+        if let Some(region) = self.join(status, addr, size, status.clock.now()) {
             return Some(region);
         }
         let maps = self.all_mapped(status).unwrap_or_default();
@@ -67,7 +67,7 @@ impl Regions {
                 status.counters.region_put_off.add(1);
                 // The host may be writing to the code. Only the pages of the code wait, because the rest of the mapping may not
                 // be code.
-                self.wait_for(status, &pages, now);
+                self.wait_for(status, addr, &pages, now);
                 (pages, NOT_NOW)
             }
             _ => {
@@ -107,8 +107,8 @@ impl Regions {
     }
 
     /// Remembers that code was registered in memory that is not executable yet.
-    fn wait_for(&self, status: &Status, pages: &Range<u64>, now: u64) {
-        if !self.candidates.wait(pages, now) {
+    fn wait_for(&self, status: &Status, addr: u64, pages: &Range<u64>, now: u64) {
+        if !self.candidates.wait(addr, pages, now) {
             self.not_adopted(status, pages.start, "too much other memory with code is not executable");
         }
     }
@@ -140,7 +140,7 @@ impl Regions {
                     if !it.is_executable() || it.end < wait.first_end {
                         break;
                     }
-                    if self.adopt_mapping(status, maps, it).is_none() {
+                    if !self.join_late(status, &wait, it) && self.adopt_mapping(status, maps, it).is_none() {
                         self.candidates.decline(&(it.start..it.end), now, FAILED);
                     }
                 }
@@ -151,6 +151,14 @@ impl Regions {
             }
         }
         self.count_long(status, now);
+    }
+
+    /// Makes a mapping a part of a mapping group, if a single function that was registered earlier fills the mapping.
+    fn join_late(&self, status: &Status, wait: &Wait, it: &Mapping) -> bool {
+        let is_functions = wait.is_function && (it.start, it.end) == (wait.start, wait.end);
+        // Code counts as code of the group even if it was registered before its memory joined. The time 0 has another meaning.
+        let joined = is_functions.then(|| self.join(status, it.start, it.end - it.start, 1)).flatten();
+        joined.inspect(|region| self.has_older_code(region)).is_some()
     }
 
     fn count_long(&self, status: &Status, now: u64) {

@@ -138,7 +138,6 @@ fn fill(new: New, wanted: &RegionOptions, room: &Room, len: u64) -> io::Result<P
     let filled = new.put_in_place(place.clone(), len, |naming, text| {
         let file = naming.create_file(text.clone(), place.layout(len, wanted.one_view))?;
         if wanted.one_view {
-            place.mark(text, place.reserved_beside(len))?;
             place.check_private_exec(text, READ_WRITE)?;
             provide_if_possible(text, place.text(), len)?;
             place.map_tables(Sharing::Private, text, |_| true)?;
@@ -170,11 +169,6 @@ pub(super) fn map_two_views(file: &File, place: &Placement, write: u64, len: u64
     // child, in which nobody else runs yet. Or other threads run code in this memory, and the file has the same bytes.
     unsafe {
         code_memory::map_over(write, len, READ_WRITE, Sharing::Shared, file, text)?;
-        let (rest, none) = (place.max_len - len, libc::PROT_NONE);
-        if rest > 0 {
-            code_memory::map_over(write + len, rest, none, Sharing::Private, file, text + len)?;
-        }
-        place.mark(file, place.reserved_beside(len))?;
         // An error is ignored, because both views must show the same file even without the tables. Few readers look for the
         // tables in memory.
         let _ = place.map_tables(Sharing::Shared, file, |_| true);

@@ -190,13 +190,13 @@ unsafe fn unmap(region: &Region, inode: Option<u64>) {
     // SAFETY: the caller's promise. Nobody in this process reads the tables.
     unsafe {
         if let Backing::Private { adopted: true, .. } = region.kind {
-            place.reserved().for_each(|range| _ = unmap_own(range, inode, place.base));
+            place.reserved().for_each(|range| _ = unmap_own(range, inode, place.base, false));
             return;
         }
         let blindly = |range: Range<u64>| code_memory::unmap(range.start, range.end - range.start);
         // A region without a file cannot be recognized, and without `/proc` nothing can.
         let unmap = |range: Range<u64>, base| match inode {
-            Some(_) => unmap_own(range.clone(), inode, base).unwrap_or_else(|_| blindly(range)),
+            Some(_) => unmap_own(range.clone(), inode, base, true).unwrap_or_else(|_| blindly(range)),
             None => blindly(range),
         };
         unmap(place.whole(), place.base);

@@ -45,10 +45,11 @@ impl Placement {
         }
     }
 
-    /// Makes reserved address space a mapping of the file, without access rights. So the library can later tell its own address
-    /// space from memory that the host has mapped there: see `unmap_own`. The ranges must belong to the caller.
-    pub fn mark(&self, file: &File, ranges: impl IntoIterator<Item = Range<u64>>) -> io::Result<()> {
-        ranges.into_iter().filter(|range| !range.is_empty()).try_for_each(|range| {
+    /// Makes the address space that is reserved beside adopted memory a mapping of the file, without access rights. So the
+    /// library can later tell its own address space from memory that the host has mapped there: see `unmap_own`. The address
+    /// space must belong to the caller.
+    pub fn mark(&self, file: &File) -> io::Result<()> {
+        self.reserved().try_for_each(|range| {
             let (len, offset) = (range.end - range.start, range.start - self.base);
             // SAFETY: the range belongs to the caller, and nobody reads there.
             unsafe { code_memory::map_over(range.start, len, libc::PROT_NONE, Sharing::Private, file, offset) }
@@ -101,11 +102,6 @@ impl Placement {
         both.into_iter().filter(|range| !range.is_empty())
     }
 
-    /// The address space that is reserved beside the code of a created region, if the code has the length `len`.
-    pub fn reserved_beside(&self, len: u64) -> [Range<u64>; 2] {
-        [self.base..self.start, self.start + len..self.tables.end]
-    }
-
     /// The address space of a created region, from the header page to the tables. The tables must lie after the code.
     pub fn whole(&self) -> Range<u64> {
         self.base..self.tables.end
@@ -138,15 +134,20 @@ impl Placement {
 }
 
 /// Unmaps those parts of a range that are mappings of the file with this inode number, if the file's first byte would be mapped
-/// at `base`. The host may have unmapped or replaced any part of the range, so other mappings stay.
+/// at `base`. If `is_created` is true, also unmaps reserved address space. The host may have unmapped or replaced any part of the
+/// range, so other mappings stay.
 ///
 /// # Safety
-/// Nobody may use these mappings of the file any longer.
-pub unsafe fn unmap_own(range: Range<u64>, inode: Option<u64>, base: u64) -> io::Result<()> {
+/// Nobody may use these mappings of the file any longer. If `is_created` is true, the range was the library's from the beginning.
+pub unsafe fn unmap_own(range: Range<u64>, inode: Option<u64>, base: u64, is_created: bool) -> io::Result<()> {
     let maps = maps::within(range.start, range.end)?;
-    for part in own_parts(&maps, inode, base, range) {
+    let (start, end) = (range.start, range.end);
+    let is_reserved = |mapping: &&Mapping| is_created && mapping.is_plain() && mapping.protection == libc::PROT_NONE;
+    for part in own_parts(&maps, inode, base, range).chain(maps.iter().filter(is_reserved).copied()) {
+        // The kernel may have merged reserved address space with the host's.
+        let (from, to) = (part.start.max(start), part.end.min(end));
         // SAFETY: the caller's promise.
-        unsafe { code_memory::unmap(part.start, part.end - part.start) };
+        unsafe { code_memory::unmap(from, to - from) };
     }
     Ok(())
 }

@@ -183,6 +183,12 @@ impl Regions {
         self.some_new.load(Ordering::Acquire) && self.some_new.swap(false, Ordering::AcqRel)
     }
 
+    /// Records that a region contains code that was registered before its memory became a part of the region.
+    pub(super) fn has_older_code(&self, region: &Region) {
+        region.is_new.store(true, Ordering::Relaxed);
+        self.some_new.store(true, Ordering::Release);
+    }
+
     /// Permission bits of the files.
     pub fn mode(&self) -> u32 {
         self.settings().mode
