@@ -47,11 +47,15 @@ static unsigned char *apart_from_neighbours(size_t size, int protection) {
  * have been mapped for one function each share a region. */
 static void adopted_when_executable(void) {
   jitsym *session = open_adopting();
-  enum { PAGES = 20 };
+  enum { PAGES = 20, BELOW = 8 << 20, ABOVE = 512 << 20 };
   unsigned char *memory[PAGES];
   jitsym_id ids[PAGES];
+  /* Free address space below is for a header page, and above for tables. */
+  unsigned char *space = memory_of((size_t)BELOW + 3 * PAGES * PAGE + ABOVE, PROT_NONE), *start = space + BELOW;
+  CHECK(munmap(space, BELOW) == 0 && munmap(start + 3 * PAGES * PAGE, ABOVE) == 0);
   for (uint32_t i = 0; i < PAGES; i++) {
-    memory[i] = apart_from_neighbours(PAGE, PROT_READ | PROT_WRITE);
+    memory[i] = start + (3 * i + 1) * PAGE;
+    CHECK(mprotect(memory[i], PAGE, PROT_READ | PROT_WRITE) == 0);
     put_code(memory[i], i);
     ids[i] = announce(session, memory[i], "written_first");
     CHECK(!is_in_file(memory[i]));
@@ -379,7 +383,7 @@ static void beyond_the_seeming_end_of_an_object(void) {
   CHECK(munmap(object + END * PAGE, (START - END) * PAGE) == 0 && close(file) == 0);
   CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
   for (int page = END; page < START; page++) {
-    CHECK(is_in_file(object + page * PAGE) == (page == END + FARTHER));
+    CHECK((is_in_file(object + page * PAGE) && has_flags(object + page * PAGE, "r-xp")) == (page == END + FARTHER));
   }
   CHECK_OK(jitsym_close(session));
 }

@@ -228,9 +228,7 @@ impl Region {
         naming.names.push_back((last, old));
         if let Ok(file) = naming.file() {
             let sharing = if let Backing::TwoViews { .. } = self.kind { Sharing::Shared } else { Sharing::Private };
-            // The host may have mapped its own memory beside adopted memory.
-            let is_own = |range: &_| !matches!(self.kind, Backing::Private { adopted: true, .. }) || self.owns(range);
-            let _ = self.place.map_tables(sharing, &file, is_own);
+            let _ = self.place.map_tables(sharing, &file, |range| self.owns(range));
             if let Backing::TwoViews { .. } = self.kind {
                 let last = self.end() - page_size() as u64;
                 if self.map_code(&file, last, self.end()).is_err() {

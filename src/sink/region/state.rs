@@ -201,8 +201,12 @@ impl Region {
         own_parts(maps, self.inode(), self.place.base, self.start()..self.end())
     }
 
-    /// Whether all of a range is still a mapping of the region's file. The range may lie beside the code.
+    /// Whether a range beside the code still belongs to the library. Beside adopted memory, the host may have mapped memory there,
+    /// so the range must still be a mapping of the region's file.
     pub(super) fn owns(&self, range: &Range<u64>) -> bool {
+        if !matches!(self.kind, Backing::Private { adopted: true, .. }) {
+            return true;
+        }
         let Ok(maps) = maps::within(range.start, range.end) else { return false };
         let own = own_parts(&maps, self.inode(), self.place.base, range.clone());
         own.map(|part| part.end - part.start).sum::<u64>() == range.end - range.start
