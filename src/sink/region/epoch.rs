@@ -13,6 +13,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 
 use super::code_marks::EPOCH_MOST;
@@ -204,7 +205,7 @@ impl Region {
         // for the old beginning and one name for the new beginning. Enough time for a sample must also have passed since the
         // last move. If perf took no sample in that time, perf would continue to use the tables that it read before the last
         // move.
-        let turns = turns && self.has_room(status, &naming, now) && now > naming.turned_at.saturating_add(BRIEF);
+        let turns = turns && self.has_room(status, &mut naming, now) && now > naming.turned_at.saturating_add(BRIEF);
         let at_code = if turns { !was_at_code && self.can_begin_at_code(&naming) } else { was_at_code };
         let name_of = |epoch| naming.name_of(epoch, at_code);
         let fresh = dir.and_then(|dir| {
@@ -274,9 +275,20 @@ impl Region {
     }
 
     /// Whether there is room for another split: in the queue for the writer, and for the copy of the file.
-    fn has_room(&self, status: &Status, naming: &Naming, now: u64) -> bool {
+    fn has_room(&self, status: &Status, naming: &mut Naming, now: u64) -> bool {
         let most = (COPIED_MOST / status.counters.live.get().max(1)).clamp(2, PENDING_MOST);
-        (naming.archives.len() as u64) < most && self.room.has(self.copy_bytes.load(Ordering::Relaxed), now)
+        (naming.archives.len() as u64) < most && self.room.has(self.copy_bytes(naming), now)
+    }
+
+    /// The probable size of the next copy of the file in bytes.
+    fn copy_bytes(&self, naming: &mut Naming) -> u64 {
+        let last = self.copy_bytes.load(Ordering::Relaxed);
+        if last > 0 {
+            return last;
+        }
+        let bytes = naming.file().and_then(|file| file.metadata()).map_or(0, |data| data.blocks() * 512);
+        // The copy does not contain the memory itself.
+        bytes.saturating_sub(if self.is_private() { 0 } else { self.len() })
     }
 
     /// Splits the file. Its present contents describe the epochs before `first`, and its later contents describe `first` and
@@ -294,12 +306,12 @@ impl Region {
         let has_names = naming.names.front().is_some_and(|&(epoch, _)| epoch < first);
         let is_new = self.first.load(Ordering::Relaxed) < first && !is_waiting && has_names;
         if is_new {
-            if !self.has_room(status, &naming, now) {
+            if !self.has_room(status, &mut naming, now) {
                 status.counters.region_late.add(1);
                 return None;
             }
             let begin = if naming.begins_at_code() { self.text() } else { 0 };
-            let _expected = self.room.expect(self.copy_bytes.load(Ordering::Relaxed));
+            let _expected = self.room.expect(self.copy_bytes(&mut naming));
             naming.archives.push_back(Archive { time: now, due: now + settle_time, first, begin, is_clean, _expected });
             self.not_before.fetch_max(now + self.pause.load(Ordering::Relaxed), Ordering::Relaxed);
             self.splits_at.store(naming.next_time(), Ordering::Release);
