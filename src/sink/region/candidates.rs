@@ -144,10 +144,23 @@ impl Candidates {
         })
     }
 
+    /// If only one range waits, and its next look is due at the time `before` or earlier, removes and returns this range.
+    pub fn take_only(&self, before: u64) -> Option<Wait> {
+        self.change(|Table { waiting, .. }| match waiting[..] {
+            [only] if only.next <= before => waiting.pop(),
+            _ => None,
+        })
+    }
+
     /// Puts back a range that still waits, with a longer pause.
     pub fn put_back(&self, mut wait: Wait, now: u64) {
         wait.next = now.saturating_add(wait.pause);
         wait.pause = (2 * wait.pause).min(LAST_PAUSE);
+        self.put_again(wait);
+    }
+
+    /// Puts back a range that was not looked at.
+    pub fn put_again(&self, wait: Wait) {
         self.change(|Table { waiting, .. }| {
             if waiting.try_reserve(1).is_ok() {
                 waiting.push(wait);

@@ -39,16 +39,21 @@ const REACH: u64 = 4 << 20;
 const MAPPING_MOST: u64 = 1 << 20;
 
 impl Regions {
-    /// Makes a mapping that contains a single function a part of a mapping group. The function may have been registered at the
-    /// time `since` or later. Returns `None` if the memory is of another kind, or if there is no room.
-    pub(super) fn join(&self, status: &Status, addr: u64, size: u64, since: u64) -> Option<&'static Region> {
+    /// Makes a mapping that contains a single function a part of a mapping group. `it` is the mapping that contains the function.
+    /// The function may have been registered at the time `since` or later. Returns `None` if the memory is of another kind, or
+    /// if there is no room.
+    pub(super) fn join(
+        &self,
+        status: &Status,
+        it: &Mapping,
+        (addr, size): (u64, u64),
+        since: u64,
+    ) -> Option<&'static Region> {
         let page = page_size() as u64;
         let end = addr.checked_add(size)?.checked_next_multiple_of(page)?;
         if !addr.is_multiple_of(page) || end - addr > MAPPING_MOST || !status.sinks().has(Sinks::REGION) {
             return None;
         }
-        let found = maps::within(addr, end).ok()?;
-        let [it] = found[..] else { return None };
         // Memory that the kernel merged with its neighbours, or that is also writable, is adopted in another way.
         let is_functions = it.is_plain() && it.protection == READ_EXEC && (it.start, it.end) == (addr, end);
         if !is_functions || reserve::is_short() || thread::has_stack_in(addr, end) || code_memory::has_locked_memory() {
@@ -60,8 +65,9 @@ impl Regions {
                 && region.spans(addr, end - addr)
                 && region.pages.are_unused(addr, end)
         };
-        let joined = self.all().filter(|region| can_take(region)).find(|region| region.take_in(status, &it, since).is_some());
-        joined.or_else(|| self.open_mapping_group(status, &it, since))
+        let joined =
+            self.all().filter(|region| can_take(region)).find(|region| region.take_in(status, it, since).is_some());
+        joined.or_else(|| self.open_mapping_group(status, it, since))
     }
 
     /// Makes a new mapping group around a mapping.
