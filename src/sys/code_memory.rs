@@ -120,6 +120,13 @@ pub fn is_one_mapping(addr: u64, len: u64) -> bool {
     }
 }
 
+/// Whether any page of a range is locked (mlock(2)).
+pub fn has_locked(addr: u64, len: u64) -> bool {
+    // SAFETY: with this flag alone, the call only fails if it finds a locked mapping.
+    let told = done(unsafe { libc::msync(addr as *mut _, len as usize, libc::MS_INVALIDATE) });
+    told.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
+}
+
 /// Makes a file in memory. The file has no path. The pages of this file can be mapped twice. Pages of private memory cannot be
 /// mapped twice.
 pub fn nameless_file() -> io::Result<File> {

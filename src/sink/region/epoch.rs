@@ -21,6 +21,7 @@ use super::file_names::can_begin_at_code;
 use super::naming::{Archive, Naming};
 use super::state::{Backing, Region};
 use crate::queue::status::Status;
+use crate::sys::attributes::Attributes;
 use crate::sys::clock::NEVER;
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::mapping::page_size;
@@ -248,6 +249,8 @@ impl Region {
     /// present name of the file. The view may be longer afterwards. The kernel merges the new mapping with the rest of the
     /// view, and perf sees the whole view as one mapping. If the host has locked the view, or has given advice about it
     /// (madvise), the kernel merges nothing. So this function then maps the whole view again, and gives it the same attributes.
+    /// On some file systems (overlayfs), the kernel never merges mappings. Then it would take too long to look up the attributes
+    /// again and again.
     pub(super) fn map_code(&self, file: &File, from: u64, end: u64) -> io::Result<()> {
         let (start, old) = (self.start(), self.len());
         let map = |from: u64| {
@@ -255,6 +258,9 @@ impl Region {
             // SAFETY: the range is this region's. It shows the same part of the same file already, or nobody uses it yet.
             unsafe { code_memory::map_over(from, end - from, READ_EXEC, Sharing::Shared, file, offset) }
         };
+        if self.never_merges.load(Ordering::Relaxed) && !code_memory::has_locked(start, old) {
+            return map(start);
+        }
         let is_alike = from > start && code_memory::is_one_mapping(start, old);
         if is_alike {
             map(from)?;
@@ -269,6 +275,9 @@ impl Region {
             pieces.truncate(1);
         }
         maps::look_up_attributes(&mut pieces)?;
+        if pieces.iter().all(|piece| piece.attributes == Attributes::default()) {
+            self.never_merges.store(true, Ordering::Relaxed);
+        }
         map(start)?;
         pieces.iter().for_each(|piece| piece.attributes.give(piece.start, piece.end - piece.start, READ_EXEC));
         Ok(())

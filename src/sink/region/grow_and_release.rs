@@ -37,7 +37,13 @@ impl Regions {
             unsafe { code_memory::map_over(write + old, more, READ_WRITE, Sharing::Shared, &file, text + old)? };
             region.map_code(&file, start + old, start + new)
         });
-        grown.map_err(|_| Error::NoMemory)?;
+        grown.map_err(|_| {
+            // SAFETY: nobody uses these ranges.
+            let _ = unsafe { code_memory::reserve_over(start + old, more) };
+            // SAFETY: as above.
+            let _ = unsafe { code_memory::reserve_over(write + old, more) };
+            Error::NoMemory
+        })?;
         if let Some(file) = region.opened().as_mut() {
             file.set_text_len(new);
         }

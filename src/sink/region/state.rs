@@ -73,6 +73,8 @@ pub struct Region {
     pub(super) not_before: AtomicU64,
     /// The minimum time between two epochs that cost a copy of the file, in nanoseconds.
     pub(super) pause: AtomicU64,
+    /// Whether the kernel never merges mappings of the file.
+    pub(super) never_merges: AtomicBool,
     /// The size of the last copy of the file in bytes, and the room for such copies.
     pub(super) copy_bytes: AtomicU64,
     pub(super) room: Arc<Room>,
@@ -120,6 +122,7 @@ impl Region {
             has_failed: AtomicBool::new(file.is_none()),
             not_before: AtomicU64::new(0),
             pause: AtomicU64::new(0),
+            never_merges: AtomicBool::new(false),
             copy_bytes: AtomicU64::new(0),
             room,
             splits_at: AtomicU64::new(NEVER),
