@@ -88,7 +88,8 @@ JITSYM_API jitsym_status jitsym_region_create(jitsym *session, const jitsym_regi
 
 /* Adds memory at the end of a region with two views, up to jitsym_region_options.max_size. Existing memory does not
    move. exec: where the region begins. size: the new size in bytes, rounded up to whole pages; a size below the
-   current size changes nothing.
+   current size changes nothing. Existing memory keeps its [locks and advice](regions.md#locks-advice-and-keys), and
+   the added memory has none.
    Returns JITSYM_OK; JITSYM_ERR_REGION if no region begins at exec, or the region has one view;
    JITSYM_ERR_TOO_LARGE, _NO_MEMORY, _SINK_FAILED, _SESSION, _CLOSED, _FORKED, _TIMEOUT. Does file I/O. */
 JITSYM_API jitsym_status jitsym_region_grow(jitsym *session, void *exec, uint64_t size);
@@ -101,9 +102,10 @@ JITSYM_API jitsym_status jitsym_region_grow(jitsym *session, void *exec, uint64_
    _FORKED. Does file I/O. */
 JITSYM_API jitsym_status jitsym_region_discard(jitsym *session, void *addr, uint64_t size);
 
-/* Ends a region. A created region is unmapped. An adopted region becomes plain memory again, with the same bytes and
-   protections. During the call other threads may execute adopted memory, but nobody may write to it or change its
-   protection. exec: where the region begins. The call unregisters no code: unregister code in the region as usual.
+/* Ends a region. A created region is unmapped. An adopted region becomes plain memory again, with the same bytes,
+   protections, locks and advice. Memory that the host has mapped in place of the region's memory stays. During the
+   call other threads may execute adopted memory, but nobody may write to it or change its protection. exec: where
+   the region begins. The call unregisters no code: unregister code in the region as usual.
    Returns JITSYM_OK; JITSYM_ERR_REGION, _NO_MEMORY, _SESSION, _CLOSED, _FORKED, _TIMEOUT. Does file I/O. */
 JITSYM_API jitsym_status jitsym_region_release(jitsym *session, void *exec);
 

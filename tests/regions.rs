@@ -528,6 +528,17 @@ fn the_host_lives() {
     on_tmpfs(&program, "size=2m", "full");
 }
 
+/// Regions leave room for the heap, leave the host's memory in its holes alone, and keep what the host has asked the kernel for.
+#[test]
+fn the_hosts_memory_stays_the_hosts() {
+    let source = &["c-tests/regions/host_memory.c"];
+    calls(&compile("gcc", source, Link::Shared, &["-std=gnu11", "-O1"], "host_memory"), "host-memory");
+    // A program at a fixed address has little room below it.
+    let program = compile("gcc", source, Link::Shared, &["-std=gnu11", "-O1", "-no-pie"], "host_memory_fixed");
+    let dir = crate::support::fresh_dir("host-memory-fixed");
+    assert_eq!(stdout(&run(perf::command(&program).arg(&dir).arg("heap"))), "ok\n");
+}
+
 /// A child that is forked in the middle of an adoption keeps what it executes, and the parent adopts the memory all the same.
 #[test]
 fn forks_in_the_middle_of_an_adoption() {

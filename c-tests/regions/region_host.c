@@ -939,8 +939,53 @@ static void tables_have_room(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* However fast code is replaced, the files of all epochs of the last minute stay, and have a bound. */
+static void files_of_the_last_minute(void) {
+  enum { LIVE = 5000, REPLACED = 160, MIB = 1 << 20 };
+  static struct test_path paths[REPLACED];
+  static uint64_t times[REPLACED];
+  static char name[900];
+  jitsym *session = open_regions();
+  jitsym_region region = test_region(session, 1 << 17, 0);
+  unsigned char *exec = region.exec;
+  memset(name, 'n', sizeof name - 1);
+  for (uint32_t i = 0; i < LIVE; i++) {
+    memcpy(name, &(char[]){(char)('a' + i / 26 / 26 % 26), (char)('a' + i / 26 % 26), (char)('a' + i % 26)}, 3);
+    announce_bytes(session, exec + i * 16, region.write, name);
+  }
+  CHECK_OK(test_flush(session));
+  jitsym_id id = 0;
+  for (int i = 0; i < REPLACED; i++) {
+    if (i > 0) {
+      CHECK_OK(jitsym_unregister(session, id));
+    }
+    id = announce_bytes(session, exec + LIVE * 16, region.write, "is replaced");
+    CHECK_OK(jitsym_path(session, JITSYM_SINK_REGION, paths[i].text, sizeof paths[i].text));
+    times[i] = test_now();
+  }
+  CHECK_OK(test_flush(session));
+  uint64_t bytes = 0, last = 0, now = test_now(), copies = 0;
+  for (int i = 0; i < REPLACED; i++) {
+    struct stat stat;
+    int is_there = lstat(paths[i].text, &stat) == 0;
+    CHECK(is_there || now - times[i] > UINT64_C(60000000000));
+    if (is_there && stat.st_ino != last) {
+      last = stat.st_ino;
+      bytes += (uint64_t)stat.st_blocks * 512;
+      copies++;
+    }
+  }
+  /* The last file is the region's own. */
+  CHECK(copies > 20 && bytes > 128 * MIB && bytes < 512 * MIB);
+  CHECK_OK(jitsym_close(session));
+  for (int i = 0; i < REPLACED; i++) {
+    unlink(paths[i].text);
+  }
+}
+
 int main(int argc, char **argv) {
   static void (*const parts[])(void) = {
+      files_of_the_last_minute,
       tables_have_room,
       copies_are_small,
       bytes_are_the_hosts,

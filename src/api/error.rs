@@ -63,7 +63,7 @@ errors! {
     32 Writer, "JITSYM_ERR_WRITER", "the call was made by the writer itself, or the writer has no thread and cannot run here";
     33 Forbidden, "JITSYM_ERR_FORBIDDEN", "the user does not allow sinks to be enabled late";
     34 Library, "JITSYM_ERR_LIBRARY", "the shared library was not found, or is another version";
-    35 NotPlain, "JITSYM_ERR_NOT_PLAIN", "the memory is not private, has a file, or is a heap, a stack or a hole";
+    35 NotPlain, "JITSYM_ERR_NOT_PLAIN", "the memory is not private, has a file, is a heap, stack or hole, or has advice that files cannot have";
     36 Locked, "JITSYM_ERR_LOCKED", "the process has locked memory, which a file's would not be";
     37 Region, "JITSYM_ERR_REGION", "there is no region, or there is one already, or not of this kind";
     38 Alignment, "JITSYM_ERR_ALIGNMENT", "an address or size is no multiple of a page, or an alignment no power of two";

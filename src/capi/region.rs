@@ -48,8 +48,9 @@ pub unsafe extern "C" fn jitsym_region_create(
 /// but nobody may write to it or change its protection. After a failure the memory is unchanged.
 ///
 /// Afterwards the runtime uses the memory as before: the runtime may write, change protections, unmap parts, give up
-/// pages and fork. [docs/regions.md](regions.md#limits) describes the limits of `madvise`, `mremap` and protection
-/// keys. The file takes [room on its file system](regions.md#fork-exit-crash).
+/// pages and fork. [docs/regions.md](regions.md#locks-advice-and-keys) tells which advice (`madvise`), locks and keys the
+/// memory keeps, and which of them the call refuses. It also describes the [limits](regions.md#limits) of `mremap`. The
+/// file takes [room on its file system](regions.md#fork-exit-crash).
 ///
 /// The file also names code that is already registered in the memory. When new code replaces dead code in memory that
 /// is writable and executable at once, the library changes the protection of the new code's pages for a moment
@@ -71,7 +72,8 @@ pub extern "C" fn jitsym_region_adopt(session: *mut jitsym, addr: *mut c_void, s
 
 /// Adds memory at the end of a region with two views, up to `jitsym_region_options.max_size`. Existing memory does not
 /// move. `exec`: where the region begins. `size`: the new size in bytes, rounded up to whole pages; a size below the
-/// current size changes nothing.
+/// current size changes nothing. Existing memory keeps its [locks and advice](regions.md#locks-advice-and-keys), and the
+/// added memory has none.
 ///
 /// `JITSYM_ERR_SINK_FAILED` means that the host has closed the region's file, and that the library cannot reopen the
 /// file.
@@ -102,8 +104,8 @@ pub extern "C" fn jitsym_region_discard(session: *mut jitsym, addr: *mut c_void,
     blocking_boundary(|| session::find(session as usize as u64)?.discard_region(addr as u64, size))
 }
 
-/// Ends a region. A created region is unmapped. An adopted region becomes plain memory again, with the same bytes and
-/// protections. During the call other threads may execute adopted memory, but nobody may write to it or change its
+/// Ends a region. A created region is unmapped. An adopted region becomes plain memory again, with the same bytes,
+/// protections, locks and advice. Memory that the host has mapped in place of the region's memory stays. During the call other threads may execute adopted memory, but nobody may write to it or change its
 /// protection. `exec`: where the region begins. The call unregisters no code: unregister code in the region as usual.
 ///
 /// The call first writes code that was registered in the region. The region's file stays, for profiles that are read

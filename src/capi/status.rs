@@ -111,7 +111,8 @@ pub enum jitsym_status {
     JITSYM_ERR_LIBRARY = 34,
     /// Memory is not adopted: some of it is not private, or belongs to a file.
     ///
-    /// The memory is shared, is mapped from a file, contains a heap or a stack, or has a part that is not mapped.
+    /// The memory is shared, is mapped from a file, contains a heap or a stack, has a part that is not mapped, or has
+    /// [an attribute](regions.md#locks-advice-and-keys) that no mapping of a file can have.
     JITSYM_ERR_NOT_PLAIN = 35,
     /// Memory is not adopted: the process has locked memory (`mlock`, `mlockall`).
     ///

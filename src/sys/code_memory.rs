@@ -102,13 +102,46 @@ unsafe fn map(addr: u64, len: u64, protection: i32, flags: i32, file: i32, offse
     checked(unsafe { libc::mmap(at, len as usize, protection, flags, file, offset) }).map(drop)
 }
 
+/// Whether a range is a single mapping of the kernel, so that all of it has the same attributes. The range begins where a
+/// mapping begins. The page after the range must belong to the caller, and have other rights.
+pub fn is_one_mapping(addr: u64, len: u64) -> bool {
+    let page = page_size() as u64;
+    // The kernel first checks that the range lies in one mapping, which `mremap` requires (`EFAULT`). Then the kernel finds no
+    // room to extend this mapping in place.
+    // SAFETY: the call has no flags, so it can only extend the mapping in place.
+    match checked(unsafe { libc::mremap(addr as *mut _, len as usize, (len + page) as usize, 0) }) {
+        Ok(_) => {
+            // SAFETY: nobody uses this page, because the mapping got it by this call.
+            unsafe { unmap(addr + len, page) };
+            true
+        }
+        // The limit of locked memory may leave no room either (`EAGAIN`).
+        Err(error) => matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN)),
+    }
+}
+
+/// Whether any page of a range is locked (mlock(2)).
+pub fn has_locked(addr: u64, len: u64) -> bool {
+    // SAFETY: with this flag alone, the call only fails if it finds a locked mapping.
+    let told = done(unsafe { libc::msync(addr as *mut _, len as usize, libc::MS_INVALIDATE) });
+    told.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
+}
+
 /// Makes a file in memory. The file has no path. The pages of this file can be mapped twice. Pages of private memory cannot be
 /// mapped twice.
 pub fn nameless_file() -> io::Result<File> {
+    // Nobody executes this file as a program. The setting `vm.memfd_noexec=2` requires that the caller says so. The flag does
+    // not forbid executable mappings.
+    let created = memfd(libc::MFD_CLOEXEC | libc::MFD_NOEXEC_SEAL);
+    // Linux before 6.3 does not know the flag.
+    created.or_else(|_| memfd(libc::MFD_CLOEXEC))
+}
+
+fn memfd(flags: libc::c_uint) -> io::Result<File> {
     // The system call is made by number, because older C libraries have no wrapper function, and rustix would ask the loader
     // for a wrapper function.
     // SAFETY: the name ends with a NUL.
-    let created = unsafe { libc::syscall(libc::SYS_memfd_create, c"jitsym".as_ptr(), libc::MFD_CLOEXEC) };
+    let created = unsafe { libc::syscall(libc::SYS_memfd_create, c"jitsym".as_ptr(), flags) };
     let descriptor = RawFd::try_from(created).ok().filter(|descriptor| *descriptor >= 0);
     // SAFETY: the descriptor was just made, and nobody else has it.
     descriptor

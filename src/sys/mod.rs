@@ -1,5 +1,6 @@
 //! Interfaces to the system: system calls, threads, locks, clocks, the loader, debuggers, unwinders and valgrind.
 
+pub mod attributes;
 pub mod barrier;
 pub mod clock;
 pub mod code_memory;

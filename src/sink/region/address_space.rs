@@ -5,8 +5,10 @@
 //! start     code, and room for more
 //!           a page without access rights, so that the return address of a call at the end of the code lies in no other object
 //! tables    unwind tables
-//! write     the second view; elsewhere if there is no room here
+//! write     the second view; elsewhere if the code has to be near an address
 //! ```
+
+use std::ops::Range;
 
 use super::placement::Placement;
 use crate::api::error::{Error, Result};
@@ -34,7 +36,8 @@ impl Room {
     pub unsafe fn unmap(&self) {
         // SAFETY: the caller's promise.
         unsafe {
-            self.place.unmap_all();
+            let Range { start, end } = self.place.whole();
+            code_memory::unmap(start, end - start);
             code_memory::unmap(self.write, self.place.max_len);
         }
     }
@@ -72,20 +75,16 @@ pub(super) fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) ->
         let low = near.saturating_sub(REACH).max(LOWEST + text) - text;
         let high = near.saturating_add(REACH).saturating_add(page + tables_len).min(HIGHEST);
         let Some(base) = maps::gap(&maps, low, high, code, alignment, near) else { break };
-        let end = base + code;
-        let above = maps::gap(&maps, end, HIGHEST, max_len, page, end);
-        // There may be too little address space above the region, for instance above a stack. In that case the second view
-        // lies below the region.
-        let Some(write) = above.or_else(|| maps::gap(&maps, LOWEST, base, max_len, page, base)) else { break };
         // Another thread may have mapped something there meanwhile.
         if reserve_at(base, code).is_none() {
             continue;
         }
-        if reserve_at(write, max_len).is_some() {
+        if let Ok(write) = code_memory::reserve(max_len) {
             return Ok(room(base, write));
         }
         // SAFETY: the address space was just set aside, and nobody else knows of it.
         unsafe { code_memory::unmap(base, code) };
+        break;
     }
     Err(Error::NoMemory)
 }
@@ -94,15 +93,13 @@ pub(super) fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) ->
 mod tests {
     use super::*;
 
-    /// If there is no room above the region, the second view lies below the region. The region is near the wanted address in
-    /// both cases.
+    /// The region is near the wanted address, even if there is too little address space above it.
     #[test]
     fn near_the_end_of_the_address_space() {
         const LEN: u64 = 64 << 20;
         let tables_len = 16 << 20;
-        // Above the first address, there is room for the tables, the code, and half of the second view. Above the second
-        // address, there is room for the tables and half of the code.
-        for near in [HIGHEST - tables_len - 3 * LEN / 2, HIGHEST - tables_len - LEN / 2, HIGHEST] {
+        // Above the first address, there is room for the tables and half of the code.
+        for near in [HIGHEST - tables_len - LEN / 2, HIGHEST] {
             let room = place(tables_len, LEN, page_size() as u64, near).expect("a place");
             let Placement { start, base, tables, .. } = &room.place;
             let end = start + LEN;

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 
 use super::create::SIZE_MAX;
-use super::exchange::{exchange, make_plain, take_back};
+use super::exchange::{self, exchange, take_back};
 use super::file::RegionFile;
 use super::file_names::can_begin_at_code;
 use super::new_file::New;
@@ -93,12 +93,12 @@ impl Regions {
         if thread::has_stack_in(start, end) {
             return Err(Error::NotPlain);
         }
+        if code_memory::has_locked_memory() {
+            return Err(Error::Locked);
+        }
         let pieces = pieces(maps, start, end)?;
         if self.is_full(status) {
             return Err(Error::NoMemory);
-        }
-        if code_memory::has_locked_memory() {
-            return Err(Error::Locked);
         }
         let place = self.place_beside(maps, start, end)?;
         self.swap_range(status, &pieces, &place).inspect_err(|_| {
@@ -276,7 +276,15 @@ fn pieces(maps: &[Mapping], start: u64, end: u64) -> Result<Vec<Mapping>> {
     if next < end {
         return Err(Error::NotPlain);
     }
+    look_up_attributes(&mut pieces)?;
     Ok(pieces)
+}
+
+/// Looks up the attributes of memory that is to be adopted. Fails if a mapping of a file cannot have these attributes.
+pub(super) fn look_up_attributes(pieces: &mut [Mapping]) -> Result<()> {
+    maps::look_up_attributes(pieces).map_err(|_| Error::NoMemory)?;
+    let suit = pieces.iter().all(|piece| piece.attributes.suit_a_file());
+    suit.then_some(()).ok_or(Error::NotPlain)
 }
 
 /// Replaces the given pieces of memory by mappings of a file, with the same bytes and protections, and maps the file's tables.
@@ -286,8 +294,9 @@ pub(super) fn swap(new: New, place: &Placement, pieces: &[Mapping]) -> io::Resul
     let never_flips = pieces.iter().any(|piece| piece.protection == both);
     new.put_in_place(place.clone(), len, |naming, memory| {
         memory.set_len(place.text() + len)?;
+        place.mark(memory)?;
         place.check_private_exec(memory, if never_flips { both } else { READ_EXEC })?;
-        place.map_tables(Sharing::Private, memory)?;
+        place.map_tables(Sharing::Private, memory, |_| true)?;
         for (done, piece) in pieces.iter().enumerate() {
             exchange(piece, memory, place.base).inspect_err(|_| take_back(&pieces[..done]))?;
         }
@@ -299,10 +308,13 @@ pub(super) fn swap(new: New, place: &Placement, pieces: &[Mapping]) -> io::Resul
 }
 
 impl Region {
-    /// Turns the parts of the region that are still mappings of its file back into plain memory.
+    /// Turns the parts of the region that are still mappings of its file back into plain memory. If there is not enough memory,
+    /// nothing changes.
     pub(super) fn make_plain(&self) -> Result<()> {
-        let mapped = self.mapped().map_err(|_| Error::NoMemory)?;
+        let mut mapped = self.mapped().map_err(|_| Error::NoMemory)?;
+        maps::look_up_attributes(&mut mapped).map_err(|_| Error::NoMemory)?;
+        exchange::make_plain(&mapped).map_err(|_| Error::NoMemory)?;
         self.has_failed.store(true, Ordering::Relaxed);
-        mapped.iter().try_for_each(make_plain).map_err(|_| Error::NoMemory)
+        Ok(())
     }
 }

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::candidates::{FAILED, NOT_NOW};
+use super::candidates::{Wait, FAILED, NOT_NOW};
 use super::lookup::MOST;
 use super::regions::{refused, Regions};
 use super::state::Region;
@@ -12,7 +12,7 @@ use crate::queue::status::Status;
 use crate::sys::clock::{monotonic_ns, NEVER};
 use crate::sys::code_memory::READ_WRITE;
 use crate::sys::mapping::page_size;
-use crate::sys::maps::{overlapping, Mapping};
+use crate::sys::maps::{self, overlapping, Mapping};
 use crate::sys::panic_guard;
 use crate::sys::thread::undisturbed;
 
@@ -32,8 +32,16 @@ impl Regions {
             // Another thread has adopted the memory.
             return Some(region);
         }
-        if let Some(region) = self.join(status, addr, size) {
-            return Some(region);
+        // Before Linux 6.11, this reads the whole list of mappings.
+        let here = maps::within(pages.start, pages.end).unwrap_or_default();
+        if let [it] = &here[..] {
+            if let Some(region) = self.join(status, it, (addr, size), status.clock.now()) {
+                return Some(region);
+            }
+            if it.is_plain() && !it.is_executable() && it.start <= addr && end <= it.end {
+                self.put_off(status, addr, pages, now);
+                return None;
+            }
         }
         let maps = self.all_mapped(status).unwrap_or_default();
         // The list of mappings has just been read. So it costs little now to check the memory that waits to become executable.
@@ -64,11 +72,8 @@ impl Regions {
                 (start..behind, FAILED)
             }
             _ if is_whole && found.iter().all(Mapping::is_plain) => {
-                status.counters.region_put_off.add(1);
-                // The host may be writing to the code. Only the pages of the code wait, because the rest of the mapping may not
-                // be code.
-                self.wait_for(status, &pages, now);
-                (pages, NOT_NOW)
+                self.put_off(status, addr, pages, now);
+                return None;
             }
             _ => {
                 status.counters.region_put_off.add(1);
@@ -106,11 +111,14 @@ impl Regions {
         }
     }
 
-    /// Remembers that code was registered in memory that is not executable yet.
-    fn wait_for(&self, status: &Status, pages: &Range<u64>, now: u64) {
-        if !self.candidates.wait(pages, now) {
+    /// Remembers that code at the address `addr` was registered in memory that is not executable yet. The host may be writing to
+    /// the code. Only the pages of the code wait, because the rest of the mapping may not be code.
+    fn put_off(&self, status: &Status, addr: u64, pages: Range<u64>, now: u64) {
+        status.counters.region_put_off.add(1);
+        if !self.candidates.wait(addr, &pages, now) {
             self.not_adopted(status, pages.start, "too much other memory with code is not executable");
         }
+        self.candidates.decline(&pages, now, NOT_NOW);
     }
 
     /// Adopts memory that has become executable since code was registered in it.
@@ -125,6 +133,18 @@ impl Regions {
 
     fn look_again_at(&self, status: &Status, now: u64) {
         let Some(_changing) = self.begin_change_unless_forking() else { return };
+        if let Some(wait) = self.candidates.take_only(now) {
+            // Usually a single function waits. The whole list of mappings is not needed for it.
+            let here = maps::within(wait.start, wait.end).unwrap_or_default();
+            match here.first() {
+                Some(it) if self.join_late(status, &wait, it) => {}
+                Some(it) if it.is_plain() && !it.is_executable() && it.start <= wait.start => {
+                    self.candidates.put_back(wait, now);
+                    self.count_long(status, now);
+                }
+                _ => self.candidates.put_again(wait),
+            }
+        }
         if self.candidates.any_is_due(now) {
             let maps = self.all_mapped(status).unwrap_or_default();
             self.adopt_waiting(status, &maps, now, now);
@@ -140,7 +160,7 @@ impl Regions {
                     if !it.is_executable() || it.end < wait.first_end {
                         break;
                     }
-                    if self.adopt_mapping(status, maps, it).is_none() {
+                    if !self.join_late(status, &wait, it) && self.adopt_mapping(status, maps, it).is_none() {
                         self.candidates.decline(&(it.start..it.end), now, FAILED);
                     }
                 }
@@ -151,6 +171,14 @@ impl Regions {
             }
         }
         self.count_long(status, now);
+    }
+
+    /// Makes a mapping a part of a mapping group, if a single function that was registered earlier fills the mapping.
+    fn join_late(&self, status: &Status, wait: &Wait, it: &Mapping) -> bool {
+        let is_functions = wait.is_function && (it.start, it.end) == (wait.start, wait.end);
+        // Code counts as code of the group even if it was registered before its memory joined. The time 0 has another meaning.
+        let joined = is_functions.then(|| self.join(status, it, (it.start, it.end - it.start), 1)).flatten();
+        joined.inspect(|region| self.has_older_code(region)).is_some()
     }
 
     fn count_long(&self, status: &Status, now: u64) {

@@ -58,6 +58,8 @@ pub struct Wait {
     pub end: u64,
     /// Where the pages end that contain the first code that was registered in the range.
     pub first_end: u64,
+    /// Whether the range has contained a single piece of code, and this code begins at the first byte.
+    pub is_function: bool,
     since: u64,
     /// The last time at which code was registered in the pages while the pages were not executable.
     looked: u64,
@@ -69,7 +71,7 @@ pub struct Wait {
 impl Wait {
     /// Removes the memory before `addr` from the waiting range.
     pub fn goes_on_at(&mut self, addr: u64) {
-        (self.start, self.first_end) = (addr, addr);
+        (self.start, self.first_end, self.is_function) = (addr, addr, false);
     }
 }
 
@@ -125,10 +127,10 @@ impl Candidates {
         self.shown.show(range, now, pause);
     }
 
-    /// Records whole pages that are not executable yet. The pages wait until they become executable. Returns false if too many
-    /// ranges wait.
-    pub fn wait(&self, pages: &Range<u64>, now: u64) -> bool {
-        self.change(|table| table.wait(pages.start, pages.end, now))
+    /// Records whole pages that are not executable yet. The pages contain code that begins at the address `addr`. The pages
+    /// wait until they become executable. Returns false if too many ranges wait.
+    pub fn wait(&self, addr: u64, pages: &Range<u64>, now: u64) -> bool {
+        self.change(|table| table.wait(pages.start, pages.end, now, addr == pages.start))
     }
 
     /// Removes and returns the waiting ranges whose next look is due at the time `before` or earlier.
@@ -142,10 +144,23 @@ impl Candidates {
         })
     }
 
+    /// If only one range waits, and its next look is due at the time `before` or earlier, removes and returns this range.
+    pub fn take_only(&self, before: u64) -> Option<Wait> {
+        self.change(|Table { waiting, .. }| match waiting[..] {
+            [only] if only.next <= before => waiting.pop(),
+            _ => None,
+        })
+    }
+
     /// Puts back a range that still waits, with a longer pause.
     pub fn put_back(&self, mut wait: Wait, now: u64) {
         wait.next = now.saturating_add(wait.pause);
         wait.pause = (2 * wait.pause).min(LAST_PAUSE);
+        self.put_again(wait);
+    }
+
+    /// Puts back a range that was not looked at.
+    pub fn put_again(&self, wait: Wait) {
         self.change(|Table { waiting, .. }| {
             if waiting.try_reserve(1).is_ok() {
                 waiting.push(wait);
@@ -195,11 +210,11 @@ impl Table {
     /// filled from one end to the other.
     fn waits_at(&mut self, start: u64, end: u64) -> Option<&mut Wait> {
         let wait = self.waiting.iter_mut().find(|wait| start <= wait.end && wait.start <= end)?;
-        (wait.start, wait.end) = (wait.start.min(start), wait.end.max(end));
+        (wait.start, wait.end, wait.is_function) = (wait.start.min(start), wait.end.max(end), false);
         Some(wait)
     }
 
-    fn wait(&mut self, start: u64, end: u64, now: u64) -> bool {
+    fn wait(&mut self, start: u64, end: u64, now: u64, is_function: bool) -> bool {
         if let Some(wait) = self.waits_at(start, end) {
             wait.looked = now;
             return true;
@@ -208,7 +223,8 @@ impl Table {
             return false;
         }
         let (since, looked, next, pause) = (now, now, now, FIRST_PAUSE);
-        self.waiting.push(Wait { start, end, first_end: end, since, looked, next, pause, is_counted: false });
+        let (first_end, is_counted) = (end, false);
+        self.waiting.push(Wait { start, end, first_end, is_function, since, looked, next, pause, is_counted });
         true
     }
 }

@@ -140,7 +140,7 @@ fn fill(new: New, wanted: &RegionOptions, room: &Room, len: u64) -> io::Result<P
         if wanted.one_view {
             place.check_private_exec(text, READ_WRITE)?;
             provide_if_possible(text, place.text(), len)?;
-            place.map_tables(Sharing::Private, text)?;
+            place.map_tables(Sharing::Private, text, |_| true)?;
             // SAFETY: the room was set aside for this mapping, and nobody else knows of it.
             unsafe { code_memory::map_over(place.start, len, READ_WRITE, Sharing::Private, text, place.text())? };
             return Ok((ONE_VIEW, file));
@@ -171,7 +171,7 @@ pub(super) fn map_two_views(file: &File, place: &Placement, write: u64, len: u64
         code_memory::map_over(write, len, READ_WRITE, Sharing::Shared, file, text)?;
         // An error is ignored, because both views must show the same file even without the tables. Few readers look for the
         // tables in memory.
-        let _ = place.map_tables(Sharing::Shared, file);
+        let _ = place.map_tables(Sharing::Shared, file, |_| true);
         code_memory::map_over(start, len, READ_EXEC, Sharing::Shared, file, text)
     }
 }

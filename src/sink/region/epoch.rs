@@ -11,6 +11,9 @@
 //! name from the host's own `mprotect`. The host may call `mprotect` long before it registers the code. So the library renames
 //! the file of such memory when code dies.
 
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 
 use super::code_marks::EPOCH_MOST;
@@ -18,6 +21,7 @@ use super::file_names::can_begin_at_code;
 use super::naming::{Archive, Naming};
 use super::state::{Backing, Region};
 use crate::queue::status::Status;
+use crate::sys::attributes::Attributes;
 use crate::sys::clock::NEVER;
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::mapping::page_size;
@@ -202,7 +206,7 @@ impl Region {
         // for the old beginning and one name for the new beginning. Enough time for a sample must also have passed since the
         // last move. If perf took no sample in that time, perf would continue to use the tables that it read before the last
         // move.
-        let turns = turns && Self::has_room(status, &naming) && now > naming.turned_at.saturating_add(BRIEF);
+        let turns = turns && self.has_room(status, &mut naming, now) && now > naming.turned_at.saturating_add(BRIEF);
         let at_code = if turns { !was_at_code && self.can_begin_at_code(&naming) } else { was_at_code };
         let name_of = |epoch| naming.name_of(epoch, at_code);
         let fresh = dir.and_then(|dir| {
@@ -226,11 +230,13 @@ impl Region {
         naming.names.push_back((last, old));
         if let Ok(file) = naming.file() {
             let sharing = if let Backing::TwoViews { .. } = self.kind { Sharing::Shared } else { Sharing::Private };
-            let _ = self.place.map_tables(sharing, &file);
+            let _ = self.place.map_tables(sharing, &file, |range| self.owns(range));
             if let Backing::TwoViews { .. } = self.kind {
-                let (start, len) = (self.start(), self.len());
-                // SAFETY: the range is this region's, and shows the same part of the same file already.
-                let _ = unsafe { code_memory::map_over(start, len, READ_EXEC, sharing, &file, self.text()) };
+                let last = self.end() - page_size() as u64;
+                if self.map_code(&file, last, self.end()).is_err() {
+                    // perf does not know the new name.
+                    status.counters.region_late.add(1);
+                }
             }
         }
         self.named_at.store(now, Ordering::Relaxed);
@@ -239,10 +245,59 @@ impl Region {
         true
     }
 
-    /// Whether the queue of splits for the writer has room for another split.
-    fn has_room(status: &Status, naming: &Naming) -> bool {
+    /// Maps the end of the executable view of a region with two views, from the address `from` to `end`, so that perf learns the
+    /// present name of the file. The view may be longer afterwards. The kernel merges the new mapping with the rest of the
+    /// view, and perf sees the whole view as one mapping. If the host has locked the view, or has given advice about it
+    /// (madvise), the kernel merges nothing. So this function then maps the whole view again, and gives it the same attributes.
+    /// On some file systems (overlayfs), the kernel never merges mappings. Then it would take too long to look up the attributes
+    /// again and again.
+    pub(super) fn map_code(&self, file: &File, from: u64, end: u64) -> io::Result<()> {
+        let (start, old) = (self.start(), self.len());
+        let map = |from: u64| {
+            let offset = self.text() + (from - start);
+            // SAFETY: the range is this region's. It shows the same part of the same file already, or nobody uses it yet.
+            unsafe { code_memory::map_over(from, end - from, READ_EXEC, Sharing::Shared, file, offset) }
+        };
+        if self.never_merges.load(Ordering::Relaxed) && !code_memory::has_locked(start, old) {
+            return map(start);
+        }
+        let is_alike = from > start && code_memory::is_one_mapping(start, old);
+        if is_alike {
+            map(from)?;
+            if code_memory::is_one_mapping(start, end - start) {
+                return Ok(());
+            }
+        }
+        let mut pieces = self.mapped()?;
+        if let Some(first) = pieces.first_mut().filter(|_| is_alike) {
+            // The pages that were just mapped had the attributes of the others.
+            first.end = start + old;
+            pieces.truncate(1);
+        }
+        maps::look_up_attributes(&mut pieces)?;
+        if pieces.iter().all(|piece| piece.attributes == Attributes::default()) {
+            self.never_merges.store(true, Ordering::Relaxed);
+        }
+        map(start)?;
+        pieces.iter().for_each(|piece| piece.attributes.give(piece.start, piece.end - piece.start, READ_EXEC));
+        Ok(())
+    }
+
+    /// Whether there is room for another split: in the queue for the writer, and for the copy of the file.
+    fn has_room(&self, status: &Status, naming: &mut Naming, now: u64) -> bool {
         let most = (COPIED_MOST / status.counters.live.get().max(1)).clamp(2, PENDING_MOST);
-        (naming.archives.len() as u64) < most
+        (naming.archives.len() as u64) < most && self.room.has(self.copy_bytes(naming), now)
+    }
+
+    /// The probable size of the next copy of the file in bytes.
+    fn copy_bytes(&self, naming: &mut Naming) -> u64 {
+        let last = self.copy_bytes.load(Ordering::Relaxed);
+        if last > 0 {
+            return last;
+        }
+        let bytes = naming.file().and_then(|file| file.metadata()).map_or(0, |data| data.blocks() * 512);
+        // The copy does not contain the memory itself.
+        bytes.saturating_sub(if self.is_private() { 0 } else { self.len() })
     }
 
     /// Splits the file. Its present contents describe the epochs before `first`, and its later contents describe `first` and
@@ -260,12 +315,13 @@ impl Region {
         let has_names = naming.names.front().is_some_and(|&(epoch, _)| epoch < first);
         let is_new = self.first.load(Ordering::Relaxed) < first && !is_waiting && has_names;
         if is_new {
-            if !Self::has_room(status, &naming) {
+            if !self.has_room(status, &mut naming, now) {
                 status.counters.region_late.add(1);
                 return None;
             }
             let begin = if naming.begins_at_code() { self.text() } else { 0 };
-            naming.archives.push_back(Archive { time: now, due: now + settle_time, first, begin, is_clean });
+            let _expected = self.room.expect(self.copy_bytes(&mut naming));
+            naming.archives.push_back(Archive { time: now, due: now + settle_time, first, begin, is_clean, _expected });
             self.not_before.fetch_max(now + self.pause.load(Ordering::Relaxed), Ordering::Relaxed);
             self.splits_at.store(naming.next_time(), Ordering::Release);
         }

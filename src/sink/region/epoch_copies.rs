@@ -105,6 +105,7 @@ impl RegionSink {
         let bytes = written.metadata().map_or(0, |data| data.blocks() * 512);
         let pause = self.regions.pause_after(bytes, self.status.clock.now());
         region.pause.store(pause, Ordering::Relaxed);
+        region.copy_bytes.store(bytes, Ordering::Relaxed);
         self.status.counters.region_bytes.add(bytes);
         self.regions.keep_old(path.with_file_name(name), identity, bytes);
         for other in others {

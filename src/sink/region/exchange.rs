@@ -15,7 +15,7 @@ use crate::sys::{file, process_memory};
 /// meant for other purposes.
 pub(super) const BLOCK: usize = 128 << 10;
 
-/// Replaces a piece of memory by a mapping of the file, with the same bytes and protection. After an error the memory is
+/// Replaces a piece of memory by a mapping of the file, with the same bytes, protection and attributes. After an error the memory is
 /// plain, and has its former bytes and protection.
 ///
 /// Returns `WouldBlock` if the process was forked meanwhile. In that case the child may execute the bytes of the file, so
@@ -42,6 +42,7 @@ pub(super) fn exchange(piece: &Mapping, file: &File, base: u64) -> io::Result<()
     drop(parting);
     // Without this call the kernel would expect no further use of the memory, and swap the memory out first.
     code_memory::advise(addr, len, Advice::Normal);
+    piece.attributes.give(addr, len, piece.protection);
     let offsets = pages.iter().map(|(addr, _)| addr - base);
     exchanged.and_then(|()| clear(file, offset, len, offsets)).inspect_err(|_| take_back(std::slice::from_ref(piece)))
 }
@@ -67,7 +68,7 @@ fn forked() -> io::Error {
 pub(super) fn take_back(pieces: &[Mapping]) {
     for piece in pieces {
         // If this fails, the piece stays a mapping of the file, and this mapping has the right bytes too.
-        let _ = make_plain(piece);
+        let _ = make_plain(std::slice::from_ref(piece));
     }
 }
 
@@ -136,23 +137,40 @@ fn write_zeros(to: &File, page: u64) -> io::Result<()> {
     (page..page + page_size() as u64).step_by(zeros.len()).try_for_each(|at| to.write_all_at(&zeros, at))
 }
 
-/// Puts plain memory in the place of a mapping, with the same bytes and protection.
-pub(super) fn make_plain(piece: &Mapping) -> io::Result<()> {
-    let len = piece.end - piece.start;
-    let fresh = code_memory::anonymous(len)?;
-    // SAFETY: the new memory has the same length, nobody else uses it, and it has the same bytes as the memory that it
-    // replaces.
-    unsafe {
-        let moved = for_pages(piece, |addr, bytes| {
-            let to = (fresh + (addr - piece.start)) as *mut u8;
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+/// Puts plain memory in the place of mappings, with the same bytes, protections and attributes. If there is not enough memory for
+/// all of them, nothing changes.
+pub(super) fn make_plain(pieces: &[Mapping]) -> io::Result<()> {
+    let mut copies = Vec::new();
+    copies.try_reserve(pieces.len())?;
+    let copied = pieces.iter().try_for_each(|piece| copy_of(piece).map(|copy| copies.push(copy)));
+    let mut pairs = pieces.iter().zip(&copies);
+    let moved = copied.and_then(|()| {
+        pairs.by_ref().try_for_each(|(piece, &copy)| {
+            let len = piece.end - piece.start;
+            // SAFETY: the new memory has the same length, nobody else uses it, and it has the same bytes as the memory that it
+            // replaces.
+            unsafe { code_memory::move_over(copy, piece.start, len).inspect_err(|_| code_memory::unmap(copy, len))? };
+            piece.attributes.give(piece.start, len, piece.protection);
             Ok(())
         })
-        .and_then(|()| code_memory::protect(fresh, len, piece.protection))
-        .and_then(|()| code_memory::move_over(fresh, piece.start, len));
-        if moved.is_err() {
-            code_memory::unmap(fresh, len);
-        }
-        moved
+    });
+    // SAFETY: these copies have not been moved, and nobody else knows of them.
+    pairs.for_each(|(piece, &copy)| unsafe { code_memory::unmap(copy, piece.end - piece.start) });
+    moved
+}
+
+/// Makes a copy of memory, with the same protection. Returns the address of the copy.
+fn copy_of(piece: &Mapping) -> io::Result<u64> {
+    let len = piece.end - piece.start;
+    let copy = code_memory::anonymous(len)?;
+    // SAFETY: the copy has the same length, and nobody else uses it.
+    unsafe {
+        let copied = for_pages(piece, |addr, bytes| {
+            let to = (copy + (addr - piece.start)) as *mut u8;
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+            Ok(())
+        });
+        let done = copied.and_then(|()| code_memory::protect(copy, len, piece.protection));
+        done.inspect_err(|_| code_memory::unmap(copy, len)).map(|()| copy)
     }
 }

@@ -20,6 +20,7 @@ use super::state::{Backing, Parts, Region};
 use crate::api::options::Sinks;
 use crate::queue::status::Status;
 use crate::sink::describe;
+use crate::sys::attributes::Attributes;
 use crate::sys::clock::NEVER;
 use crate::sys::code_memory::{self, Advice, READ_EXEC};
 use crate::sys::file::{self, Held};
@@ -197,7 +198,8 @@ fn copy_text(region: &Region, to: &File) -> io::Result<()> {
 
 fn whole(region: &Region) -> Mapping {
     let (start, end, offset) = (region.start(), region.end(), region.text());
-    Mapping { start, end, protection: READ_EXEC, shared: true, offset, inode: 0, special: false }
+    let (inode, special, attributes) = (0, false, Attributes::default());
+    Mapping { start, end, protection: READ_EXEC, shared: true, offset, inode, special, attributes }
 }
 
 fn refill(new: New, old: &Region, write: u64) -> io::Result<Parts> {
@@ -213,6 +215,11 @@ fn refill(new: New, old: &Region, write: u64) -> io::Result<Parts> {
 /// Gives a new file to private memory that is still a mapping of the parent's file.
 fn adopt_again(mut new: New, old: &Region) -> io::Result<Parts> {
     let pieces = old.mapped().inspect_err(|_| new.naming.remove())?;
+    if !old.place.reserved().all(|range| old.owns(&range)) {
+        // The host has mapped its own memory there.
+        new.naming.remove();
+        return Err(io::ErrorKind::AddrInUse.into());
+    }
     let group = if old.is_mapping_group() { Pages::of_group(old.start(), old.len()).ok() } else { None };
     if let Some(pages) = &group {
         // The pages join at the time 0, which is earlier than every registration. So all code of the parent counts as code that

@@ -1,18 +1,20 @@
 //! Regions after their creation: how they grow, give pages back, and end.
 
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::exchange;
 use super::old_files::Past;
+use super::placement::unmap_own;
 use super::regions::Regions;
 use super::state::{Backing, Region};
 use crate::api::error::{Error, Result};
 use crate::queue::own_fds;
 use crate::queue::status::Status;
 use crate::sys::clock::NEVER;
-use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
+use crate::sys::code_memory::{self, Sharing, READ_WRITE};
 use crate::sys::mapping::page_size;
 
 impl Regions {
@@ -31,14 +33,17 @@ impl Regions {
         let file = region.naming().file().map_err(|_| Error::SinkFailed)?;
         let (text, more) = (region.text(), new - old);
         let grown = code_memory::provide(&file, text + old, more).and_then(|()| {
-            // SAFETY: both ranges were set aside for the region, and nobody uses the new part of them. One call maps all
-            // code, because perf needs a single mapping of all code.
-            unsafe {
-                code_memory::map_over(write + old, more, READ_WRITE, Sharing::Shared, &file, text + old)?;
-                code_memory::map_over(start, new, READ_EXEC, Sharing::Shared, &file, text)
-            }
+            // SAFETY: the range was set aside for the region, and nobody uses it yet.
+            unsafe { code_memory::map_over(write + old, more, READ_WRITE, Sharing::Shared, &file, text + old)? };
+            region.map_code(&file, start + old, start + new)
         });
-        grown.map_err(|_| Error::NoMemory)?;
+        grown.map_err(|_| {
+            // SAFETY: nobody uses these ranges.
+            let _ = unsafe { code_memory::reserve_over(start + old, more) };
+            // SAFETY: as above.
+            let _ = unsafe { code_memory::reserve_over(write + old, more) };
+            Error::NoMemory
+        })?;
         if let Some(file) = region.opened().as_mut() {
             file.set_text_len(new);
         }
@@ -91,12 +96,7 @@ impl Regions {
     pub fn release(&self, status: &Status, start: u64) -> Result<()> {
         let _changing = self.begin_change()?;
         let region = self.starting(start)?;
-        let had_file = region.naming().has_file();
-        // Memory that the host has mapped in the place of lost pages belongs to the host, and stays.
-        let mapped = match region.kind {
-            Backing::Private { adopted: false, .. } if had_file => region.mapped().map_err(|_| Error::NoMemory)?,
-            _ => Vec::new(),
-        };
+        let inode = region.inode();
         if let Backing::Private { adopted: true, .. } = region.kind {
             region.make_plain()?;
         }
@@ -104,36 +104,17 @@ impl Regions {
             // The host had unmapped the region, and the writer has already ended it.
             return Ok(());
         }
-        // SAFETY: the caller gives up the memory of the region. The other ranges hold the library's tables, and nobody in this
-        // process reads the tables.
-        unsafe {
-            match region.kind {
-                Backing::Private { adopted: true, .. } => region.place.unmap_tables(),
-                Backing::Private { .. } if had_file => {
-                    unmap_around(region);
-                    mapped.iter().for_each(|piece| code_memory::unmap(piece.start, piece.end - piece.start));
-                }
-                Backing::Private { .. } => region.place.unmap_all(),
-                Backing::TwoViews { write } => {
-                    region.place.unmap_all();
-                    code_memory::unmap(write, region.place.max_len);
-                }
-            }
-        }
+        // SAFETY: the caller gives up the memory of the region.
+        unsafe { unmap(region, inode) };
         Ok(())
     }
 
     /// Ends a region that the host has unmapped. The writer must have handled all code of the region.
     pub fn end_gone(&self, status: &Status, region: &'static Region) {
+        let inode = region.inode();
         if self.end(status, region) {
-            // SAFETY: these ranges hold the tables, which nobody in this process reads, and address space that the host does
-            // not know of.
-            unsafe {
-                match region.kind {
-                    Backing::Private { adopted: false, .. } => unmap_around(region),
-                    _ => region.place.unmap_tables(),
-                }
-            }
+            // SAFETY: the host has unmapped the region's memory.
+            unsafe { unmap(region, inode) };
         }
     }
 
@@ -205,15 +186,29 @@ impl Regions {
     }
 }
 
-/// Unmaps the memory around the code of a created region with one view.
+/// Unmaps what the library has mapped for a region: the tables beside adopted memory, or all of a created region. Memory that the
+/// host has mapped there belongs to the host, and stays. `inode` is the number that the region's file had.
 ///
 /// # Safety
-/// Nobody may use this memory any longer.
-unsafe fn unmap_around(region: &Region) {
-    // SAFETY: the caller's promise.
+/// Nobody may use the memory of a created region any longer.
+unsafe fn unmap(region: &Region, inode: Option<u64>) {
+    let place = &region.place;
+    // SAFETY: the caller's promise. Nobody in this process reads the tables.
     unsafe {
-        code_memory::unmap(region.place.base, region.text());
-        code_memory::unmap(region.end(), region.place.tables.end - region.end());
+        if let Backing::Private { adopted: true, .. } = region.kind {
+            place.reserved().for_each(|range| _ = unmap_own(range, inode, place.base, false));
+            return;
+        }
+        let blindly = |range: Range<u64>| code_memory::unmap(range.start, range.end - range.start);
+        // A region without a file cannot be recognized, and without `/proc` nothing can.
+        let unmap = |range: Range<u64>, base| match inode {
+            Some(_) => unmap_own(range.clone(), inode, base, true).unwrap_or_else(|_| blindly(range)),
+            None => blindly(range),
+        };
+        unmap(place.whole(), place.base);
+        if let Backing::TwoViews { write } = region.kind {
+            unmap(write..write + place.max_len, write.wrapping_sub(place.text()));
+        }
     }
 }
 

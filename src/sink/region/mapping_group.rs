@@ -15,7 +15,7 @@ use std::io;
 use std::iter;
 use std::sync::atomic::Ordering;
 
-use super::adopt::{is_object, reserve_both, swap};
+use super::adopt::{is_object, look_up_attributes, reserve_both, swap};
 use super::exchange::{exchange, take_back};
 use super::file::RegionFile;
 use super::lost_pages::Pages;
@@ -39,16 +39,21 @@ const REACH: u64 = 4 << 20;
 const MAPPING_MOST: u64 = 1 << 20;
 
 impl Regions {
-    /// Makes a mapping that contains a single function a part of a mapping group. Returns `None` if the memory is of another
-    /// kind, or if there is no room.
-    pub(super) fn join(&self, status: &Status, addr: u64, size: u64) -> Option<&'static Region> {
+    /// Makes a mapping that contains a single function a part of a mapping group. `it` is the mapping that contains the function.
+    /// The function may have been registered at the time `since` or later. Returns `None` if the memory is of another kind, or
+    /// if there is no room.
+    pub(super) fn join(
+        &self,
+        status: &Status,
+        it: &Mapping,
+        (addr, size): (u64, u64),
+        since: u64,
+    ) -> Option<&'static Region> {
         let page = page_size() as u64;
         let end = addr.checked_add(size)?.checked_next_multiple_of(page)?;
         if !addr.is_multiple_of(page) || end - addr > MAPPING_MOST || !status.sinks().has(Sinks::REGION) {
             return None;
         }
-        let found = maps::within(addr, end).ok()?;
-        let [it] = found[..] else { return None };
         // Memory that the kernel merged with its neighbours, or that is also writable, is adopted in another way.
         let is_functions = it.is_plain() && it.protection == READ_EXEC && (it.start, it.end) == (addr, end);
         if !is_functions || reserve::is_short() || thread::has_stack_in(addr, end) || code_memory::has_locked_memory() {
@@ -60,17 +65,20 @@ impl Regions {
                 && region.spans(addr, end - addr)
                 && region.pages.are_unused(addr, end)
         };
-        let joined = self.all().filter(|region| can_take(region)).find(|region| region.take_in(status, &it).is_some());
-        joined.or_else(|| self.open_mapping_group(status, &it))
+        let joined =
+            self.all().filter(|region| can_take(region)).find(|region| region.take_in(status, it, since).is_some());
+        joined.or_else(|| self.open_mapping_group(status, it, since))
     }
 
     /// Makes a new mapping group around a mapping.
-    fn open_mapping_group(&self, status: &Status, it: &Mapping) -> Option<&'static Region> {
+    fn open_mapping_group(&self, status: &Status, it: &Mapping, since: u64) -> Option<&'static Region> {
         let maps = self.all_mapped(status).ok()?;
         if self.overlap(it.start, it.end) || self.is_full(status) {
             return None;
         }
-        let place = self.place_mapping_group(maps, it)?;
+        let mut it = *it;
+        look_up_attributes(std::slice::from_mut(&mut it)).ok()?;
+        let place = self.place_mapping_group(maps, &it)?;
         let (start, end) = (place.start, place.start + place.max_len);
         let made = (|| {
             let pages = Pages::of_group(start, end - start).ok()?;
@@ -79,9 +87,9 @@ impl Regions {
             }
             let new = self.new_file(status, false).ok()?;
             let path = new.naming.path.clone();
-            let parts = swap(new, &place, &[*it]).ok()?;
-            pages.join(it.start, it.end, status.clock.now());
-            self.publish_swapped(status, &[*it], Parts { pages, ..parts }).ok().map(|region| (region, path))
+            let parts = swap(new, &place, &[it]).ok()?;
+            pages.join(it.start, it.end, since);
+            self.publish_swapped(status, &[it], Parts { pages, ..parts }).ok().map(|region| (region, path))
         })();
         let Some((region, path)) = made else {
             // SAFETY: the range was set aside for tables, and nobody in this process reads the tables.
@@ -146,7 +154,7 @@ impl Regions {
 impl Region {
     /// Makes the mapping `it` join this group, by replacing its memory with a mapping of the group's file. Returns `None` if
     /// that fails.
-    fn take_in(&self, status: &Status, it: &Mapping) -> Option<()> {
+    fn take_in(&self, status: &Status, it: &Mapping, since: u64) -> Option<()> {
         let file = self.naming().file().ok()?;
         if let Err(error) = exchange(it, &file, self.place.base) {
             if error.kind() == io::ErrorKind::WouldBlock {
@@ -163,7 +171,7 @@ impl Region {
             take_back(&[*it]);
             return None;
         }
-        self.pages.join(it.start, it.end, status.clock.now());
+        self.pages.join(it.start, it.end, since);
         Some(())
     }
 

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use super::code_marks::EPOCH_MOST;
 use super::file::{Layout, RegionFile};
 use super::file_names::{self, file_name, name_for_child};
+use super::old_files::Expected;
 use crate::sys::clock::NEVER;
 use crate::sys::descriptors::DescriptorTable;
 use crate::sys::file::{self, Held, Identity};
@@ -70,6 +71,8 @@ pub struct Archive {
     /// True if no code that ran in the epoch `first` or later is dead when the writer handles the split. In that case the file
     /// need not describe the dead code after the split.
     pub is_clean: bool,
+    /// Keeps room for the copy.
+    pub(super) _expected: Expected,
 }
 
 impl Naming {

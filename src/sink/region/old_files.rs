@@ -3,18 +3,24 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 
 use crate::sys::file::Identity;
 use crate::sys::held_dir::Dir;
 
-/// The maximum number of old files, and the maximum number of bytes that all old files may have together.
+/// The maximum number of old files.
 const OLD_FILES: usize = 20_000;
+/// Files that are older than `KEPT_FOR` go if all old files together have more bytes than `OLD_BYTES`. The other files stay, as
+/// long as all old files together have at most `MOST_BYTES`.
 const OLD_BYTES: u64 = 256 << 20;
+const MOST_BYTES: u64 = 2 * OLD_BYTES;
 /// If old files have more bytes than this, a further old file gets names and tables, but not the bytes of code that is still
 /// live.
 const OLD_BYTES_FEW: u64 = 64 << 20;
-/// When old files take all the room, each old file is still kept for this number of nanoseconds. For this purpose, new files
-/// are delayed once old files take three quarters of the room. The delay grows with the room in use.
+/// How long each file of an older epoch is kept, in nanoseconds. For this purpose, new files are delayed once recent files
+/// have three quarters of `OLD_BYTES`. The delay grows with the number of bytes. Once recent files have all of `OLD_BYTES`,
+/// there are no new files. So in each period of this length, at most `MOST_BYTES` are written.
 pub const KEPT_FOR: u64 = 60_000_000_000;
 
 /// A file that is no longer written to.
@@ -35,24 +41,25 @@ impl Past {
     }
 }
 
+/// The old files.
 #[derive(Debug, Default)]
 pub struct Files {
-    /// Files of older epochs, and the last files of ended regions; oldest first.
-    old: VecDeque<Past>,
+    /// Files of older epochs, and the last files of ended regions, with the times since which they are old; oldest first.
+    old: VecDeque<(u64, Past)>,
     old_bytes: u64,
-    /// How many bytes the recent files of older epochs took at the time `recent_at`. Each new file adds its size to this
-    /// number. With time, the number decreases by `OLD_BYTES` per `KEPT_FOR`.
-    recent_bytes: u64,
-    recent_at: u64,
 }
 
 impl Files {
     /// Records a file. Removes the oldest files if there are too many.
-    pub fn keep(&mut self, past: Past) {
+    pub fn keep(&mut self, past: Past, now: u64) {
         self.old_bytes += past.bytes;
-        self.old.push_back(past);
-        while self.old.len() > OLD_FILES || self.old_bytes > OLD_BYTES {
-            let Some(oldest) = self.old.pop_front() else { break };
+        self.old.push_back((now, past));
+        while let Some(&(since, _)) = self.old.front() {
+            let most = if now > since + KEPT_FOR { OLD_BYTES } else { MOST_BYTES };
+            if self.old.len() <= OLD_FILES && self.old_bytes <= most {
+                break;
+            }
+            let Some((_, oldest)) = self.old.pop_front() else { break };
             self.old_bytes -= oldest.bytes;
             oldest.remove();
         }
@@ -63,17 +70,59 @@ impl Files {
         self.old_bytes < OLD_BYTES_FEW
     }
 
-    /// Returns how long the next epoch of a region has to wait, in nanoseconds. `bytes` is the size of the previous epoch's
-    /// file. The result is right if no other region begins epochs.
-    pub fn pause_after(&mut self, bytes: u64, now: u64) -> u64 {
-        let passed = now.saturating_sub(self.recent_at).min(KEPT_FOR) as f64 / KEPT_FOR as f64;
-        self.recent_bytes = self.recent_bytes.saturating_sub((OLD_BYTES as f64 * passed) as u64) + bytes;
-        self.recent_at = now;
-        pause(bytes, self.recent_bytes)
+    pub fn remove(&self) {
+        self.old.iter().for_each(|(_, past)| past.remove());
+    }
+}
+
+/// The room for files of older epochs, which all regions share.
+#[derive(Debug, Default)]
+pub struct Room {
+    /// How many bytes the recent files of older epochs took at the time `at`. Each new file adds its size to this number. With
+    /// time, the number decreases by `OLD_BYTES` per `KEPT_FOR`. Only the writer changes these two fields.
+    recent: AtomicU64,
+    at: AtomicU64,
+    /// How many bytes the files will probably take that the writer has still to write.
+    expected: AtomicU64,
+}
+
+/// A file that the writer has still to write, and that will probably have this number of bytes.
+#[derive(Debug)]
+pub struct Expected {
+    room: Arc<Room>,
+    bytes: u64,
+}
+
+impl Room {
+    fn recent(&self, now: u64) -> u64 {
+        let passed = now.saturating_sub(self.at.load(Ordering::Relaxed)).min(KEPT_FOR) as f64 / KEPT_FOR as f64;
+        self.recent.load(Ordering::Relaxed).saturating_sub((OLD_BYTES as f64 * passed) as u64)
     }
 
-    pub fn remove(&self) {
-        self.old.iter().for_each(Past::remove);
+    /// Whether there is room for another file with this number of bytes.
+    pub fn has(&self, bytes: u64, now: u64) -> bool {
+        self.recent(now) + self.expected.load(Ordering::Relaxed) + bytes <= OLD_BYTES
+    }
+
+    /// Keeps room for a file until the result is dropped.
+    pub fn expect(self: &Arc<Room>, bytes: u64) -> Expected {
+        self.expected.fetch_add(bytes, Ordering::Relaxed);
+        Expected { room: self.clone(), bytes }
+    }
+
+    /// Returns how long the next epoch of a region has to wait, in nanoseconds. `bytes` is the size of the previous epoch's
+    /// file. The result is right if no other region begins epochs.
+    pub fn pause_after(&self, bytes: u64, now: u64) -> u64 {
+        let recent = self.recent(now) + bytes;
+        self.recent.store(recent, Ordering::Relaxed);
+        self.at.store(now, Ordering::Relaxed);
+        pause(bytes, recent)
+    }
+}
+
+impl Drop for Expected {
+    fn drop(&mut self) {
+        self.room.expected.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -97,7 +146,7 @@ mod tests {
 
     #[test]
     fn what_was_taken_long_ago_delays_nothing() {
-        let mut old = Files::default();
+        let old = Room::default();
         let mut now = 7;
         // Each file is written as soon as the pause allows. Once the pauses are long enough, it takes `KEPT_FOR` to write files
         // that fill the whole room.
@@ -110,5 +159,41 @@ mod tests {
         assert!((now - begin).abs_diff(KEPT_FOR) < KEPT_FOR / 20, "{} ns", now - begin);
         assert!(old.pause_after(1 << 20, now) > 0);
         assert_eq!(old.pause_after(1 << 20, now + KEPT_FOR), 0);
+    }
+
+    #[test]
+    fn what_waits_takes_room() {
+        let room = Arc::new(Room::default());
+        let half = room.expect(OLD_BYTES / 2);
+        assert!(room.has(OLD_BYTES / 2, 7) && !room.has(OLD_BYTES / 2 + 1, 7));
+        room.pause_after(OLD_BYTES / 4, 7);
+        assert!(room.has(OLD_BYTES / 4, 7) && !room.has(OLD_BYTES / 4 + 1, 7));
+        drop(half);
+        assert!(room.has(OLD_BYTES / 4 * 3, 7) && !room.has(OLD_BYTES / 4 * 3 + 1, 7));
+        assert!(room.has(OLD_BYTES, 7 + KEPT_FOR));
+    }
+
+    #[test]
+    fn files_of_the_last_minute_stay() {
+        const MIB: u64 = 1 << 20;
+        let dir = std::env::temp_dir().join(format!("jitsym-old-files-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let mut files = Files::default();
+        let mut keep = |number: u64, bytes: u64, now: u64| {
+            let path = dir.join(number.to_string());
+            let identity = crate::sys::file::look_at(&std::fs::File::create(&path).unwrap()).unwrap();
+            files.keep(Past { path, identity, bytes }, now);
+            (0..=number).filter(|number| dir.join(number.to_string()).exists()).collect::<Vec<u64>>()
+        };
+        // Within a minute, only files beyond `MOST_BYTES` go.
+        assert_eq!(keep(0, 200 * MIB, 1), [0]);
+        assert_eq!(keep(1, 300 * MIB, 2), [0, 1]);
+        assert_eq!(keep(2, 13 * MIB, KEPT_FOR), [1, 2]);
+        // Later, files beyond `OLD_BYTES` go.
+        assert_eq!(keep(3, 100 * MIB, KEPT_FOR + 2), [1, 2, 3]);
+        assert_eq!(keep(4, 100 * MIB, KEPT_FOR + 3), [2, 3, 4]);
+        assert_eq!(keep(5, 20 * MIB, 3 * KEPT_FOR), [2, 3, 4, 5]);
+        assert_eq!(keep(6, 100 * MIB, 3 * KEPT_FOR), [4, 5, 6]);
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -7,6 +7,7 @@ use std::ops::Range;
 use super::file::Layout;
 use crate::sys::code_memory::{self, Advice, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::mapping::page_size;
+use crate::sys::maps::{self, Mapping};
 
 /// The addresses of a region, which do not change during the life of the region.
 #[derive(Clone, Debug)]
@@ -44,13 +45,24 @@ impl Placement {
         }
     }
 
+    /// Makes the address space that is reserved beside adopted memory a mapping of the file, without access rights. So the
+    /// library can later tell its own address space from memory that the host has mapped there: see `unmap_own`. The address
+    /// space must belong to the caller.
+    pub fn mark(&self, file: &File) -> io::Result<()> {
+        self.reserved().try_for_each(|range| {
+            let (len, offset) = (range.end - range.start, range.start - self.base);
+            // SAFETY: the range belongs to the caller, and nobody reads there.
+            unsafe { code_memory::map_over(range.start, len, libc::PROT_NONE, Sharing::Private, file, offset) }
+        })
+    }
+
     /// Maps the header page, if it has address space, and the tables. perf with libunwind looks for tables in the mappings
     /// of the file to which the code belongs. perf computes the addresses of the tables from the beginning of the lowest
-    /// mapping of this file (linux tools/perf/util/unwind-libunwind-local.c, `read_unwind_spec_eh_frame`). The ranges must
-    /// belong to the caller.
-    pub fn map_tables(&self, sharing: Sharing, file: &File) -> io::Result<()> {
+    /// mapping of this file (linux tools/perf/util/unwind-libunwind-local.c, `read_unwind_spec_eh_frame`). The ranges for which
+    /// `is_own` is true must belong to the caller. The other ranges are left alone.
+    pub fn map_tables(&self, sharing: Sharing, file: &File, is_own: impl Fn(&Range<u64>) -> bool) -> io::Result<()> {
         let header_len = self.header_len.min(page_size() as u64);
-        self.beside_code(header_len).try_for_each(|range| {
+        self.beside_code(header_len).filter(is_own).try_for_each(|range| {
             // SAFETY: the range belongs to the caller, and nobody reads there. Either nothing is mapped in the range yet, or
             // the range shows the header page or the tables of this file or of the region's earlier file.
             unsafe {
@@ -70,9 +82,14 @@ impl Placement {
     /// The ranges must still belong to the caller.
     pub unsafe fn unmap_tables(&self) {
         // SAFETY: the caller's promise.
-        self.beside_code(self.header_len).for_each(|range| unsafe {
+        self.reserved().for_each(|range| unsafe {
             code_memory::unmap(range.start, range.end - range.start);
         });
+    }
+
+    /// The address space that is reserved beside adopted memory.
+    pub fn reserved(&self) -> impl Iterator<Item = Range<u64>> {
+        self.beside_code(self.header_len)
     }
 
     /// Returns the range for the header page, which has the length `header_len`, and the range of the tables. If the tables lie
@@ -85,13 +102,9 @@ impl Placement {
         both.into_iter().filter(|range| !range.is_empty())
     }
 
-    /// Unmaps everything from the header page to the tables. The tables must lie after the code.
-    ///
-    /// # Safety
-    /// Nobody may use the memory any longer.
-    pub unsafe fn unmap_all(&self) {
-        // SAFETY: the caller's promise.
-        unsafe { code_memory::unmap(self.base, self.tables.end - self.base) };
+    /// The address space of a created region, from the header page to the tables. The tables must lie after the code.
+    pub fn whole(&self) -> Range<u64> {
+        self.base..self.tables.end
     }
 
     /// Checks that a private mapping of this file may be executed after a write to its memory. A file system mounted
@@ -118,4 +131,45 @@ impl Placement {
             checked.or_else(|error| code_memory::reserve_over(at, page).and(Err(error)))
         }
     }
+}
+
+/// Unmaps those parts of a range that are mappings of the file with this inode number, if the file's first byte would be mapped
+/// at `base`. If `is_created` is true, also unmaps reserved address space. The host may have unmapped or replaced any part of the
+/// range, so other mappings stay.
+///
+/// # Safety
+/// Nobody may use these mappings of the file any longer. If `is_created` is true, the range was the library's from the beginning.
+pub unsafe fn unmap_own(range: Range<u64>, inode: Option<u64>, base: u64, is_created: bool) -> io::Result<()> {
+    let maps = maps::within(range.start, range.end)?;
+    let (start, end) = (range.start, range.end);
+    let is_reserved = |mapping: &&Mapping| is_created && mapping.is_plain() && mapping.protection == libc::PROT_NONE;
+    for part in own_parts(&maps, inode, base, range).chain(maps.iter().filter(is_reserved).copied()) {
+        // The kernel may have merged reserved address space with the host's.
+        let (from, to) = (part.start.max(start), part.end.min(end));
+        // SAFETY: the caller's promise.
+        unsafe { code_memory::unmap(from, to - from) };
+    }
+    Ok(())
+}
+
+/// The parts of a range that are mappings of the file with this inode number. `maps` is a list that the caller has read.
+///
+/// A file in another file system may have the same inode number. But the first byte of such a file would not be mapped at `base`.
+pub fn own_parts(
+    maps: &[Mapping],
+    inode: Option<u64>,
+    base: u64,
+    range: Range<u64>,
+) -> impl Iterator<Item = Mapping> + use<'_> {
+    let Range { start, end } = range;
+    let is_own = move |mapping: &&Mapping| {
+        let begin = mapping.start.checked_sub(mapping.offset);
+        mapping.start < end && start < mapping.end && Some(mapping.inode) == inode && begin == Some(base)
+    };
+    let part = move |mapping: &Mapping| {
+        let from = mapping.start.max(start);
+        let offset = mapping.offset + (from - mapping.start);
+        Mapping { start: from, end: mapping.end.min(end), offset, ..*mapping }
+    };
+    maps.iter().filter(is_own).map(part)
 }

@@ -10,11 +10,11 @@ use super::candidates::Candidates;
 use super::children::Children;
 use super::code_marks::Marks;
 use super::lookup::Places;
-use super::old_files::{Files, Past, KEPT_FOR};
+use super::old_files::{Files, Past, Room, KEPT_FOR};
 use super::state::{Parts, Region};
 use crate::api::error::{Error, Result};
 use crate::queue::status::Status;
-use crate::sys::clock::NEVER;
+use crate::sys::clock::{monotonic_ns, NEVER};
 use crate::sys::file::{Held, Identity};
 use crate::sys::fork_lock::{self, Inside};
 use crate::sys::held_dir::Dir;
@@ -48,6 +48,7 @@ pub struct Regions {
     pub(super) settings: Mutex<Settings>,
     changing: TimedLock<()>,
     pub(super) children: Children,
+    room: Arc<Room>,
 }
 
 /// The directory and mode of new files, and the remains of regions that have ended.
@@ -182,6 +183,12 @@ impl Regions {
         self.some_new.load(Ordering::Acquire) && self.some_new.swap(false, Ordering::AcqRel)
     }
 
+    /// Records that a region contains code that was registered before its memory became a part of the region.
+    pub(super) fn has_older_code(&self, region: &Region) {
+        region.is_new.store(true, Ordering::Relaxed);
+        self.some_new.store(true, Ordering::Release);
+    }
+
     /// Permission bits of the files.
     pub fn mode(&self) -> u32 {
         self.settings().mode
@@ -216,7 +223,7 @@ impl Regions {
     pub(super) fn publish(&self, status: &Status, parts: Parts) -> Result<&'static Region> {
         let has_file = parts.file.is_some();
         let marks = self.marks_for(parts.place.max_len)?;
-        let region = Region::new(parts, marks)?;
+        let region = Region::new(parts, marks, self.room.clone())?;
         if self.places.is_full() {
             return Err(Error::NoMemory);
         }
@@ -270,13 +277,13 @@ impl Regions {
 
     /// Records a file that is no longer written to. Removes the oldest recorded files if there are too many.
     pub(super) fn keep_old(&self, path: PathBuf, identity: Identity, bytes: u64) {
-        self.settings().files.keep(Past { path, identity, bytes });
+        self.settings().files.keep(Past { path, identity, bytes }, monotonic_ns());
     }
 
     /// Returns how long the next epoch of a region has to wait, in nanoseconds. `bytes` is the size of the previous epoch's
     /// file.
     pub(super) fn pause_after(&self, bytes: u64, now: u64) -> u64 {
-        let pause = self.settings().files.pause_after(bytes, now);
+        let pause = self.room.pause_after(bytes, now);
         if pause == 0 {
             return 0;
         }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -11,7 +12,8 @@ use super::file::{Layout, RegionFile};
 use super::live_counts::Tally;
 use super::lost_pages::Pages;
 use super::naming::Naming;
-use super::placement::Placement;
+use super::old_files::Room;
+use super::placement::{own_parts, Placement};
 use crate::api::error::Result;
 use crate::sys::clock::NEVER;
 use crate::sys::file;
@@ -71,6 +73,11 @@ pub struct Region {
     pub(super) not_before: AtomicU64,
     /// The minimum time between two epochs that cost a copy of the file, in nanoseconds.
     pub(super) pause: AtomicU64,
+    /// Whether the kernel never merges mappings of the file.
+    pub(super) never_merges: AtomicBool,
+    /// The size of the last copy of the file in bytes, and the room for such copies.
+    pub(super) copy_bytes: AtomicU64,
+    pub(super) room: Arc<Room>,
     /// The due time of the first split that the writer has not handled yet, or `NEVER`.
     pub(super) splits_at: AtomicU64,
     pub(super) naming: Mutex<Naming>,
@@ -94,7 +101,7 @@ pub(super) struct Parts {
 }
 
 impl Region {
-    pub(super) fn new(parts: Parts, marks: Arc<Marks>) -> Result<Region> {
+    pub(super) fn new(parts: Parts, marks: Arc<Marks>, room: Arc<Room>) -> Result<Region> {
         let Parts { place, kind, len, pages, naming, file } = parts;
         // A mapping group needs no counts, because each of its mappings is checked before code takes the place of other code.
         let may_be_unmapped = matches!(kind, Backing::Private { .. }) && !pages.are_of_group();
@@ -115,6 +122,9 @@ impl Region {
             has_failed: AtomicBool::new(file.is_none()),
             not_before: AtomicU64::new(0),
             pause: AtomicU64::new(0),
+            never_merges: AtomicBool::new(false),
+            copy_bytes: AtomicU64::new(0),
+            room,
             splits_at: AtomicU64::new(NEVER),
             inode: AtomicU64::new(naming.identity().map_or(0, |identity| identity.inode)),
             naming: Mutex::new(naming),
@@ -191,20 +201,18 @@ impl Region {
 
     /// Like `mapped`, but uses the list `maps` of mappings, which the caller has read.
     pub(super) fn mapped_in<'a>(&self, maps: &'a [Mapping]) -> impl Iterator<Item = Mapping> + use<'a> {
-        let inode = self.inode();
-        let (start, end, base) = (self.start(), self.end(), self.place.base);
-        // A file in another file system may have the same inode number. But the first byte of such a file would not be mapped
-        // at `base`.
-        let is_ours = move |mapping: &&Mapping| {
-            let begin = mapping.start.checked_sub(mapping.offset);
-            mapping.start < end && start < mapping.end && Some(mapping.inode) == inode && begin == Some(base)
-        };
-        let part = move |mapping: &Mapping| {
-            let from = mapping.start.max(start);
-            let offset = mapping.offset + (from - mapping.start);
-            Mapping { start: from, end: mapping.end.min(end), offset, ..*mapping }
-        };
-        maps.iter().filter(is_ours).map(part)
+        own_parts(maps, self.inode(), self.place.base, self.start()..self.end())
+    }
+
+    /// Whether a range beside the code still belongs to the library. Beside adopted memory, the host may have mapped memory there,
+    /// so the range must still be a mapping of the region's file.
+    pub(super) fn owns(&self, range: &Range<u64>) -> bool {
+        if !matches!(self.kind, Backing::Private { adopted: true, .. }) {
+            return true;
+        }
+        let Ok(maps) = maps::within(range.start, range.end) else { return false };
+        let own = own_parts(&maps, self.inode(), self.place.base, range.clone());
+        own.map(|part| part.end - part.start).sum::<u64>() == range.end - range.start
     }
 
     pub(super) fn naming(&self) -> MutexGuard<'_, Naming> {

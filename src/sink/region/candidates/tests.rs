@@ -37,10 +37,10 @@ fn looks_become_rare() {
     let table = Candidates::default();
     assert!(!table.any_waits() && !table.any_is_due(NEVER - 1));
     // Adjacent ranges become one piece. A distant range is another piece.
-    assert!(table.wait(&(4096..8192), 100) && table.wait(&(8192..12288), 100));
+    assert!(table.wait(4096, &(4096..8192), 100) && table.wait(8192, &(8192..12288), 100));
     let has_put_off = |start: u64, now| table.has_put_off((start, start + 1), &(start..start + 4096), now);
     assert!(has_put_off(4096, 101) && has_put_off(12288, 101) && !has_put_off(20480, NOT_NOW + 101));
-    assert!(table.wait(&(65536..69632), 200) && table.any_waits() && table.any_is_due(100));
+    assert!(table.wait(65536, &(65536..69632), 200) && table.any_waits() && table.any_is_due(100));
     assert_eq!(lock(&table.table).waiting.len(), 2);
     let (mut now, mut looks, mut counted) = (200, 0, 0);
     while now < 10 * LONG {
@@ -53,16 +53,27 @@ fn looks_become_rare() {
     }
     assert!(looks < 40 && counted == 2, "{looks} looks, {counted} counted");
     let all = 0..MOST_WAITING as u64 + 9;
-    assert!(all.filter(|number| table.wait(&(number << 20..(number << 20) + 1), now)).count() <= MOST_WAITING);
+    assert!(all.filter(|number| table.wait(0, &(number << 20..(number << 20) + 1), now)).count() <= MOST_WAITING);
     table.clear();
     assert!(!table.any_waits());
+}
+
+#[test]
+fn a_function_begins_at_the_first_byte_and_is_alone() {
+    let table = Candidates::default();
+    let is_function = |starts: &[u64]| {
+        assert!(starts.iter().all(|&start| table.wait(start, &(start / 4096 * 4096..start / 4096 * 4096 + 4096), 7)));
+        table.take_due(7).iter().all(|wait| wait.is_function)
+    };
+    assert!(is_function(&[4096]) && is_function(&[4096, 16384]));
+    assert!(!is_function(&[4160]) && !is_function(&[4096, 4160]) && !is_function(&[4096, 8192]));
 }
 
 #[test]
 fn what_is_unmapped_waits_no_longer() {
     let table = Candidates::default();
     let waits = || lock(&table.table).waiting.iter().map(|wait| (wait.start, wait.end)).collect::<Vec<_>>();
-    assert!([(10, 20), (30, 40), (50, 60)].iter().all(|&(start, end)| table.wait(&(start..end), 7)));
+    assert!([(10, 20), (30, 40), (50, 60)].iter().all(|&(start, end)| table.wait(0, &(start..end), 7)));
     table.forget(0, 10);
     table.forget(35, 36);
     assert_eq!(waits(), [(10, 20), (30, 40), (50, 60)]);

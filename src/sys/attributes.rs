@@ -1,0 +1,105 @@
+//! What the host has asked the kernel to do with memory (mlock, madvise, protection keys), and how the library keeps this when it
+//! replaces a mapping. A new mapping has none of these attributes.
+
+/// The attributes of a mapping. By default, a mapping has none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attributes {
+    /// A bit for each entry of `ADVICE`.
+    advice: u16,
+    is_locked: bool,
+    /// Whether the mapping has an attribute that mappings of files cannot have, or that nobody can give to another mapping.
+    is_stuck: bool,
+    /// The protection key.
+    key: u32,
+}
+
+/// Names of advice in `VmFlags` (linux Documentation/filesystems/proc.rst), and the advice itself (madvise(2)).
+const ADVICE: [(&str, i32); 7] = [
+    ("dc", libc::MADV_DONTFORK),
+    ("dd", libc::MADV_DONTDUMP),
+    ("hg", libc::MADV_HUGEPAGE),
+    ("nh", libc::MADV_NOHUGEPAGE),
+    ("mg", libc::MADV_MERGEABLE),
+    ("rr", libc::MADV_RANDOM),
+    ("sr", libc::MADV_SEQUENTIAL),
+];
+/// `MADV_WIPEONFORK`, and the three kinds of userfaultfd(2).
+const STUCK: [&str; 4] = ["wf", "um", "uw", "ui"];
+
+impl Attributes {
+    /// Whether a mapping of a file can have the same attributes.
+    pub fn suit_a_file(&self) -> bool {
+        !self.is_stuck
+    }
+
+    /// Gives these attributes to memory that has none. An attribute that the kernel refuses is lost.
+    pub fn give(&self, addr: u64, len: u64, protection: i32) {
+        if *self == Attributes::default() {
+            return;
+        }
+        let (at, len) = (addr as *mut libc::c_void, len as usize);
+        let advice = ADVICE.iter().enumerate().filter(|(number, _)| self.advice & 1 << number != 0);
+        // SAFETY: none of these calls changes the content of memory. The host has asked for all of them.
+        unsafe {
+            advice.for_each(|(_, &(_, advice))| _ = libc::madvise(at, len, advice));
+            if self.key != 0 {
+                libc::syscall(libc::SYS_pkey_mprotect, at, len, protection, self.key);
+            }
+            if self.is_locked {
+                libc::mlock(at, len);
+            }
+        }
+    }
+
+    /// Adds what `/proc/self/smaps` does not say about the memory at an address.
+    pub fn add_policy(&mut self, addr: u64) {
+        self.is_stuck |= has_policy(addr);
+    }
+
+    /// Adds what a line of `/proc/self/smaps` says about the memory.
+    pub fn add(&mut self, line: &str) {
+        if let Some(key) = line.strip_prefix("ProtectionKey:") {
+            self.key = key.trim().parse().unwrap_or(0);
+        } else if let Some(flags) = line.strip_prefix("VmFlags:") {
+            for flag in flags.split_ascii_whitespace() {
+                let advice = ADVICE.iter().position(|(name, _)| *name == flag);
+                self.advice |= advice.map_or(0, |number| 1 << number);
+                self.is_locked |= flag == "lo";
+                self.is_stuck |= STUCK.contains(&flag);
+            }
+        }
+    }
+}
+
+/// Whether the host has chosen the NUMA nodes for the memory at an address (mbind(2)).
+fn has_policy(addr: u64) -> bool {
+    const OF_ADDRESS: libc::c_ulong = 2;
+    let mut policy: libc::c_int = 0;
+    let none = std::ptr::null_mut::<libc::c_ulong>();
+    // SAFETY: the kernel writes only to `policy`. A kernel without NUMA, or a sandbox, refuses the call.
+    let asked = unsafe {
+        libc::syscall(libc::SYS_get_mempolicy, &raw mut policy, none, 0 as libc::c_ulong, addr as *mut u8, OF_ADDRESS)
+    };
+    asked == 0 && policy != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_kernel() {
+        let of = |lines: &[&str]| {
+            let mut found = Attributes::default();
+            lines.iter().for_each(|line| found.add(line));
+            found
+        };
+        let plain = of(&["Locked:   4 kB\n", "ProtectionKey:         0\n", "VmFlags: rd wr ex mr mw me ac sd \n"]);
+        assert!(plain == Attributes::default() && plain.suit_a_file());
+        let kept = of(&["ProtectionKey:         3\n", "VmFlags: rd ex dc rr\n"]);
+        assert!(kept == Attributes { advice: 0b10_0001, key: 3, ..plain } && kept.suit_a_file());
+        for flag in ["wf", "um", "uw", "ui"] {
+            assert!(!of(&[&format!("VmFlags: rd {flag} ac\n")]).suit_a_file(), "{flag}");
+        }
+    }
+}
