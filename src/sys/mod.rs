@@ -1,6 +1,7 @@
 //! Interfaces to the system: system calls, threads, locks, clocks, the loader, debuggers, unwinders and valgrind.
 
 pub mod barrier;
+pub mod child_copy;
 pub mod clock;
 pub mod code_memory;
 pub mod debug;

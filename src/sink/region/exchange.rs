@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use crate::sys::code_memory::{self, Advice, Sharing};
@@ -71,17 +72,18 @@ pub(super) fn take_back(pieces: &[Mapping]) {
     }
 }
 
-/// Calls `each` for all pages of a mapping, except for pages that contain only zeros.
-pub(super) fn for_pages(piece: &Mapping, mut each: impl FnMut(u64, &[u8]) -> io::Result<()>) -> io::Result<()> {
-    // `/proc/thread-self/mem` also shows memory whose protection forbids reading.
-    let memory = File::open("/proc/thread-self/mem")?;
+/// Calls `each` for all pages of a range, except for pages that contain only zeros.
+pub(super) fn for_pages(range: Range<u64>, mut each: impl FnMut(u64, &[u8]) -> io::Result<()>) -> io::Result<()> {
+    // `/proc/thread-self/mem` also shows memory whose protection forbids reading. A process without a free descriptor reads the
+    // memory in another way.
+    let memory = File::open("/proc/thread-self/mem").ok();
     let mut block = Vec::new();
     block.try_reserve_exact(BLOCK)?;
     block.resize(BLOCK, 0);
-    let mut addr = piece.start;
-    while addr < piece.end {
-        let part = &mut block[..(piece.end - addr).min(BLOCK as u64) as usize];
-        if memory.read_exact_at(part, addr).is_err()
+    let mut addr = range.start;
+    while addr < range.end {
+        let part = &mut block[..(range.end - addr).min(BLOCK as u64) as usize];
+        if memory.as_ref().is_none_or(|memory| memory.read_exact_at(part, addr).is_err())
             && process_memory::read(std::process::id(), addr, part) < part.len()
         {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the memory cannot be read"));
@@ -100,7 +102,7 @@ pub(super) fn for_pages(piece: &Mapping, mut each: impl FnMut(u64, &[u8]) -> io:
 /// byte.
 fn copy_to_file(piece: &Mapping, file: &File, offset: u64) -> io::Result<Vec<(u64, u8)>> {
     let mut pages = Vec::new();
-    for_pages(piece, |addr, bytes| {
+    for_pages(piece.start..piece.end, |addr, bytes| {
         pages.try_reserve(1)?;
         pages.push((addr, bytes[0]));
         file.write_all_at(bytes, offset + (addr - piece.start))
@@ -143,7 +145,7 @@ pub(super) fn make_plain(piece: &Mapping) -> io::Result<()> {
     // SAFETY: the new memory has the same length, nobody else uses it, and it has the same bytes as the memory that it
     // replaces.
     unsafe {
-        let moved = for_pages(piece, |addr, bytes| {
+        let moved = for_pages(piece.start..piece.end, |addr, bytes| {
             let to = (fresh + (addr - piece.start)) as *mut u8;
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
             Ok(())
