@@ -61,14 +61,8 @@ pub struct Underway {
 }
 
 impl Underway {
-    pub const NONE: Underway = Underway {
-        depth: 0,
-        held: false,
-        is_alone: false,
-        is_counted: false,
-        found: Found::NOTHING,
-        copy: None,
-    };
+    pub const NONE: Underway =
+        Underway { depth: 0, held: false, is_alone: false, is_counted: false, found: Found::NOTHING, copy: None };
 }
 
 thread_local! {

@@ -24,6 +24,7 @@ pub mod marker;
 mod open_at;
 pub mod other_writers;
 pub mod owner_process;
+pub mod page_facts;
 pub mod panic_guard;
 pub mod park;
 pub mod prefetch;
@@ -41,7 +42,6 @@ pub mod timekeeper;
 pub mod tracer;
 #[cfg(target_arch = "x86_64")]
 pub mod tsc;
-pub mod untouched_pages;
 pub mod unwinder;
 pub mod valgrind;
 pub mod valgrind_mapping;

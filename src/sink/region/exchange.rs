@@ -10,6 +10,7 @@ use crate::sys::code_memory::{self, Advice, Sharing};
 use crate::sys::fork_lock::Parting;
 use crate::sys::mapping::page_size;
 use crate::sys::maps::Mapping;
+use crate::sys::page_facts::Witness;
 use crate::sys::{file, process_memory};
 
 /// How many bytes are copied at a time. A block is larger than any piece of the reserve of memory (`sys::reserve`), which is
@@ -27,7 +28,7 @@ pub(super) fn exchange(piece: &Mapping, file: &File, base: u64) -> io::Result<()
     let pages = copy_to_file(piece, file, offset)?;
     // From here until the process has its own copies of the pages, a forked child would see later changes of the file in these
     // pages.
-    let parting = Parting::begin().ok_or_else(forked)?;
+    let (parting, witness) = (Parting::begin().ok_or_else(forked)?, Witness::new()?);
     // SAFETY: the file has the same bytes there, and the caller of `adopt` has promised that nobody writes.
     unsafe { code_memory::map_over(addr, len, piece.protection, Sharing::Private, file, offset)? };
     // Until the second advice, the kernel reads only pages that are touched, and does not read ahead.
@@ -37,7 +38,8 @@ pub(super) fn exchange(piece: &Mapping, file: &File, base: u64) -> io::Result<()
         // The header page of the file is written to this page later, so the process needs its own copy of the page.
         exchanged = exchanged.and_then(|()| part_from_file(&[(addr, 0)]));
     }
-    if !parting.is_undisturbed() {
+    // The witness also notices children of a raw clone system call, which no handler announces.
+    if !parting.is_undisturbed() || witness.has_child() == Some(true) {
         exchanged = exchanged.and(Err(forked()));
     }
     drop(parting);
