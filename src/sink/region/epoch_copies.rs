@@ -99,7 +99,9 @@ impl RegionSink {
             Some(_) => with_live,
             None => is_private,
         };
-        file.snapshot(to, has_bytes, region.build_id())
+        // A fork need not wait for the copy.
+        self.status
+            .aside(|| file.snapshot(to, has_bytes, region.build_id()))
             .and_then(|()| file::put_in_place(dir, &fresh, name, own))
             .inspect_err(|_| _ = dir.remove(&fresh))?;
         let bytes = written.metadata().map_or(0, |data| data.blocks() * 512);
