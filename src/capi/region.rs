@@ -16,13 +16,8 @@ use crate::session;
 /// returns memory. Code in this memory is then written to the other sinks, and `jitsym_stats.region_refused` and
 /// `jitsym_last_error` report the failure.
 ///
-/// A region with two views (without `JITSYM_REGION_ONE_VIEW`) is shared memory, and so is memory of `jitsym_alloc`. When
-/// `fork` returns, in the parent too, the child has its own copy of this memory. `fork` waits for the copy for 1 second
-/// at most, and for 1 second more for each 256 MiB of this memory. In a child without a copy, calls with the parent's
-/// sessions return `JITSYM_ERR_FORKED`. If no memory is left for the copy, nobody can access the views in the child. If
-/// `fork` has not waited long enough, the child may have code that the parent wrote after the fork. Only a child that a
-/// system call makes directly (`clone`, `_Fork`), without fork handlers, writes to the same memory as its parent. See
-/// also [docs/regions.md](regions.md#fork-exit-crash).
+/// [docs/regions.md](regions.md#fork-exit-crash) describes what a forked child has of a region with two views (without
+/// `JITSYM_REGION_ONE_VIEW`).
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_SIZE_ZERO`, `_ALIGNMENT`;
 /// `JITSYM_ERR_TOO_LARGE` for sizes above 1 GiB or alignments above 512 MiB; `JITSYM_ERR_NO_MEMORY`, also if no address

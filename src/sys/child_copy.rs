@@ -59,7 +59,8 @@ impl ChildCopy {
 
     /// In the child: tells the parent that the child exists.
     pub fn begin(self) {
-        self.word.store(RUNS, Ordering::Release);
+        // The parent may have stopped waiting already.
+        let _ = self.word.compare_exchange(NOTHING, RUNS, Ordering::AcqRel, Ordering::Relaxed);
     }
 
     /// In the child: tells the parent that the child has its copy. Returns false if the parent has not waited.
@@ -74,5 +75,35 @@ impl ChildCopy {
         if errno::errno().0 == 0 {
             errno::set_errno(Errno(self.errno));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parent_waits_for_a_child_that_exists() {
+        const HOUR: Duration = Duration::from_secs(3600);
+        errno::set_errno(Errno(libc::ENOENT));
+        let copy = ChildCopy::new().unwrap();
+        copy.begin();
+        std::thread::scope(|scope| {
+            let parent = scope.spawn(|| copy.wait(HOUR));
+            std::thread::sleep(Duration::from_millis(10));
+            assert!(!parent.is_finished() && copy.copied());
+        });
+        copy.begin();
+        copy.wait(Duration::ZERO);
+        assert!(!copy.copied());
+        copy.wait(HOUR);
+        // Nobody waits long for a child that does not exist. If the child does exist, it learns that the parent has not waited.
+        errno::set_errno(Errno(libc::EAGAIN));
+        copy.wait(HOUR);
+        copy.begin();
+        assert!(!copy.copied());
+        errno::set_errno(Errno(0));
+        copy.end();
+        assert_eq!(errno::errno(), Errno(libc::ENOENT));
     }
 }

@@ -53,7 +53,15 @@ mod tests {
         let code: Vec<u8> = (0..3 * AHEAD as u32).map(|number| (number % 251) as u8).collect();
         let mut memory = ReadAhead::new(std::process::id());
         let at = |offset: usize| code.as_ptr() as u64 + offset as u64;
-        for offset in (0..code.len() - 100).step_by(90).chain([7, 20_000, 6]) {
+        let (mut reads, mut start) = (0, 0);
+        for offset in (0..code.len() - 100).step_by(90) {
+            assert_eq!(memory.read(at(offset), 80), &code[offset..offset + 80]);
+            reads += usize::from(memory.start != start);
+            start = memory.start;
+        }
+        // The first piece has no neighbour yet.
+        assert_eq!(reads, 1 + 3);
+        for offset in [7, 20_000, 6] {
             assert_eq!(memory.read(at(offset), 80), &code[offset..offset + 80]);
         }
         // No memory lies at these addresses.
