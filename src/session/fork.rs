@@ -28,7 +28,7 @@ use crate::sys::{clock, fork_lock, panic_guard, reserve, thread};
 use crate::writer::{Inheritance, Writer};
 
 /// The maximum total time that a fork waits for the library. A fork waits longer only while a thread gives the process its own
-/// copies of the pages of a file mapping (`fork_lock::Parting`).
+/// copies of the pages of a file mapping (`fork_lock::Parting`), and while the child copies shared memory (`COPY_PATIENCE`).
 const PATIENCE: Duration = Duration::from_millis(75);
 
 /// The maximum time that a fork waits for the child's copy of shared code memory: a base, and a time for each `COPY_PART` bytes.

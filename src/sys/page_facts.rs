@@ -54,7 +54,9 @@ impl Witness {
         let page = self.0.start().as_ptr() as u64 / page_size() as u64;
         let file = File::open("/proc/thread-self/pagemap").ok()?;
         file.read_exact_at(&mut entry, page * size_of::<u64>() as u64).ok()?;
-        Some(u64::from_ne_bytes(entry) & EXCLUSIVE == 0)
+        let entry = u64::from_ne_bytes(entry);
+        // An emulator may show the entry of another page. The page of the witness is touched.
+        (entry & TOUCHED != 0).then_some(entry & EXCLUSIVE == 0)
     }
 }
 
@@ -78,5 +80,35 @@ mod tests {
         assert!(!are_untouched(0, count - 1) && !are_untouched(count - 2, count));
         // SAFETY: nobody else knows of the range.
         unsafe { code_memory::unmap(start, count * page) };
+    }
+
+    /// The child is made by a system call, so no fork handler runs.
+    #[test]
+    fn a_witness_notices_a_child_that_lives() {
+        let before = Witness::new().unwrap();
+        let mut pipe = [0; 2];
+        // SAFETY: without a stack for the child, clone is a fork. The child waits for the end of its parent's pipe, and exits.
+        let child = unsafe {
+            assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
+            let child = libc::syscall(libc::SYS_clone, libc::c_long::from(libc::SIGCHLD), 0, 0, 0, 0) as libc::pid_t;
+            if child == 0 {
+                libc::close(pipe[1]);
+                libc::read(pipe[0], pipe.as_mut_ptr().cast(), 1);
+                libc::_exit(0);
+            }
+            child
+        };
+        assert_eq!(before.has_child(), Some(true));
+        // SAFETY: these are the descriptors and the child from above.
+        unsafe {
+            libc::close(pipe[1]);
+            libc::close(pipe[0]);
+            assert_eq!(libc::waitpid(child, std::ptr::null_mut(), 0), child);
+        }
+        // Other tests have children too.
+        while before.has_child() == Some(true) {
+            std::thread::yield_now();
+        }
+        assert_eq!(before.has_child(), Some(false));
     }
 }
