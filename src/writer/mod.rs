@@ -393,13 +393,9 @@ impl Writer {
             uncommitted += size_of::<Event>() + event.body_len as usize;
             self.applier.apply(chunk, &mut event);
             self.short = reserve::is_short();
-            let is_due = uncommitted >= look_at;
-            if is_due {
+            if uncommitted >= look_at {
                 look_at += LOOK_BYTES;
                 self.quiesce().set_behind(is_too_much(merge.unread()));
-            }
-            // While a fork waits, the writer looks after each record, because one record can cost the copy of a region's file.
-            if is_due || self.quiesce().is_halting() {
                 if uncommitted >= COMMIT_BYTES || self.is_to_pause() {
                     bytes += std::mem::take(&mut uncommitted);
                     look_at = LOOK_BYTES;

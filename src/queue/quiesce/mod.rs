@@ -258,12 +258,6 @@ impl Quiesce {
         self.state().is_behind = is_behind;
     }
 
-    /// Whether a fork may wait for the writer. Takes no lock.
-    #[inline]
-    pub fn is_halting(&self) -> bool {
-        self.halting.load(Ordering::Relaxed)
-    }
-
     /// Whether the writer should pause in the middle of its round (`give_way`).
     pub fn is_in_a_hurry(&self) -> bool {
         let state = self.state();
