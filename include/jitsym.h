@@ -171,9 +171,9 @@ JITSYM_API jitsym_status jitsym_init(const jitsym_options *options, jitsym **out
 
 /* Fork: the parent is not affected, and the child continues its parent's sessions and ids. The child's first call
    (except jitsym_close and jitsym_wanted) makes separate files. The parent's code is added to these files two seconds
-   later, and jitsym_flush does not wait for this code. fork waits for the library for 75 milliseconds at most, and for
-   1 second more while adopted memory is copied. A child that cannot continue its parent's sessions gets
-   JITSYM_ERR_FORKED, and may call jitsym_init. */
+   later, and jitsym_flush does not wait for this code. fork waits for the library for 75 milliseconds at most, for
+   1 second more while adopted memory is copied, and for the child's copy of code memory (jitsym_region.h). A child that
+   cannot continue its parent's sessions gets JITSYM_ERR_FORKED, and may call jitsym_init. */
 
 /* Waits until everything that was registered before the call is in the files. The files survive SIGKILL. timeout_ms:
    the longest wait in milliseconds; 0 means 10 seconds.

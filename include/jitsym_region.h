@@ -5,6 +5,12 @@
  * docs/regions.md describes regions and their limits. Any thread may call all functions of this file at any time. No
  * function of this file may be called from a signal handler.
  *
+ * Fork: memory of jitsym_alloc and regions with two views are shared memory. When fork returns, in the parent too, the
+ * child has its own copy. fork waits for the copy, for 1 second at most and 1 second more for each 256 MiB. In a child
+ * without a copy, calls return JITSYM_ERR_FORKED: if memory is short, the child cannot access the views; if fork has
+ * not waited long enough, the child may have code that the parent wrote after the fork. Only a child of clone or _Fork
+ * (no fork handlers) still shares the memory, so it must not write there.
+ *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
 #ifndef JITSYM_REGION_H

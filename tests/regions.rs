@@ -546,6 +546,13 @@ fn forks_in_the_middle_of_an_adoption() {
     calls(&compile("gcc", program, Link::Shared, &["-std=gnu11", "-O1"], "forked_meanwhile"), "forked-meanwhile");
 }
 
+/// Parent and child never have memory with two views in common, and a child has the bytes and the names of the moment of the fork.
+#[test]
+fn forks_part_the_views() {
+    let program = &["c-tests/regions/forked_views.c"];
+    calls(&compile("gcc", program, Link::Shared, &["-std=gnu11", "-O1"], "forked_views"), "forked-views");
+}
+
 /// Which memory is adopted by itself, when, and what is said of the rest.
 #[test]
 fn the_right_memory_is_adopted() {

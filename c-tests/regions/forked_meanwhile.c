@@ -6,6 +6,7 @@
  */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <signal.h>
 #include <sys/syscall.h>
 
 #include "jitsym_region.h"
@@ -21,6 +22,8 @@ static struct {
   uint32_t value;
   int go[2];
   pid_t process;
+  /* Whether the child is made by a system call, so that no handler for forks runs. */
+  int is_raw;
 } child;
 
 /* Where the library has just mapped a file when the process is to be forked, and how often it has done so. */
@@ -53,7 +56,7 @@ static void prepare_child(const unsigned char *memory, size_t size, uint32_t val
 }
 
 static void fork_child(void) {
-  child.process = fork();
+  child.process = child.is_raw ? (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) : fork();
   CHECK(child.process >= 0);
   if (child.process == 0) {
     await_close(child.go);
@@ -113,6 +116,12 @@ static void while_adopted(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* The library cannot know of a child that a system call makes, and notices this child all the same. */
+static void while_adopted_raw(void) {
+  child.is_raw = 1;
+  while_adopted();
+}
+
 /* Maps a function. */
 static void map_function(unsigned char *at, uint32_t value) {
   CHECK(mmap(at, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == at);
@@ -153,6 +162,11 @@ static void while_joined(void) {
   let_child_go();
   CHECK(has_code(first, 310) && has_code(second, 311) && has_code(third, 313));
   CHECK_OK(jitsym_close(session));
+}
+
+static void while_joined_raw(void) {
+  child.is_raw = 1;
+  while_joined();
 }
 
 /* ------------------------------------------------------------------------------------------------ a fork that takes long */
@@ -205,6 +219,8 @@ int main(int argc, char **argv) {
   test_begin(argc, argv);
   test_child(while_adopted);
   test_child(while_joined);
+  test_child(while_adopted_raw);
+  test_child(while_joined_raw);
   test_child(while_a_fork_waits);
   return test_end();
 }

@@ -800,6 +800,33 @@ static void forks_during_a_rename(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* A process is forked while its writer copies the file of an adopted region for older generations. The child goes on all the same. */
+static void forks_during_a_copy(void) {
+  jitsym *session = test_open_flags(JITSYM_SINK_REGION, 0);
+  unsigned char *memory = adopted_with_code(session, 62, "old");
+  CHECK_OK(jitsym_unregister_range(session, (uintptr_t)memory, PAGE, 0));
+  disk_is_slow("/jit");
+  announce(session, memory, "new");
+  CHECK_STATUS(JITSYM_ERR_TIMEOUT, jitsym_flush(session, 1));
+  disk_begins(1);
+  pid_t child = fork();
+  CHECK(child >= 0);
+  disk.is_slow = 0;
+  if (child == 0) {
+    test_inherits_threads = 1;
+    announce(session, memory + PAGE, "of the child");
+    CHECK_OK(test_flush(session));
+    char number[32];
+    snprintf(number, sizeof number, "-%d-", (int)getpid());
+    CHECK(run_code(memory) == 62 && strstr(mapping_at(memory).path, number) != NULL);
+    CHECK_OK(jitsym_close(session));
+    _exit(0);
+  }
+  test_wait_ok(child);
+  CHECK_OK(test_flush(session));
+  CHECK_OK(jitsym_close(session));
+}
+
 static void forks_later(void) {
   forks(0, 0);
 }
@@ -894,7 +921,7 @@ int main(int argc, char **argv) {
       create_refuses,       adopt_refuses,         others_refuse,         two_views,    one_view,
       places,               many_regions,          without_sink,          sessions_end, adopted_is_the_same,
       adopted_is_used,      beside_other_sinks,    adopts_by_itself,      forks_later,  forks_now,
-      forks_during_a_write, forks_during_a_rename, meets_leftovers,       adopted_while_it_runs,
+      forks_during_a_write, forks_during_a_rename, forks_during_a_copy, meets_leftovers,       adopted_while_it_runs,
       removes_files,        adopted_goes,          splits_slowly,
   };
 

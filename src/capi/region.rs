@@ -16,10 +16,8 @@ use crate::session;
 /// returns memory. Code in this memory is then written to the other sinks, and `jitsym_stats.region_refused` and
 /// `jitsym_last_error` report the failure.
 ///
-/// A region with two views (without `JITSYM_REGION_ONE_VIEW`) is shared memory. When `fork` returns, the child normally
-/// has its own copy of the memory. In two cases the child gets no copy, and parent and child write to the same memory:
-/// no memory is left for the copy, or the child was forked directly by a system call, which runs no fork handlers.
-/// [docs/regions.md](regions.md#fork-exit-crash) describes the child's file.
+/// [docs/regions.md](regions.md#fork-exit-crash) describes what a forked child has of a region with two views (without
+/// `JITSYM_REGION_ONE_VIEW`).
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_SIZE_ZERO`, `_ALIGNMENT`;
 /// `JITSYM_ERR_TOO_LARGE` for sizes above 1 GiB or alignments above 512 MiB; `JITSYM_ERR_NO_MEMORY`, also if no address

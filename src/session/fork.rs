@@ -23,12 +23,17 @@ use crate::session::handle;
 use crate::session::lifecycle::STOP_TIMEOUT;
 use crate::session::process::{self, Process};
 use crate::session::register::{last_time, watch_thread_if_running};
+use crate::sys::child_copy::ChildCopy;
 use crate::sys::{clock, fork_lock, panic_guard, reserve, thread};
 use crate::writer::{Inheritance, Writer};
 
 /// The maximum total time that a fork waits for the library. A fork waits longer only while a thread gives the process its own
-/// copies of the pages of a file mapping (`fork_lock::Parting`).
+/// copies of the pages of a file mapping (`fork_lock::Parting`), and while the child copies shared memory (`COPY_PATIENCE`).
 const PATIENCE: Duration = Duration::from_millis(75);
+
+/// The maximum time that a fork waits for the child's copy of shared code memory: a base, and a time for each `COPY_PART` bytes.
+const COPY_PATIENCE: Duration = Duration::from_secs(1);
+const COPY_PART: u64 = 256 << 20;
 
 /// How long a thread waits while another thread takes over the parent's state.
 const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -51,11 +56,13 @@ pub struct Underway {
     /// Whether `fork_lock` counts this fork.
     is_counted: bool,
     found: Found,
+    /// The page by which the child tells that it has its copy of shared code memory.
+    copy: Option<ChildCopy>,
 }
 
 impl Underway {
     pub const NONE: Underway =
-        Underway { depth: 0, held: false, is_alone: false, is_counted: false, found: Found::NOTHING };
+        Underway { depth: 0, held: false, is_alone: false, is_counted: false, found: Found::NOTHING, copy: None };
 }
 
 thread_local! {
@@ -123,8 +130,16 @@ fn prepare() {
             fork_lock::hurry();
             underway.is_counted = true;
         }
+        if underway.depth == 1 && shared_len() > 0 {
+            underway.copy = ChildCopy::new();
+        }
         of_thread.set(underway);
     });
+}
+
+/// How many bytes of code memory a child would share with this process.
+fn shared_len() -> u64 {
+    process::current_or_inherited().map_or(0, |process| process.regions.shared_len())
 }
 
 /// Quiesces the library, within `patience`. Returns the state in which the fork has found the library, and the value of
@@ -148,11 +163,15 @@ fn go_on_in_parent() {
     UNDERWAY.with(|of_thread| {
         let mut underway = of_thread.get();
         underway.depth = underway.depth.saturating_sub(1);
+        if let Some(copy) = underway.copy {
+            copy.wait(COPY_PATIENCE + COPY_PATIENCE * (shared_len() / COPY_PART) as u32);
+        }
         if underway.depth > 0 {
             of_thread.set(underway);
             return;
         }
         of_thread.set(Underway::NONE);
+        underway.copy.into_iter().for_each(ChildCopy::end);
         if underway.is_counted {
             fork_lock::over();
         }
@@ -189,16 +208,25 @@ fn take_note_in_child(underway: Underway) {
         parent.host.page.clear();
     }
     let (words, shared) = (parent.host.page.words, parent.shared());
+    let Underway { held, found, copy, .. } = underway;
+    // The parent's threads may go on while the child copies memory, so the child looks at their notes first.
+    let mut rest = if held { found.rest_in_child(parent.host.page.shared) } else { found.rest };
     if let Some(shared) = shared {
-        // Without this step, the parent's writes would change shared code memory while the child uses it. `quietly` discards
-        // SIGXFSZ, by which a limit on file sizes would end the child.
-        thread::quietly(|| parent.regions.part_in_child(&shared.status));
+        copy.inspect(|copy| copy.begin());
+        // If the parent has not waited for the copy, the copy may have code that the parent has written since the fork.
+        let go_on = |is_parted: bool| {
+            let has_waited = copy.is_none_or(ChildCopy::copied);
+            if !is_parted || !has_waited {
+                rest = Rest::Disturbed;
+            }
+        };
+        // `quietly` discards SIGXFSZ, by which a limit on file sizes would end the child.
+        thread::quietly(|| parent.regions.part_in_child(&shared.status, go_on));
         clock::find_host();
         words.forked_at.store(shared.status.clock.now(), Ordering::Relaxed);
         shared.pool.memory().leave_in_child();
     }
-    let Underway { held, found, .. } = underway;
-    let rest = if held { found.rest_in_child(parent.host.page.shared) } else { found.rest };
+    copy.into_iter().for_each(ChildCopy::end);
     // Another thread may have been inside a call for longer than a fork waits. In the child its locks are still held, but no
     // thread exists to release them.
     let is_whole = parent.allocator.arenas.is_free() && parent.collector.state.is_free();

@@ -77,6 +77,26 @@ pub unsafe fn move_over(from: u64, to: u64, len: u64) -> io::Result<()> {
     checked(unsafe { libc::mremap(from as *mut _, len, len, flags, to as *mut libc::c_void) }).map(drop)
 }
 
+/// Replaces whatever is mapped in a range by writable memory that forked children share. The memory needs no descriptor.
+///
+/// # Safety
+/// The caller owns the range, and may replace its content.
+pub unsafe fn share_over(addr: u64, len: u64) -> io::Result<()> {
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: the caller's promise.
+    unsafe { map(addr, len, READ_WRITE, flags, -1, 0) }
+}
+
+/// Maps shared memory a second time, at `to`, and replaces whatever is mapped there. Both mappings show the same memory.
+///
+/// # Safety
+/// The caller owns both ranges, and may replace the content of the range at `to`.
+pub unsafe fn duplicate_over(from: u64, to: u64, len: u64) -> io::Result<()> {
+    let (len, flags) = (len as usize, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED);
+    // SAFETY: the caller's promise. With the length 0, the kernel leaves the first mapping in its place.
+    checked(unsafe { libc::mremap(from as *mut _, 0, len, flags, to as *mut libc::c_void) }).map(drop)
+}
+
 /// Changes the protection of memory.
 ///
 /// # Safety

@@ -2,6 +2,7 @@
 
 pub mod attributes;
 pub mod barrier;
+pub mod child_copy;
 pub mod clock;
 pub mod code_memory;
 pub mod debug;
@@ -24,6 +25,7 @@ pub mod marker;
 mod open_at;
 pub mod other_writers;
 pub mod owner_process;
+pub mod page_facts;
 pub mod panic_guard;
 pub mod park;
 pub mod prefetch;
@@ -41,7 +43,6 @@ pub mod timekeeper;
 pub mod tracer;
 #[cfg(target_arch = "x86_64")]
 pub mod tsc;
-pub mod untouched_pages;
 pub mod unwinder;
 pub mod valgrind;
 pub mod valgrind_mapping;

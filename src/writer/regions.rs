@@ -8,7 +8,7 @@ use crate::format::info::{remove_frame_load, Info};
 use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, CodeBytes, Event, Load};
 use crate::registry::{Home, Live};
-use crate::sink::region::Region;
+use crate::sink::region::{ReadAhead, Region};
 use crate::sink::NewCode;
 use crate::sink::Origin;
 use crate::sys::reserve;
@@ -204,7 +204,16 @@ impl Applier {
     /// the parent's regions lies in regions of the child.
     pub(super) fn inherit_regions(&mut self, time: u64) -> bool {
         let mut are_all_in_regions = true;
+        let mut memory = ReadAhead::new(self.status.pid);
         for id in self.registry.live_by_place(Some(Home::Region)).into_iter().flatten() {
+            let Some(live) = self.registry.get(id) else { continue };
+            if let Some(region) = self.region_of(live.addr, live.size, time) {
+                // The registry stays as it is, so the child gets no copies of the registry's pages.
+                region.count_live(live.addr, live.size);
+                self.sinks.region.inherit(&self.registry, region, id, &mut memory);
+                continue;
+            }
+            are_all_in_regions = false;
             let (name_len, info_len) = self.lens_of(id);
             if !self.make_room_for(id, name_len, info_len) {
                 self.registry.remove(id);
@@ -212,24 +221,12 @@ impl Applier {
                 continue;
             }
             let Some((live, name, info)) = self.take_out(id) else { continue };
-            let (name, info) = (&name[..], Info::new(&info));
-            match self.region_of(live.addr, live.size, time) {
-                Some(region) => {
-                    region.count_live(live.addr, live.size);
-                    self.enter(region, &NewCode { id, time, live: &live, name, info, bytes: &[], is_told: false });
-                }
-                None => {
-                    are_all_in_regions = false;
-                    self.registry.insert(id, &Live { home: Home::Plain, ..live }, name, &mut Vec::new());
-                    self.registry.keep_info(id, info);
-                }
-            }
+            self.registry.insert(id, &Live { home: Home::Plain, ..live }, &name, &mut Vec::new());
+            self.registry.keep_info(id, Info::new(&info));
         }
         // Code that lies in no region of the child has just been registered outside of regions. Each such registration has left
         // a dead entry among the code of regions. These dead entries are removed here.
         self.registry.forget_dead(Home::Region);
-        // `region_code` counts only code registered in this process. Inherited code has another counter.
-        self.status.counters.region_code.set(0);
         are_all_in_regions
     }
 

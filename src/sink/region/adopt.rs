@@ -20,7 +20,7 @@ use crate::sys::clock::NEVER;
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::mapping::{page_size, reserve_at};
 use crate::sys::maps::{self, Mapping};
-use crate::sys::{debug, reserve, thread, untouched_pages};
+use crate::sys::{debug, page_facts, reserve, thread};
 
 /// The maximum distance from code to its tables. It is limited because the distances between code and tables are 32-bit
 /// numbers.
@@ -258,7 +258,7 @@ fn may_be_arena(maps: &[Mapping], end: u64) -> bool {
     let len: u64 = below().map(|mapping| mapping.len_within(start, end)).sum();
     len == ARENA_LEAST
         && below().any(|mapping| mapping.protection != 0)
-        && untouched_pages::is_all(start, end).is_ok_and(|is_all| is_all)
+        && page_facts::are_untouched(start, end).is_ok_and(|is_all| is_all)
 }
 
 /// Returns the mappings of a range. Fails if the range has a gap, or contains memory that cannot be adopted.

@@ -40,7 +40,8 @@ impl RegionSink {
     fn archive_epochs(&mut self, registry: &mut Registry, region: &'static Region, split: &Archive) {
         let mut guard = region.opened();
         let Some(file) = guard.as_mut() else { return };
-        let result = self.put_aside(registry, region, file, split.first);
+        // The registry does not change during the copy, so a fork need not wait for the copy.
+        let result = self.status.aside(|| self.put_aside(registry, region, file, split.first));
         registry.forget_dead_in_regions(region.start(), region.end());
         file.set_begin(split.begin);
         // Each copy contains all tables of the file, so the file is rewritten if it is wasteful.
@@ -54,7 +55,7 @@ impl RegionSink {
     }
 
     /// Writes the contents of the file to a copy, which gets the names that the file had before the epoch `first`.
-    fn put_aside(&mut self, registry: &Registry, region: &Region, file: &mut RegionFile, first: u32) -> io::Result<()> {
+    fn put_aside(&self, registry: &Registry, region: &Region, file: &mut RegionFile, first: u32) -> io::Result<()> {
         let mut naming = region.naming();
         let (names, own) = (naming.take_names(first), naming.named());
         let dir = naming.dir()?;

@@ -3,12 +3,14 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use crate::sys::code_memory::{self, Advice, Sharing};
 use crate::sys::fork_lock::Parting;
 use crate::sys::mapping::page_size;
 use crate::sys::maps::Mapping;
+use crate::sys::page_facts::Witness;
 use crate::sys::{file, process_memory};
 
 /// How many bytes are copied at a time. A block is larger than any piece of the reserve of memory (`sys::reserve`), which is
@@ -26,7 +28,7 @@ pub(super) fn exchange(piece: &Mapping, file: &File, base: u64) -> io::Result<()
     let pages = copy_to_file(piece, file, offset)?;
     // From here until the process has its own copies of the pages, a forked child would see later changes of the file in these
     // pages.
-    let parting = Parting::begin().ok_or_else(forked)?;
+    let (parting, witness) = (Parting::begin().ok_or_else(forked)?, Witness::new()?);
     // SAFETY: the file has the same bytes there, and the caller of `adopt` has promised that nobody writes.
     unsafe { code_memory::map_over(addr, len, piece.protection, Sharing::Private, file, offset)? };
     // Until the second advice, the kernel reads only pages that are touched, and does not read ahead.
@@ -36,7 +38,8 @@ pub(super) fn exchange(piece: &Mapping, file: &File, base: u64) -> io::Result<()
         // The header page of the file is written to this page later, so the process needs its own copy of the page.
         exchanged = exchanged.and_then(|()| part_from_file(&[(addr, 0)]));
     }
-    if !parting.is_undisturbed() {
+    // The witness also notices children of a raw clone system call, which no handler announces.
+    if !parting.is_undisturbed() || witness.has_child() == Some(true) {
         exchanged = exchanged.and(Err(forked()));
     }
     drop(parting);
@@ -72,17 +75,18 @@ pub(super) fn take_back(pieces: &[Mapping]) {
     }
 }
 
-/// Calls `each` for all pages of a mapping, except for pages that contain only zeros.
-pub(super) fn for_pages(piece: &Mapping, mut each: impl FnMut(u64, &[u8]) -> io::Result<()>) -> io::Result<()> {
-    // `/proc/thread-self/mem` also shows memory whose protection forbids reading.
-    let memory = File::open("/proc/thread-self/mem")?;
+/// Calls `each` for all pages of a range, except for pages that contain only zeros.
+pub(super) fn for_pages(range: Range<u64>, mut each: impl FnMut(u64, &[u8]) -> io::Result<()>) -> io::Result<()> {
+    // `/proc/thread-self/mem` also shows memory whose protection forbids reading. A process without a free descriptor reads the
+    // memory in another way.
+    let memory = File::open("/proc/thread-self/mem").ok();
     let mut block = Vec::new();
     block.try_reserve_exact(BLOCK)?;
     block.resize(BLOCK, 0);
-    let mut addr = piece.start;
-    while addr < piece.end {
-        let part = &mut block[..(piece.end - addr).min(BLOCK as u64) as usize];
-        if memory.read_exact_at(part, addr).is_err()
+    let mut addr = range.start;
+    while addr < range.end {
+        let part = &mut block[..(range.end - addr).min(BLOCK as u64) as usize];
+        if memory.as_ref().is_none_or(|memory| memory.read_exact_at(part, addr).is_err())
             && process_memory::read(std::process::id(), addr, part) < part.len()
         {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the memory cannot be read"));
@@ -101,7 +105,7 @@ pub(super) fn for_pages(piece: &Mapping, mut each: impl FnMut(u64, &[u8]) -> io:
 /// byte.
 fn copy_to_file(piece: &Mapping, file: &File, offset: u64) -> io::Result<Vec<(u64, u8)>> {
     let mut pages = Vec::new();
-    for_pages(piece, |addr, bytes| {
+    for_pages(piece.start..piece.end, |addr, bytes| {
         pages.try_reserve(1)?;
         pages.push((addr, bytes[0]));
         file.write_all_at(bytes, offset + (addr - piece.start))
@@ -165,7 +169,7 @@ fn copy_of(piece: &Mapping) -> io::Result<u64> {
     let copy = code_memory::anonymous(len)?;
     // SAFETY: the copy has the same length, and nobody else uses it.
     unsafe {
-        let copied = for_pages(piece, |addr, bytes| {
+        let copied = for_pages(piece.start..piece.end, |addr, bytes| {
             let to = (copy + (addr - piece.start)) as *mut u8;
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
             Ok(())

@@ -20,12 +20,11 @@ use super::state::{Backing, Parts, Region};
 use crate::api::options::Sinks;
 use crate::queue::status::Status;
 use crate::sink::describe;
-use crate::sys::attributes::Attributes;
 use crate::sys::clock::NEVER;
-use crate::sys::code_memory::{self, Advice, READ_EXEC};
+use crate::sys::code_memory::{self, Advice, READ_EXEC, READ_WRITE};
 use crate::sys::file::{self, Held};
 use crate::sys::held_dir::Dir;
-use crate::sys::maps::{self, Mapping};
+use crate::sys::maps;
 use crate::sys::rights;
 
 impl Regions {
@@ -35,32 +34,41 @@ impl Regions {
         self.all().any(|region| region.has_shared_file()) && self.children.add()
     }
 
+    /// How many bytes of memory a forked child would share with this process.
+    pub fn shared_len(&self) -> u64 {
+        self.all().filter(|region| !region.is_private()).map(Region::len).sum()
+    }
+
     /// Gives a forked child its own copies of the memory that it shares with its parent. Runs before anything else in the
-    /// child. After this call, parent and child do not see each other's writes.
+    /// child. Calls `go_on` once the parent may change this memory. The argument of `go_on` says whether the child shares no
+    /// memory with the parent any more. If no copy can be made, nobody can access the memory in the child.
     ///
     /// Only the forking thread exists in the child, so nothing else in the child uses the memory. The parent's other threads
     /// may write to the memory during the copy. This is allowed, because the kernel copies the bytes. The kernel also allows
     /// writes to a file while it reads the file.
-    pub fn part_in_child(&self, status: &Status) {
+    pub fn part_in_child(&self, status: &Status, go_on: impl FnOnce(bool)) {
         let may_have_names = status.sinks().has(Sinks::REGION) && !rights::are_more();
+        let mut is_parted = true;
+        let mut copies = Vec::new();
         for region in self.all() {
             let Backing::TwoViews { write } = region.kind else { continue };
-            let named = match may_have_names && region.has_shared_file() {
-                true => copy_with_name(region, write).map(|(file, path)| (file, Some(path))),
-                false => Err(io::ErrorKind::NotFound.into()),
-            };
-            let copied = named.or_else(|_| {
-                let file = copy(region)?;
-                map_two_views(&file, &region.place, write, region.len()).map(|()| (file, None))
-            });
-            if let Ok((file, path)) = copied {
-                let held = Held::new(file).ok().map(Arc::new);
-                region.set_inode(held.as_ref().map_or(0, |file| file.identity().inode));
-                // If another thread held this lock at the fork, `naming` does not get the file. If the child makes no other
-                // file when it takes over, the library can neither enlarge the region nor give its pages back.
-                if let Ok(mut naming) = region.naming.try_lock() {
-                    naming.set_file_of_child(held, path);
+            let (file, name) = match Copy::of(region, write, may_have_names && region.has_shared_file()) {
+                Ok(Copy { file, name }) => (Held::new(file).ok().map(Arc::new), name),
+                Err(_) => {
+                    is_parted &= copy_without_file(region, write).inspect_err(|_| hide(region, write)).is_ok();
+                    (None, None)
                 }
+            };
+            set_file(region, file.clone(), None);
+            if let (Some(file), Some(name), Ok(())) = (file, name, copies.try_reserve(1)) {
+                copies.push((region, write, file, name));
+            }
+        }
+        go_on(is_parted);
+        // The parent does not wait for these files, because the disk may be slow.
+        for (region, write, copy, name) in copies {
+            if let Ok((file, path)) = name.give(&copy, region, write) {
+                set_file(region, Held::new(file).ok().map(Arc::new), Some(path));
             }
         }
     }
@@ -124,32 +132,101 @@ impl Regions {
     }
 }
 
-/// Makes a file with the bytes of a region, and with all information that the parent's file has about these bytes. Then maps
-/// the new file.
-fn copy_with_name(region: &Region, write: u64) -> io::Result<(File, PathBuf)> {
-    let busy = || io::Error::from(io::ErrorKind::WouldBlock);
-    let mut naming = region.naming.try_lock().map_err(|_| busy())?;
-    let (from, path) =
-        (naming.open_file().ok_or_else(busy)?, naming.path_for_child(std::process::id()).ok_or_else(busy)?);
-    drop(naming);
-    let data = from.metadata()?;
-    // The file system must have free room for twice the region's length. The copy has holes, and the child may later write to
-    // the pages of these holes.
-    let free = path.parent().and_then(file::free_space);
-    if free.is_some_and(|free| free < 2 * region.len()) {
-        return Err(io::ErrorKind::StorageFull.into());
+/// Sets the file of a region in a forked child. `path` is the path of this file, or `None` if the file has no name.
+fn set_file(region: &Region, file: Option<Arc<Held>>, path: Option<PathBuf>) {
+    region.set_inode(file.as_ref().map_or(0, |file| file.identity().inode));
+    // If another thread held this lock at the fork, `naming` does not get the file. If the child makes no other file when it
+    // takes over, the library can neither enlarge the region nor give its pages back.
+    if let Ok(mut naming) = region.naming.try_lock() {
+        naming.set_file_of_child(file, path);
     }
-    let (dir, name) = (Dir::of(&path)?, path.file_name().unwrap_or_default());
-    let file = file::claim(&dir, name, data.mode() & 0o777, file::ANYWHERE)?;
-    let (text, end) = (region.text(), region.text() + region.place.max_len);
-    let copied = file
-        .set_len(data.len())
-        .and_then(|()| copy_text(region, &file))
-        .and_then(|()| copy_data(&from, &file, 0..text))
-        .and_then(|()| copy_data(&from, &file, end..data.len()))
-        .and_then(|()| map_two_views(&file, &region.place, write, region.len()));
-    copied.inspect_err(|_| drop(dir.remove(name)))?;
-    Ok((file, path))
+}
+
+/// A file in memory that a forked child has mapped in the place of a region's file.
+struct Copy {
+    file: File,
+    /// `None` if the child's code gets no names. The copy has the region's bytes, but nothing else of the region's file.
+    name: Option<Name>,
+}
+
+/// The path and the permission bits of the file by which profilers find the names of a child's code.
+struct Name {
+    path: PathBuf,
+    mode: u32,
+}
+
+impl Copy {
+    fn of(region: &Region, write: u64, may_have_name: bool) -> io::Result<Copy> {
+        let named = (|| {
+            let mut naming = region.naming.try_lock().ok().filter(|_| may_have_name)?;
+            let (from, path) = (naming.open_file()?, naming.path_for_child(std::process::id())?);
+            let data = from.metadata().ok()?;
+            Some((from, data.len(), Name { path, mode: data.mode() & 0o777 }))
+        })();
+        let file = code_memory::nameless_file()?;
+        let (text, end) = (region.text(), region.text() + region.place.max_len);
+        file.set_len(named.as_ref().map_or(end, |(_, len, _)| *len))?;
+        copy_text(region, &file)?;
+        if let Some((from, len, _)) = &named {
+            copy_data(from, &file, 0..text)?;
+            copy_data(from, &file, end..*len)?;
+        }
+        map_two_views(&file, &region.place, write, region.len())?;
+        Ok(Copy { file, name: named.map(|(.., name)| name) })
+    }
+}
+
+impl Name {
+    /// Maps a file with this name in the place of the copy, with the same contents.
+    fn give(self, copy: &File, region: &Region, write: u64) -> io::Result<(File, PathBuf)> {
+        let Name { path, mode } = self;
+        // The file system must have free room for twice the region's length. The file has holes, and the child may later write
+        // to the pages of these holes.
+        let free = path.parent().and_then(file::free_space);
+        if free.is_some_and(|free| free < 2 * region.len()) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let (dir, name) = (Dir::of(&path)?, path.file_name().unwrap_or_default());
+        let file = file::claim(&dir, name, mode, file::ANYWHERE)?;
+        let len = copy.metadata()?.len();
+        let map = |file: &File| map_two_views(file, &region.place, write, region.len());
+        let made = file.set_len(len).and_then(|()| copy_data(copy, &file, 0..len)).and_then(|()| {
+            // Both views must show the same file.
+            map(&file).inspect_err(|_| map(copy).unwrap_or_else(|_| hide(region, write)))
+        });
+        made.inspect_err(|_| drop(dir.remove(name)))?;
+        Ok((file, path))
+    }
+}
+
+/// Gives a forked child its own copy of a region's memory without a file. This works even if the child can have no descriptor,
+/// and if the sizes of files are limited.
+fn copy_without_file(region: &Region, write: u64) -> io::Result<()> {
+    let (start, len) = (region.start(), region.len());
+    // SAFETY: both ranges are the region's, and this is a forked child, in which nobody else runs yet. The writable view has
+    // the same length as the other view.
+    unsafe {
+        code_memory::share_over(write, len)?;
+        for_data(region, |data, _| {
+            for_pages(data, |addr, bytes| {
+                let to = (write + (addr - start)) as *mut u8;
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+                Ok(())
+            })
+        })?;
+        code_memory::protect(write, len, READ_EXEC)?;
+        code_memory::duplicate_over(write, start, len)?;
+        code_memory::protect(write, len, READ_WRITE)
+    }
+}
+
+/// Makes the memory of a region inaccessible in a forked child that cannot have its own copy. Otherwise the child's writes
+/// would change its parent's code.
+fn hide(region: &Region, write: u64) {
+    for view in [write, region.start()] {
+        // SAFETY: an access to this memory ends the child, and the child must not access the memory of its parent.
+        let _ = unsafe { code_memory::protect(view, region.len(), libc::PROT_NONE) };
+    }
 }
 
 /// Copies a part of a file, without its holes.
@@ -169,37 +246,28 @@ fn copy_data(from: &File, to: &File, range: Range<u64>) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a file without a name that has the bytes of a region.
-fn copy(region: &Region) -> io::Result<File> {
-    let file = code_memory::nameless_file()?;
-    let text = region.text();
-    file.set_len(text + region.place.max_len)?;
-    copy_text(region, &file)?;
-    Ok(file)
-}
-
 /// Copies a region's memory without its holes, to keep the fork cheap for a child that only executes another program.
 fn copy_text(region: &Region, to: &File) -> io::Result<()> {
-    let held = region.naming.try_lock().ok().and_then(|mut naming| naming.open_file());
-    let Some(from) = held else {
-        let piece = whole(region);
-        return for_pages(&piece, |addr, bytes| to.write_all_at(bytes, addr - region.place.base));
-    };
+    for_data(region, |data, has_no_holes| match has_no_holes {
+        true => code_memory::write_from(data.start, data.end - data.start, to, data.start - region.place.base),
+        false => for_pages(data, |addr, bytes| to.write_all_at(bytes, addr - region.place.base)),
+    })
+}
+
+/// Calls `each` for the parts of a region's memory that are not holes of its file. If the file is not open, calls `each` for
+/// the whole memory. The second argument of `each` says whether the file is open.
+fn for_data(region: &Region, mut each: impl FnMut(Range<u64>, bool) -> io::Result<()>) -> io::Result<()> {
     // Readahead by the kernel would turn holes into data.
     code_memory::advise(region.start(), region.len(), Advice::Random);
-    let end = region.text() + region.len();
+    let held = region.naming.try_lock().ok().and_then(|mut naming| naming.open_file());
+    let Some(file) = held else { return each(region.start()..region.end(), false) };
+    let (base, end) = (region.place.base, region.text() + region.len());
     let mut next = region.text();
-    while let Some(data) = code_memory::data_in(&from, next..end)? {
-        code_memory::write_from(region.place.base + data.start, data.end - data.start, to, data.start)?;
+    while let Some(data) = code_memory::data_in(&file, next..end)? {
+        each(base + data.start..base + data.end, true)?;
         next = data.end;
     }
     Ok(())
-}
-
-fn whole(region: &Region) -> Mapping {
-    let (start, end, offset) = (region.start(), region.end(), region.text());
-    let (inode, special, attributes) = (0, false, Attributes::default());
-    Mapping { start, end, protection: READ_EXEC, shared: true, offset, inode, special, attributes }
 }
 
 fn refill(new: New, old: &Region, write: u64) -> io::Result<Parts> {

@@ -27,6 +27,7 @@ mod naming;
 mod new_file;
 mod old_files;
 mod placement;
+mod read_ahead;
 mod regions;
 mod sink;
 mod state;
@@ -35,6 +36,7 @@ mod unmapped;
 
 pub use address_space::REACH;
 pub use create::{CodeRegion, RegionOptions, SIZE_MAX};
+pub use read_ahead::ReadAhead;
 pub use regions::Regions;
 pub use sink::{RegionSink, KIND};
 pub use state::Region;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::file::{Code, RegionFile};
+use super::read_ahead::ReadAhead;
 use super::regions::Regions;
 use super::state::Region;
 use crate::api::options::{Config, DumpDir, Sinks};
@@ -15,7 +16,6 @@ use crate::queue::status::Status;
 use crate::registry::{Home, Live, Registry};
 use crate::sink::retry::Retry;
 use crate::sink::{describe, Close, Kind, NewCode, Sink};
-use crate::sys::process_memory;
 
 /// `make` is `None` because this sink is a field of `SinkSet`, and the applier sends code directly to this field.
 pub static KIND: Kind = Kind { bit: Sinks::REGION, word: "region", wants: Sinks::GROUPS, is_default: true, make: None };
@@ -88,14 +88,13 @@ impl RegionSink {
         registry.insert(id, live, name, retired);
         self.status.counters.region_code.add(1);
         registry.keep_info(id, info);
-        if let Some(file) = region.opened().as_mut() {
-            let offset = live.addr - region.start();
-            file.add(&Code { offset, size: live.size, name, info });
-            if region.is_private() {
-                // The host's writes to private memory do not reach the file, so the bytes are written here.
-                let read = if bytes.is_empty() { read(self.status.pid, live) } else { Vec::new() };
-                let _ = file.write_code(offset, if bytes.is_empty() { &read } else { bytes });
-            }
+        add_to_file(region, live, name, info, bytes, &mut ReadAhead::new(self.status.pid));
+    }
+
+    /// In a forked child: adds live code that the child has inherited to the file of the child's region.
+    pub fn inherit(&self, registry: &Registry, region: &Region, id: u64, memory: &mut ReadAhead) {
+        if let (Some(live), Some(name)) = (registry.get(id), registry.name_of(id)) {
+            add_to_file(region, &live, name, registry.info_of(id), &[], memory);
         }
     }
 
@@ -216,11 +215,14 @@ impl RegionSink {
     }
 }
 
-/// Reads the code's bytes from memory, because without a jitdump some records lack the bytes. Returns nothing if the memory
-/// cannot be read any more.
-fn read(pid: u32, code: &Live) -> Vec<u8> {
-    match process_memory::copy(pid, code.addr, code.size) {
-        Ok((bytes, true)) => bytes,
-        _ => Vec::new(),
+/// Adds code to the file of its region. If `bytes` is empty, the code's bytes are read from memory.
+fn add_to_file(region: &Region, live: &Live, name: &[u8], info: Info<'_>, bytes: &[u8], memory: &mut ReadAhead) {
+    if let Some(file) = region.opened().as_mut() {
+        let offset = live.addr - region.start();
+        file.add(&Code { offset, size: live.size, name, info });
+        if region.is_private() {
+            // The host's writes to private memory do not reach the file, so the bytes are written here.
+            let _ = file.write_code(offset, if bytes.is_empty() { memory.read(live.addr, live.size) } else { bytes });
+        }
     }
 }

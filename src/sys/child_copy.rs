@@ -1,0 +1,109 @@
+//! Lets a fork wait in the parent until the child has its own copy of the memory that the two processes share.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use errno::Errno;
+
+use super::mapping::{page_size, OwnedMapping, READ_WRITE};
+use super::{code_memory, thread};
+
+/// The values of the word that parent and child share: nobody runs in the child yet, the child runs, the child has its copy, or
+/// the parent no longer waits for the copy.
+const NOTHING: u32 = 0;
+const RUNS: u32 = 1;
+const COPIED: u32 = 2;
+const LEFT: u32 = 3;
+
+/// How long the parent waits for the first sign of a child if `errno` says that the fork has failed. A fork handler of the host
+/// may also have set `errno`, so a child may exist.
+const NO_CHILD: Duration = Duration::from_millis(75);
+
+/// A page that a process shares with the child that it is about to fork. Each fork has its own page, because children fork too,
+/// and all forks of such a family may be under way at the same time.
+#[derive(Clone, Copy, Debug)]
+pub struct ChildCopy {
+    word: &'static AtomicU32,
+    /// The value that `errno` had before the fork. During the fork `errno` is 0 until something fails.
+    errno: i32,
+}
+
+impl ChildCopy {
+    /// Must be called before the fork. `None` if there is no memory.
+    pub fn new() -> Option<ChildCopy> {
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+        let page = OwnedMapping::new(page_size(), READ_WRITE, flags, None).ok()?;
+        // SAFETY: the page is aligned and stays mapped until `end`, and any value is a valid atomic.
+        let word = unsafe { page.leak().cast::<AtomicU32>().as_ref() };
+        let errno = errno::errno().0;
+        errno::set_errno(Errno(0));
+        Some(ChildCopy { word, errno })
+    }
+
+    /// In the parent: waits until the child has its copy, for at most `limit`.
+    pub fn wait(self, limit: Duration) {
+        // The C library calls the handlers of the parent even if the fork has failed. `errno` then says why.
+        let (begin, has_failed) = (Instant::now(), matches!(errno::errno().0, libc::EAGAIN | libc::ENOMEM));
+        loop {
+            let state = self.word.load(Ordering::Acquire);
+            let limit = if state == NOTHING && has_failed { limit.min(NO_CHILD) } else { limit };
+            if state == COPIED || begin.elapsed() > limit {
+                break;
+            }
+            thread::sleep_micros(20);
+        }
+        // A fork that is still under way on this thread, because a signal handler has interrupted that fork, has the same page.
+        let next = if self.word.load(Ordering::Acquire) == COPIED { NOTHING } else { LEFT };
+        self.word.store(next, Ordering::Release);
+    }
+
+    /// In the child: tells the parent that the child exists.
+    pub fn begin(self) {
+        // The parent may have stopped waiting already.
+        let _ = self.word.compare_exchange(NOTHING, RUNS, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// In the child: tells the parent that the child has its copy. Returns false if the parent has not waited.
+    pub fn copied(self) -> bool {
+        self.word.swap(COPIED, Ordering::AcqRel) != LEFT
+    }
+
+    /// Ends the fork, in the parent or in the child.
+    pub fn end(self) {
+        // SAFETY: each process calls this once, and uses the page no longer.
+        unsafe { code_memory::unmap(std::ptr::from_ref(self.word) as u64, page_size() as u64) };
+        if errno::errno().0 == 0 {
+            errno::set_errno(Errno(self.errno));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parent_waits_for_a_child_that_exists() {
+        const HOUR: Duration = Duration::from_secs(3600);
+        errno::set_errno(Errno(libc::ENOENT));
+        let copy = ChildCopy::new().unwrap();
+        copy.begin();
+        std::thread::scope(|scope| {
+            let parent = scope.spawn(|| copy.wait(HOUR));
+            std::thread::sleep(Duration::from_millis(10));
+            assert!(!parent.is_finished() && copy.copied());
+        });
+        copy.begin();
+        copy.wait(Duration::ZERO);
+        assert!(!copy.copied());
+        copy.wait(HOUR);
+        // Nobody waits long for a child that does not exist. If the child does exist, it learns that the parent has not waited.
+        errno::set_errno(Errno(libc::EAGAIN));
+        copy.wait(HOUR);
+        copy.begin();
+        assert!(!copy.copied());
+        errno::set_errno(Errno(0));
+        copy.end();
+        assert_eq!(errno::errno(), Errno(libc::ENOENT));
+    }
+}

@@ -1,0 +1,114 @@
+//! Facts about pages of this process (linux Documentation/admin-guide/mm/pagemap.rst): whether anybody has touched a page, and
+//! whether a forked child has the same page.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use super::mapping::{page_size, OwnedMapping, PRIVATE, READ_WRITE};
+
+/// The bits of an entry in `pagemap` that mean that the page is in memory (63) or in the swap (62). The kernel shows both bits
+/// to unprivileged processes.
+const TOUCHED: u64 = 1 << 63 | 1 << 62;
+/// The bit of an entry that means that no other process maps the page. The kernel shows this bit to unprivileged processes too.
+const EXCLUSIVE: u64 = 1 << 56;
+/// How many pages one read covers.
+const STEP: usize = 64;
+
+/// Whether all pages of a range are untouched.
+pub fn are_untouched(start: u64, end: u64) -> io::Result<bool> {
+    let page = page_size() as u64;
+    let file = File::open("/proc/thread-self/pagemap")?;
+    let (mut from, to) = (start / page, end.div_ceil(page));
+    while from < to {
+        let mut entries = [[0; size_of::<u64>()]; STEP];
+        let count = STEP.min((to - from) as usize);
+        file.read_exact_at(entries[..count].as_flattened_mut(), from * size_of::<u64>() as u64)?;
+        if entries[..count].iter().any(|entry| u64::from_ne_bytes(*entry) & TOUCHED != 0) {
+            return Ok(false);
+        }
+        from += count as u64;
+    }
+    Ok(true)
+}
+
+/// Notices each child that was made since `new` and still has a copy of this process's memory. Unlike a fork handler of the C
+/// library, a witness also notices a raw `clone` system call.
+#[derive(Debug)]
+pub struct Witness(OwnedMapping);
+
+impl Witness {
+    pub fn new() -> io::Result<Witness> {
+        let page = OwnedMapping::new(page_size(), READ_WRITE, PRIVATE, None)?;
+        // In a page of its own mapping, nobody writes any more. A write after a fork would give the process another page.
+        page.advise(0..page_size(), libc::MADV_NOHUGEPAGE);
+        let word = page.start().cast::<usize>();
+        // SAFETY: the page was just mapped. The value is unlike that of other pages, so the kernel does not merge the pages.
+        unsafe { word.write_volatile(word.as_ptr() as usize) };
+        Ok(Witness(page))
+    }
+
+    /// Whether there is such a child. `None` if the kernel does not tell.
+    pub fn has_child(&self) -> Option<bool> {
+        let mut entry = [0; size_of::<u64>()];
+        let page = self.0.start().as_ptr() as u64 / page_size() as u64;
+        let file = File::open("/proc/thread-self/pagemap").ok()?;
+        file.read_exact_at(&mut entry, page * size_of::<u64>() as u64).ok()?;
+        let entry = u64::from_ne_bytes(entry);
+        // An emulator may show the entry of another page. The page of the witness is touched.
+        (entry & TOUCHED != 0).then_some(entry & EXCLUSIVE == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::code_memory::{self, READ_WRITE};
+
+    #[test]
+    fn what_was_written_is_touched() {
+        let (page, count) = (page_size() as u64, 3 * STEP as u64);
+        let start = code_memory::reserve(count * page).unwrap();
+        let are_untouched = |from, to| super::are_untouched(start + from * page, start + to * page).unwrap();
+        assert!(are_untouched(0, count));
+        // SAFETY: the range was just set aside, and nobody else knows of it.
+        unsafe {
+            code_memory::protect(start, count * page, READ_WRITE).unwrap();
+            ((start + (count - 2) * page) as *mut u8).write_volatile(1);
+        }
+        assert!(are_untouched(0, count - 2) && are_untouched(count - 1, count));
+        assert!(!are_untouched(0, count - 1) && !are_untouched(count - 2, count));
+        // SAFETY: nobody else knows of the range.
+        unsafe { code_memory::unmap(start, count * page) };
+    }
+
+    /// The child is made by a system call, so no fork handler runs.
+    #[test]
+    fn a_witness_notices_a_child_that_lives() {
+        let before = Witness::new().unwrap();
+        let mut pipe = [0; 2];
+        // SAFETY: without a stack for the child, clone is a fork. The child waits for the end of its parent's pipe, and exits.
+        let child = unsafe {
+            assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
+            let child = libc::syscall(libc::SYS_clone, libc::c_long::from(libc::SIGCHLD), 0, 0, 0, 0) as libc::pid_t;
+            if child == 0 {
+                libc::close(pipe[1]);
+                libc::read(pipe[0], pipe.as_mut_ptr().cast(), 1);
+                libc::_exit(0);
+            }
+            child
+        };
+        assert_eq!(before.has_child(), Some(true));
+        // SAFETY: these are the descriptors and the child from above.
+        unsafe {
+            libc::close(pipe[1]);
+            libc::close(pipe[0]);
+            assert_eq!(libc::waitpid(child, std::ptr::null_mut(), 0), child);
+        }
+        // Other tests have children too.
+        while before.has_child() == Some(true) {
+            std::thread::yield_now();
+        }
+        assert_eq!(before.has_child(), Some(false));
+    }
+}
