@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(find(0x10_0000, 0x1000, 0), None);
     }
 
-    /// The list of the next test is not from the kernel.
+    /// A mapping that is not from the kernel.
     fn mapping(start: u64, end: u64) -> Mapping {
         parse(format!("{start:x}-{end:x} ---p 00000000 00:00 0 ").as_bytes()).unwrap()
     }
