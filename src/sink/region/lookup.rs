@@ -181,7 +181,7 @@ mod tests {
         let (pages, naming) = (Pages::new(start, len), Naming::nameless(None));
         let parts = Parts { place, kind, len, pages, naming, file: None };
         let marks = Arc::new(Marks::new(len).unwrap());
-        Box::leak(Box::new(Region::new(parts, marks).unwrap()))
+        Box::leak(Box::new(Region::new(parts, marks, Arc::default()).unwrap()))
     }
 
     #[test]
