@@ -63,6 +63,10 @@ pub const ARANGES_SIZE: u64 = 48;
 /// A unit has one entry in `.debug_aranges`. This is the offset of the function's address from the start of the entry.
 const ARANGES_ADDR: u64 = 16;
 
+/// The address of dead code. The unit of dead code keeps its size. So no file has code at this address, or less than 4 GiB above
+/// it.
+pub const NOWHERE: u64 = 1 << 62;
+
 /// Offset of the function's address in a unit.
 const UNIT_ADDR: usize = 12;
 
@@ -76,8 +80,8 @@ pub struct Sections<'a> {
     pub head: &'a mut Head,
 }
 
-/// The offsets in each section at which a unit has the address of its function. If an address without code is written at these
-/// offsets, the unit no longer describes code.
+/// The offsets in each section at which a unit has the address of its function. If `NOWHERE` is written at these offsets, the
+/// unit no longer describes code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
     pub info: [u32; 2],

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::RegionFile;
+use crate::format::elf::debug::NOWHERE;
 use crate::format::elf::frames::FDE_RANGE;
 use crate::format::elf::SYMBOL_SIZE;
 use crate::registry::ordered::Place;
@@ -10,8 +11,7 @@ use crate::registry::ordered::Place;
 impl RegionFile {
     /// Forgets code that overlaps a part of the text. Returns the place in `known` for other code in this part.
     pub(super) fn forget(&mut self, range: Range<u64>) -> Place {
-        // An address where no code ever lies. The address is below the text, or after the text if the text begins at offset 0.
-        let nowhere = if self.layout.text == 0 { self.layout.text_room } else { 0 }.to_ne_bytes();
+        let nowhere = NOWHERE.to_ne_bytes();
         loop {
             let place = self.known.place(range.end);
             let Some((offset, number)) = self.known.before(place) else { return place };
