@@ -59,6 +59,12 @@ impl Region {
         matches!(self.kind, Backing::Private { never_flips: false, .. })
     }
 
+    /// Whether an epoch begins if code dies now.
+    pub(super) fn is_renamed_at_death(&self, now: u64) -> bool {
+        let is_old = || now > self.named_at.load(Ordering::Relaxed).saturating_add(SHARED);
+        self.flips() && !self.pages.are_of_group() && (self.is_in_use.load(Ordering::Relaxed) || is_old())
+    }
+
     /// Called when code has just died. Returns the first epoch in which this code counts as dead. If the host changes the
     /// protection of the memory, this call may begin that epoch.
     pub(super) fn dead_since(&self, status: &Status) -> u32 {
@@ -68,8 +74,8 @@ impl Region {
             return last + 1;
         }
         let now = status.clock.now();
-        let is_in_use = self.is_in_use.swap(false, Ordering::Relaxed);
-        if is_in_use || now > self.named_at.load(Ordering::Relaxed).saturating_add(SHARED) {
+        if self.is_renamed_at_death(now) {
+            self.is_in_use.store(false, Ordering::Relaxed);
             undisturbed(|| {
                 if self.is_to_turn(now) {
                     self.turn(status, now, last, SETTLE_TIME);

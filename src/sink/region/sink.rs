@@ -2,17 +2,18 @@
 //! applier decides which code belongs to a region.
 
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::file::{Code, RegionFile};
+use super::file::{Code, RegionFile, Whole};
 use super::regions::Regions;
 use super::state::Region;
 use crate::api::options::{Config, DumpDir, Sinks};
 use crate::format::info::Info;
 use crate::queue::status::Status;
-use crate::registry::{Home, Live, Registry};
+use crate::registry::{Home, Registry};
 use crate::sink::retry::Retry;
 use crate::sink::{describe, Close, Kind, NewCode, Sink};
 use crate::sys::process_memory;
@@ -68,9 +69,38 @@ impl RegionSink {
         code: &NewCode<'_>,
         retired: &mut Vec<u64>,
     ) {
-        let NewCode { id, time, live, name, info, bytes, is_told } = *code;
+        self.end_before(registry, region, code, retired);
+        registry.insert(code.id, code.live, code.name, retired);
+        self.status.counters.region_code.add(1);
+        registry.keep_info(code.id, code.info);
+        self.name_code(region, code);
+    }
+
+    /// Adds the part of new code that lies in a region. The rest of the code lies outside of this region, so the registry knows
+    /// the code as code outside of regions.
+    pub fn enter_part(
+        &mut self,
+        registry: &mut Registry,
+        region: &'static Region,
+        code: &NewCode<'_>,
+        retired: &mut Vec<u64>,
+    ) {
+        self.end_before(registry, region, code, retired);
+        self.name_code(region, code);
+    }
+
+    /// Ends the live code in a region that new code replaces.
+    fn end_before(
+        &mut self,
+        registry: &mut Registry,
+        region: &'static Region,
+        code: &NewCode<'_>,
+        retired: &mut Vec<u64>,
+    ) {
+        let NewCode { time, is_told, .. } = *code;
+        let Range { start, end } = region.part_of(code.live.addr, code.live.size);
         self.close_all(registry, region, time, false);
-        let is_late = !is_told && registry.has_live_in(Home::Region, live.addr, live.addr + live.size);
+        let is_late = !is_told && registry.has_live_in(Home::Region, start, end);
         if is_late {
             // This call handles all splits that were made before this record, even splits that are not due. A later split
             // has to wait until the writer has read all records that were made before that split.
@@ -78,23 +108,27 @@ impl RegionSink {
             self.close_all(registry, region, time, true);
         }
         if is_late || is_told {
-            self.retire_in(registry, live.addr, live.addr + live.size, retired);
+            self.retire_in(registry, start, end, retired);
         }
         if is_late && !region.is_archiving() {
             if let Some(split_at) = region.replace_live(&self.status) {
                 self.close_all(registry, region, split_at, false);
             }
         }
-        registry.insert(id, live, name, retired);
-        self.status.counters.region_code.add(1);
-        registry.keep_info(id, info);
+    }
+
+    /// Adds the part of new code that lies in a region to the region's file. Usually this is all of the code.
+    fn name_code(&self, region: &Region, code: &NewCode<'_>) {
+        let NewCode { live, name, info, bytes, .. } = *code;
+        let Range { start, end } = region.part_of(live.addr, live.size);
+        let (before, size, offset) = (start - live.addr, end - start, start - region.start());
         if let Some(file) = region.opened().as_mut() {
-            let offset = live.addr - region.start();
-            file.add(&Code { offset, size: live.size, name, info });
+            file.add_part(&Code { offset, size, name, info }, Whole { before, size: live.size });
             if region.is_private() {
                 // The host's writes to private memory do not reach the file, so the bytes are written here.
-                let read = if bytes.is_empty() { read(self.status.pid, live) } else { Vec::new() };
-                let _ = file.write_code(offset, if bytes.is_empty() { &read } else { bytes });
+                let read = if bytes.is_empty() { read(self.status.pid, start, size) } else { Vec::new() };
+                let part = bytes.get(before as usize..(before + size) as usize).unwrap_or(&read);
+                let _ = file.write_code(offset, part);
             }
         }
     }
@@ -124,15 +158,16 @@ impl RegionSink {
 
     /// Rewrites a file. The new contents describe the live code and, where no code is live, name the last dead code.
     pub(super) fn write_anew(registry: &Registry, region: &Region, file: &mut RegionFile) {
-        file.reset();
         let (start, end) = (region.start(), region.end());
-        for (addr, size, name, id) in registry.region_spans_in(start, end) {
-            if addr < start || addr + size > end {
-                continue;
+        file.reset_to(|file| {
+            for (addr, size, name, id) in registry.region_spans_in(start, end) {
+                if addr < start || addr + size > end {
+                    continue;
+                }
+                let info = if id == 0 { Info::NOTHING } else { registry.info_of(id) };
+                file.add(&Code { offset: addr - start, size, name, info });
             }
-            let info = if id == 0 { Info::NOTHING } else { registry.info_of(id) };
-            file.add(&Code { offset: addr - start, size, name, info });
-        }
+        });
     }
 
     /// Closes the files of ended regions, removes the files of forked children that nobody needs, and ends the regions that the
@@ -163,7 +198,7 @@ impl RegionSink {
             let mut guard = region.opened();
             let Some(file) = guard.as_mut() else { continue };
             // A mapping group is never rewritten. Code that takes the place of the group's dead code is in another file.
-            if !region.is_mapping_group() && (file.is_wasteful(400) || file.is_nearly_full()) {
+            if !region.is_mapping_group() && (file.is_wasteful(400, 512) || file.is_nearly_full()) {
                 Self::write_anew(registry, region, file);
             }
             left_out += file.left_out();
@@ -218,8 +253,8 @@ impl RegionSink {
 
 /// Reads the code's bytes from memory, because without a jitdump some records lack the bytes. Returns nothing if the memory
 /// cannot be read any more.
-fn read(pid: u32, code: &Live) -> Vec<u8> {
-    match process_memory::copy(pid, code.addr, code.size) {
+fn read(pid: u32, addr: u64, size: u64) -> Vec<u8> {
+    match process_memory::copy(pid, addr, size) {
         Ok((bytes, true)) => bytes,
         _ => Vec::new(),
     }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -156,6 +157,11 @@ impl Region {
 
     pub fn spans(&self, addr: u64, size: u64) -> bool {
         addr >= self.start() && addr.checked_add(size).is_some_and(|end| end <= self.end())
+    }
+
+    /// The part of the code that lies in the region.
+    pub(super) fn part_of(&self, addr: u64, size: u64) -> Range<u64> {
+        addr.max(self.start())..addr.saturating_add(size).min(self.end())
     }
 
     /// Whether the region has a file that profilers find, and that a forked child would share with its parent.

@@ -21,6 +21,7 @@ impl RegionFile {
                 return place;
             }
             self.known.remove(offset);
+            self.parts_of_code.retain(|part| part.offset != offset);
             let index = number as usize - 1 + self.symbols_before_code();
             self.parts.symtab.patch((index * SYMBOL_SIZE) as u64, &[0; SYMBOL_SIZE]);
             if self.layout.text + offset == 0 {
@@ -48,9 +49,9 @@ impl RegionFile {
     }
 
     /// Whether the number of symbols in the file, dead symbols included, has reached this percentage of the number of live
-    /// functions, plus a constant.
-    pub fn is_wasteful(&self, percent: u64) -> bool {
-        self.symbols.len() as u64 >= self.known.len() as u64 * percent / 100 + 512
+    /// functions, plus `more`.
+    pub fn is_wasteful(&self, percent: u64, more: u64) -> bool {
+        self.symbols.len() as u64 >= self.known.len() as u64 * percent / 100 + more
     }
 
     /// Whether the unwind tables of replaced code will soon leave no room for other tables.

@@ -139,10 +139,10 @@ type Rows = Vec<(u32, u32, String)>;
 /// The contents of a unit.
 #[derive(Debug)]
 pub struct Unit {
-    name: String,
-    size: u64,
-    lines: Rows,
-    inlines: Vec<Inline<'static>>,
+    pub name: String,
+    pub size: u64,
+    pub lines: Rows,
+    pub inlines: Vec<Inline<'static>>,
 }
 
 pub type Units = BTreeMap<u64, Unit>;
@@ -168,7 +168,9 @@ pub fn units<'a>(data: &dyn Fn(&str) -> &'a [u8], settled: bool) -> Units {
         let program = unit.line_program.clone().unwrap();
         let mut rows = program.rows();
         let mut lines: Rows = Vec::new();
-        let agree = |one, other| assert!(one == other || !settled && (one == NOWHERE || other == NOWHERE), "{one:#x} {other:#x}");
+        let agree = |one, other| {
+            assert!(one == other || !settled && (one == NOWHERE || other == NOWHERE), "{one:#x} {other:#x}")
+        };
         let mut begin = None;
         let mut sequence_end = 0;
         while let Some((header, row)) = rows.next_row().unwrap() {
