@@ -550,6 +550,24 @@ static void across_two_regions(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* Code that begins in a region and ends in other executable memory: the other memory becomes a region too, after some calls. */
+static void beside_a_region(void) {
+  jitsym *session = open_adopting();
+  unsigned char *memory = apart_from_neighbours(2 * SIZE, PROT_READ | PROT_WRITE), *code = memory + SIZE - CODE_SIZE / 2;
+  put_code(code, 1);
+  CHECK(mprotect(memory, 2 * SIZE, PROT_READ | PROT_EXEC) == 0);
+  CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
+  announce(session, code, "over_the_edge");
+  unsigned char *other = apart_from_neighbours(PAGE, PROT_READ | PROT_WRITE);
+  while (!is_in_file(memory + SIZE)) {
+    announce(session, other, "of_a_later_call");
+  }
+  CHECK_OK(test_flush(session));
+  CHECK(is_text_in(mapping_at(memory).path, "over_the_edge"));
+  CHECK(is_text_in(mapping_at(memory + SIZE).path, "over_the_edge"));
+  CHECK_OK(jitsym_close(session));
+}
+
 int main(int argc, char **argv) {
   test_begin(argc, argv);
   test_child(adopted_when_executable);
@@ -570,5 +588,6 @@ int main(int argc, char **argv) {
   test_child(bytes_in_the_end);
   test_child(unmapped_before_its_code_ends);
   test_child(across_two_regions);
+  test_child(beside_a_region);
   return test_end();
 }

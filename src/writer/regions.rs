@@ -73,7 +73,7 @@ impl Applier {
         let info = self.copy_of_info(id, live.stored, &name);
         region.count_live(live.addr, live.size);
         let (name, info) = (&name[..], Info::new(&info));
-        self.enter_part(region, &NewCode { id, time: 0, live, name, info, bytes: &[], is_told: false });
+        self.name_in(region, &NewCode { id, time: 0, live, name, info, bytes: &[], is_told: false });
     }
 
     /// Adds new code to the files of those regions that contain only a part of the code. Map and jitdump name this code too.
@@ -103,12 +103,13 @@ impl Applier {
             let stored = if let Origin::Moved { before, .. } = *origin { before } else { None };
             let read_back = self.copy_of_info(id, stored, name);
             let info = origin.info().unwrap_or(Info::new(&read_back));
-            self.enter_part(region, &NewCode { id, time, live, name, info, bytes, is_told });
+            self.name_in(region, &NewCode { id, time, live, name, info, bytes, is_told });
         }
     }
 
-    fn enter_part(&mut self, region: &'static Region, code: &NewCode<'_>) {
-        self.sinks.region.enter_part(&mut self.registry, region, code, &mut self.overwritten);
+    /// Adds code, or the part of the code that lies in the region, to the file of a region.
+    fn name_in(&mut self, region: &'static Region, code: &NewCode<'_>) {
+        self.sinks.region.enter(&mut self.registry, region, code, &mut self.overwritten);
         self.report_retired();
     }
 
@@ -219,8 +220,7 @@ impl Applier {
 
     /// Adds code to a region, and ends all other code at the same addresses.
     fn enter(&mut self, region: &'static Region, code: &NewCode<'_>) {
-        self.sinks.region.enter(&mut self.registry, region, code, &mut self.overwritten);
-        self.report_retired();
+        self.name_in(region, code);
         self.sinks.enter(code);
         let (start, end) = (code.live.addr, code.live.addr + code.live.size);
         if self.registry.may_be_live_in(Home::Plain, start, end) {

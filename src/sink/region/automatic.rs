@@ -63,10 +63,10 @@ impl Regions {
                 }
                 (start..behind, FAILED)
             }
-            _ if is_whole && found.iter().all(Mapping::is_plain) => {
+            _ if is_whole && found.iter().any(Mapping::is_plain) => {
                 status.counters.region_put_off.add(1);
                 // The host may be writing to the code. Only the pages of the code wait, because the rest of the mapping may not
-                // be code.
+                // be code. A part of the code may lie in a region already.
                 self.wait_for(status, &pages, now);
                 (pages, NOT_NOW)
             }

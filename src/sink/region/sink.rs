@@ -60,8 +60,9 @@ impl RegionSink {
         RegionSink { status, regions, have_work: false, again: None }
     }
 
-    /// Adds new code. The registry must have room for the code. Pushes the ids of live code in regions that the new
-    /// code replaces to `retired`.
+    /// Adds new code, or the part of the code that lies in the region. Code that lies only partly in the region is in the registry
+    /// as code outside of regions. For other code, the registry must have room. Pushes the ids of live code in regions that the
+    /// new code replaces to `retired`.
     pub fn enter(
         &mut self,
         registry: &mut Registry,
@@ -69,36 +70,8 @@ impl RegionSink {
         code: &NewCode<'_>,
         retired: &mut Vec<u64>,
     ) {
-        self.end_before(registry, region, code, retired);
-        registry.insert(code.id, code.live, code.name, retired);
-        self.status.counters.region_code.add(1);
-        registry.keep_info(code.id, code.info);
-        self.name_code(region, code);
-    }
-
-    /// Adds the part of new code that lies in a region. The rest of the code lies outside of this region, so the registry knows
-    /// the code as code outside of regions.
-    pub fn enter_part(
-        &mut self,
-        registry: &mut Registry,
-        region: &'static Region,
-        code: &NewCode<'_>,
-        retired: &mut Vec<u64>,
-    ) {
-        self.end_before(registry, region, code, retired);
-        self.name_code(region, code);
-    }
-
-    /// Ends the live code in a region that new code replaces.
-    fn end_before(
-        &mut self,
-        registry: &mut Registry,
-        region: &'static Region,
-        code: &NewCode<'_>,
-        retired: &mut Vec<u64>,
-    ) {
-        let NewCode { time, is_told, .. } = *code;
-        let Range { start, end } = region.part_of(code.live.addr, code.live.size);
+        let NewCode { id, time, live, name, info, bytes, is_told } = *code;
+        let Range { start, end } = region.part_of(live.addr, live.size);
         self.close_all(registry, region, time, false);
         let is_late = !is_told && registry.has_live_in(Home::Region, start, end);
         if is_late {
@@ -115,14 +88,13 @@ impl RegionSink {
                 self.close_all(registry, region, split_at, false);
             }
         }
-    }
-
-    /// Adds the part of new code that lies in a region to the region's file. Usually this is all of the code.
-    fn name_code(&self, region: &Region, code: &NewCode<'_>) {
-        let NewCode { live, name, info, bytes, .. } = *code;
-        let Range { start, end } = region.part_of(live.addr, live.size);
-        let (before, size, offset) = (start - live.addr, end - start, start - region.start());
+        if live.home == Home::Region {
+            registry.insert(id, live, name, retired);
+            self.status.counters.region_code.add(1);
+            registry.keep_info(id, info);
+        }
         if let Some(file) = region.opened().as_mut() {
+            let (before, size, offset) = (start - live.addr, end - start, start - region.start());
             file.add_part(&Code { offset, size, name, info }, Whole { before, size: live.size });
             if region.is_private() {
                 // The host's writes to private memory do not reach the file, so the bytes are written here.

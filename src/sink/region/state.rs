@@ -58,6 +58,8 @@ pub struct Region {
     pub(super) first: AtomicU32,
     /// When the present epoch began.
     pub(super) named_at: AtomicU64,
+    /// When code last died. Only used if the host changes the protection of the memory.
+    pub(super) died_at: AtomicU64,
     /// Whether code has been registered since the file got its present name. Only used for private memory.
     pub(super) is_in_use: AtomicBool,
     pub(super) tally: Tally,
@@ -109,6 +111,7 @@ impl Region {
             epoch: AtomicU32::new(FIRST),
             first: AtomicU32::new(FIRST),
             named_at: AtomicU64::new(0),
+            died_at: AtomicU64::new(0),
             is_in_use: AtomicBool::new(false),
             tally,
             is_new: AtomicBool::new(true),
