@@ -1,17 +1,19 @@
 //! Adds code to the sections of a region's file: symbol, unwind tables, lines and inlined functions.
 
+use super::parts_of_code::{PartOfCode, Whole};
 use super::section::{Part, Parts};
-use super::{Code, Known, RegionFile, Whole, AT_ONCE, UNWINDING_MAX, WAITING_MAX};
+use super::{Code, Known, RegionFile, AT_ONCE, UNWINDING_MAX, WAITING_MAX};
 use crate::api::code::Unwind;
 use crate::format::arch;
 use crate::format::cfi;
 use crate::format::elf::debug::{self, Addresses};
 use crate::format::elf::frames::{self, FDE_RANGE};
 use crate::format::elf::{eh_frame_hdr, symbol, symbol_after_0, SYMBOL_SIZE};
-use crate::format::info;
+use crate::format::info::{self, Info};
 use crate::format::jitdump::id;
 use crate::format::jitdump::raw::RawRecord;
 use crate::sink::retry::Retry;
+use crate::sys::reserve;
 
 impl RegionFile {
     /// Adds code. The new code replaces all code that it overlaps.
@@ -25,6 +27,24 @@ impl RegionFile {
         let added = self.try_to_add(code, of);
         let is_kept = of.size == code.size || self.keep_part(code, of).is_some();
         self.left_out += u64::from(added.is_none() || !is_kept);
+    }
+
+    fn keep_part(&mut self, code: &Code<'_>, of: Whole) -> Option<()> {
+        let (name, info) = (reserve::copy_of(code.name).ok()?, reserve::copy_of(code.info.bytes()).ok()?);
+        self.parts_of_code.try_reserve(1).ok()?;
+        self.parts_of_code.push(PartOfCode { offset: code.offset, size: code.size, of, name, info });
+        Some(())
+    }
+
+    /// Forgets all code, and then adds the code that `add` adds. The parts of code that lies only partly in the region are added
+    /// again, because they are newer than all other code at their places.
+    pub fn reset_to(&mut self, add: impl FnOnce(&mut RegionFile)) {
+        let parts = std::mem::take(&mut self.parts_of_code);
+        self.reset();
+        add(self);
+        for PartOfCode { offset, size, of, name, info } in parts {
+            self.add_part(&Code { offset, size, name: &name, info: Info::new(&info) }, of);
+        }
     }
 
     fn try_to_add(&mut self, code: &Code<'_>, of: Whole) -> Option<()> {
