@@ -5,7 +5,9 @@
  * Usage: adoption DIR
  */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 
 #include "jitsym_control.h"
@@ -21,14 +23,18 @@ static jitsym *open_adopting(void) {
   return test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP | JITSYM_SINK_REGION, JITSYM_INIT_ADOPT);
 }
 
-static int file_has(jitsym *session, const char *text) {
-  struct test_path path;
-  CHECK_OK(jitsym_path(session, JITSYM_SINK_REGION, path.text, sizeof path.text));
+static int is_text_in(const char *path, const char *text) {
   size_t size;
-  unsigned char *bytes = file_read(path.text, &size);
+  unsigned char *bytes = file_read(path, &size);
   int found = memmem(bytes, size, text, strlen(text)) != NULL;
   free(bytes);
   return found;
+}
+
+static int file_has(jitsym *session, const char *text) {
+  struct test_path path;
+  CHECK_OK(jitsym_path(session, JITSYM_SINK_REGION, path.text, sizeof path.text));
+  return is_text_in(path.text, text);
 }
 
 static int last_error_has(jitsym *session, const char *text) {
@@ -491,6 +497,82 @@ static void bytes_in_the_end(void) {
   }
 }
 
+/* Whether the kernel can be asked for one mapping (PROCMAP_QUERY, Linux 6.11). */
+static int can_ask_for_a_mapping(void) {
+  uint64_t query[13] = {sizeof query, 0x10, 0};
+  int maps = open("/proc/self/maps", O_RDONLY);
+  CHECK(maps >= 0);
+  int can = ioctl(maps, _IOC(_IOC_READ | _IOC_WRITE, 'f', 17, sizeof query), query) == 0;
+  close(maps);
+  return can;
+}
+
+/* If a program unmaps memory and then unregisters its code, no epoch begins, because nothing shows the file any more. */
+static void unmapped_before_its_code_ends(void) {
+  jitsym *session = open_regions();
+  for (int unmaps = 0; unmaps < 2; unmaps++) {
+    unsigned char *memory = in_open_space(SIZE, (size_t)unmaps);
+    put_code(memory, 1);
+    put_code(memory + PAGE, 2);
+    CHECK(mprotect(memory, SIZE, PROT_READ | PROT_EXEC) == 0);
+    CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
+    jitsym_id ids[2] = {announce(session, memory, "first"), announce(session, memory + PAGE, "second")};
+    uint64_t before = test_stats(session).region_generations;
+    CHECK(!unmaps || munmap(memory, SIZE) == 0);
+    CHECK_OK(jitsym_unregister(session, ids[0]));
+    CHECK(test_stats(session).region_generations == before + (unmaps && can_ask_for_a_mapping() ? 0 : 1));
+    CHECK_OK(jitsym_unregister(session, ids[1]));
+    CHECK_OK(test_flush(session));
+  }
+  CHECK_OK(jitsym_close(session));
+}
+
+/* Code that lies in two regions has its name in both files. If other code replaces it, both files get another name. */
+static void across_two_regions(void) {
+  jitsym *session = open_regions();
+  unsigned char *parts[2] = {in_open_space(2 * SIZE, 0), NULL};
+  parts[1] = parts[0] + SIZE;
+  unsigned char *code = parts[1] - CODE_SIZE / 2;
+  struct mapping old[2];
+  put_code(code, 1);
+  jitsym_id id = announce_whole(session, code, code, "known_before");
+  for (int i = 0; i < 2; i++) {
+    CHECK_OK(jitsym_region_adopt(session, parts[i], SIZE));
+    CHECK_OK(test_flush(session));
+    old[i] = mapping_at(parts[i]);
+    CHECK(is_text_in(old[i].path, "known_before") && is_text_in(old[i].path, "/left.toy"));
+  }
+  CHECK_OK(jitsym_unregister(session, id));
+  put_code(code, 2);
+  announce_whole(session, code, code, "replaces_both");
+  CHECK_OK(test_flush(session));
+  for (int i = 0; i < 2; i++) {
+    struct mapping now = mapping_at(parts[i]);
+    CHECK(strcmp(now.path, old[i].path) != 0 && is_text_in(now.path, "replaces_both"));
+    CHECK(is_text_in(old[i].path, "known_before") && !is_text_in(old[i].path, "replaces_both"));
+  }
+  CHECK(run_code(code) == 2 && test_stats(session).region_late == 0);
+  CHECK_OK(jitsym_close(session));
+}
+
+/* Code that begins in a region and ends in other executable memory: the other memory becomes a region too, after some calls. */
+static void beside_a_region(void) {
+  jitsym *session = open_adopting();
+  unsigned char *memory = apart_from_neighbours(2 * SIZE, PROT_READ | PROT_WRITE), *code = memory + SIZE - CODE_SIZE / 2;
+  put_code(code, 1);
+  CHECK(mprotect(memory, 2 * SIZE, PROT_READ | PROT_EXEC) == 0);
+  CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
+  announce(session, code, "over_the_edge");
+  unsigned char *other = apart_from_neighbours(PAGE, PROT_READ | PROT_WRITE);
+  while (!is_in_file(memory + SIZE)) {
+    announce(session, other, "of_a_later_call");
+  }
+  CHECK_OK(test_flush(session));
+  CHECK(is_text_in(mapping_at(memory).path, "over_the_edge"));
+  CHECK(is_text_in(mapping_at(memory + SIZE).path, "over_the_edge"));
+  CHECK_OK(jitsym_close(session));
+}
+
 int main(int argc, char **argv) {
   test_begin(argc, argv);
   test_child(adopted_when_executable);
@@ -509,5 +591,8 @@ int main(int argc, char **argv) {
   test_child(made_longer);
   test_child(in_short_files);
   test_child(bytes_in_the_end);
+  test_child(unmapped_before_its_code_ends);
+  test_child(across_two_regions);
+  test_child(beside_a_region);
   return test_end();
 }

@@ -250,6 +250,9 @@ impl Applier {
 
     /// Adds code outside of regions to the registry, which has room for it, and tells the sinks.
     pub(super) fn insert(&mut self, id: u64, live: &Live, name: &[u8], origin: Origin<'_>) {
+        if self.watching {
+            self.name_parts(id, live, name, &origin);
+        }
         self.retire_in_regions(live.addr, live.addr + live.size);
         let inserted = self.registry.insert(id, live, name, &mut self.overwritten);
         let code = Loaded { id, live, name, change: inserted.change, origin };

@@ -7,7 +7,7 @@ use crate::api::options::Sinks;
 use crate::format::info::{remove_frame_load, Info};
 use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, CodeBytes, Event, Load};
-use crate::registry::{Home, Live};
+use crate::registry::{Home, Live, Stored};
 use crate::sink::region::{ReadAhead, Region};
 use crate::sink::NewCode;
 use crate::sink::Origin;
@@ -43,12 +43,14 @@ impl Applier {
         // Dead code in this range may belong to an earlier region at the same addresses.
         self.registry.forget_dead_in_regions(region.start(), region.end());
         for id in self.registry.live_in(Home::Plain, region.start(), region.end()) {
-            // The range of a mapping group may contain memory that does not belong to the region.
-            let is_inside = |live: &Live| match region.is_mapping_group() {
-                true => region.holds(live.addr, live.size),
-                false => region.spans(live.addr, live.size),
-            };
-            if !self.registry.get(id).is_some_and(|live| is_inside(&live)) {
+            let Some(live) = self.registry.get(id) else { continue };
+            if region.is_mapping_group() {
+                // The range of a mapping group may contain memory that does not belong to the region.
+                if !region.holds(live.addr, live.size) {
+                    continue;
+                }
+            } else if !region.spans(live.addr, live.size) {
+                self.take_in_part(region, id, &live);
                 continue;
             }
             let (name_len, info_len) = self.lens_of(id);
@@ -63,6 +65,52 @@ impl Applier {
                 self.enter(region, &NewCode { id, time: 0, live, name, info, bytes: &[], is_told: false });
             }
         }
+    }
+
+    /// Adds live code to the file of a new region that contains only a part of the code.
+    fn take_in_part(&mut self, region: &'static Region, id: u64, live: &Live) {
+        let Some(Ok(name)) = self.registry.name_of(id).map(reserve::copy_of) else { return };
+        let info = self.copy_of_info(id, live.stored, &name);
+        region.count_live(live.addr, live.size);
+        let (name, info) = (&name[..], Info::new(&info));
+        self.name_in(region, &NewCode { id, time: 0, live, name, info, bytes: &[], is_told: false });
+    }
+
+    /// Adds new code to the files of those regions that contain only a part of the code. Map and jitdump name this code too.
+    pub(super) fn name_parts(&mut self, id: u64, live: &Live, name: &[u8], origin: &Origin<'_>) {
+        if !self.alive || !self.status.sinks().has(Sinks::REGION) {
+            return;
+        }
+        let (time, is_told) = match *origin {
+            Origin::Registered(_, event, _) | Origin::Moved { event, .. } => {
+                (event.timestamp, event.has(flag::REPLACES))
+            }
+            Origin::LeftRegion(time, _) => (time, false),
+        };
+        let regions = self.regions.clone();
+        for region in regions.parts_at(live.addr, live.size, time) {
+            self.take_in(region);
+            let bytes = match *origin {
+                Origin::Registered(_, _, load) => {
+                    if let CodeBytes::Here(bytes) = load.code() {
+                        bytes
+                    } else {
+                        &[]
+                    }
+                }
+                _ => &[],
+            };
+            let stored = if let Origin::Moved { before, .. } = *origin { before } else { None };
+            let read_back = self.copy_of_info(id, stored, name);
+            let info = origin.info().unwrap_or(Info::new(&read_back));
+            self.name_in(region, &NewCode { id, time, live, name, info, bytes, is_told });
+        }
+    }
+
+    /// Adds code, or the part of the code that lies in the region, to the file of a region.
+    fn name_in(&mut self, region: &'static Region, code: &NewCode<'_>) {
+        self.sinks.region.enter(&mut self.registry, region, code, &mut self.overwritten);
+        self.report_retired();
     }
 
     /// Calls `take_in` for all new regions. Must be called before code ends, because the memory of this code may just have
@@ -130,15 +178,21 @@ impl Applier {
     /// address. Returns the code, its name, and the bytes of its info.
     fn take_out(&mut self, id: u64) -> Option<(Live, Vec<u8>, Vec<u8>)> {
         let name = self.registry.name_of(id)?.to_vec();
-        // If there is no memory for a copy of the code's lines and tables, the code continues without lines and tables.
-        let mut info = reserve::copy_of(self.registry.info_of(id).bytes()).unwrap_or_default();
+        let mut info = self.copy_of_info(id, self.registry.get(id)?.stored, &name);
         let mut live = self.registry.remove(id)?;
-        if let Some(group) = live.stored.take().and_then(|stored| self.sinks.dump()?.read_back(stored)) {
-            info = group;
-            info.truncate(Info::of_group(&info, &name).bytes().len());
-        }
+        live.stored = None;
         live.tables_len = remove_frame_load(&mut info).unwrap_or(live.tables_len);
         Some((live, name, info))
+    }
+
+    /// A copy of the info of live code, from memory or from the jitdump.
+    fn copy_of_info(&mut self, id: u64, stored: Option<Stored>, name: &[u8]) -> Vec<u8> {
+        if let Some(mut group) = stored.and_then(|stored| self.sinks.dump()?.read_back(stored)) {
+            group.truncate(Info::of_group(&group, name).bytes().len());
+            return group;
+        }
+        // If there is no memory for a copy of the code's lines and tables, the code continues without lines and tables.
+        reserve::copy_of(self.registry.info_of(id).bytes()).unwrap_or_default()
     }
 
     /// Applies a move out of a region, into a region, or within a region. False if the move concerns no region.
@@ -166,8 +220,7 @@ impl Applier {
 
     /// Adds code to a region, and ends all other code at the same addresses.
     fn enter(&mut self, region: &'static Region, code: &NewCode<'_>) {
-        self.sinks.region.enter(&mut self.registry, region, code, &mut self.overwritten);
-        self.report_retired();
+        self.name_in(region, code);
         self.sinks.enter(code);
         let (start, end) = (code.live.addr, code.live.addr + code.live.size);
         if self.registry.may_be_live_in(Home::Plain, start, end) {

@@ -315,7 +315,8 @@ fn convert(
         From::Restore { register } => To::Restore(register),
         From::RememberState => To::RememberState,
         From::RestoreState => To::RestoreState,
-        From::ArgsSize { size } => To::ArgsSize(u32::try_from(size).map_err(|_| Error::UnwindFormat)?),
+        // No function pushes more bytes than that. The instruction may hide the address of a handler (see `handlers`).
+        From::ArgsSize { size } => return Ok(u32::try_from(size).ok().map(To::ArgsSize)),
         From::NegateRaState => To::NegateRaState,
         From::Nop => return Ok(None),
         // The caller has already handled these two instructions with `step`.

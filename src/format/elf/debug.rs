@@ -63,6 +63,10 @@ pub const ARANGES_SIZE: u64 = 48;
 /// A unit has one entry in `.debug_aranges`. This is the offset of the function's address from the start of the entry.
 const ARANGES_ADDR: u64 = 16;
 
+/// The address of dead code. The unit of dead code keeps its size. So no file has code at this address, or less than 4 GiB above
+/// it.
+pub const NOWHERE: u64 = 1 << 62;
+
 /// Offset of the function's address in a unit.
 const UNIT_ADDR: usize = 12;
 
@@ -76,8 +80,8 @@ pub struct Sections<'a> {
     pub head: &'a mut Head,
 }
 
-/// The offsets in each section at which a unit has the address of its function. If an address without code is written at these
-/// offsets, the unit no longer describes code.
+/// The offsets in each section at which a unit has the address of its function. If `NOWHERE` is written at these offsets, the
+/// unit no longer describes code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
     pub info: [u32; 2],
@@ -90,24 +94,32 @@ fn size_of_parts(parts: &Parts<'_>) -> usize {
     [parts.lines, parts.inlines].iter().flatten().map(RawRecord::size).sum()
 }
 
-/// The lines of the code. Their offsets count from the first byte after the `hidden` bytes at the start of the code. `None` if
-/// there is no memory.
-fn rows<'a>(parts: &Parts<'a>, hidden: u64) -> Option<Vec<Row<'a>>> {
+/// The lines of the code. Their offsets count from the first byte after the first `skipped` bytes of the code. `None` if there is
+/// no memory.
+fn rows<'a>(parts: &Parts<'a>, skipped: u64) -> Option<Vec<Row<'a>>> {
     let mut rows = Vec::new();
     if let Some(debug) = parts.lines.and_then(|record| record.debug_info()) {
         let entries = debug.entries();
         rows.try_reserve_exact(entries.most().min(debug.count as usize)).ok()?;
-        let offset = |addr: u64| Some(addr.checked_sub(debug.addr)?.saturating_sub(hidden));
-        entries.for_each(|entry| rows.push((offset(entry.addr), entry)));
+        let offset = |addr: u64| Some(addr.checked_sub(debug.addr)?.saturating_sub(skipped));
+        for entry in entries {
+            let offset = offset(entry.addr);
+            if skipped > 0 && offset == Some(0) {
+                // Of the lines of skipped bytes, only the last can reach beyond these bytes.
+                rows.clear();
+            }
+            rows.push((offset, entry));
+        }
     }
     Some(rows)
 }
 
-/// Appends a unit with the inlined functions, the lines, or both. Returns `None` and changes nothing if the inlined functions
-/// or the lines are invalid, if a section is full, or if there is no memory.
-pub fn append(parts: &Parts<'_>, function: &Function<'_>, mut to: Sections<'_>) -> Option<Addresses> {
+/// Appends a unit with the inlined functions, the lines, or both. `function` may be a part of the code that `parts` describes.
+/// In this case, `before` bytes of the code lie before the part. Returns `None` and changes nothing if the inlined functions or
+/// the lines are invalid, if a section is full, or if there is no memory.
+pub fn append(parts: &Parts<'_>, function: &Function<'_>, before: u64, mut to: Sections<'_>) -> Option<Addresses> {
     let lens = (to.info.1.len(), to.line.1.len(), to.aranges.1.len(), to.ranges.1.len());
-    let done = try_to_append(parts, function, &mut to);
+    let done = try_to_append(parts, function, before, &mut to);
     if done.is_none() {
         to.info.1.truncate(lens.0);
         to.line.1.truncate(lens.1);
@@ -117,15 +129,16 @@ pub fn append(parts: &Parts<'_>, function: &Function<'_>, mut to: Sections<'_>) 
     done
 }
 
-fn try_to_append(parts: &Parts<'_>, function: &Function<'_>, to: &mut Sections<'_>) -> Option<Addresses> {
+fn try_to_append(parts: &Parts<'_>, function: &Function<'_>, before: u64, to: &mut Sections<'_>) -> Option<Addresses> {
     let hidden = hidden(function.addr);
+    let skipped = u32::try_from(before + hidden).ok()?;
     let size = function.size.checked_sub(hidden).filter(|&size| size > 0)?;
     let function = &Function { addr: function.addr + hidden, size, ..*function };
     let size = u32::try_from(size).ok()?;
     let (info_at, line_at, aranges_at, ranges_at) =
         (end(&to.info)?, end(&to.line)?, end(&to.aranges)?, end(&to.ranges)?);
-    let inlines = parts.inlines.map_or(Some(Inlines::default()), |record| Inlines::read(&record, hidden as u32))?;
-    let rows = &rows(parts, hidden)?[..];
+    let inlines = parts.inlines.map_or(Some(Inlines::default()), |record| Inlines::read(&record, skipped, size))?;
+    let rows = &rows(parts, skipped.into())?[..];
     let first_file = rows.iter().map(|(_, row)| row.file).chain(inlines.files()).next()?;
 
     let line = &mut *to.line.1;

@@ -21,12 +21,13 @@ pub struct Inlines<'a> {
 }
 
 impl<'a> Inlines<'a> {
-    /// Reads a record whose content has not been checked, and leaves out the first `hidden` bytes of the code. `None` if there
-    /// is no memory.
-    pub fn read(record: &RawRecord<'a>, hidden: u32) -> Option<Inlines<'a>> {
+    /// Reads a record whose content has not been checked. Leaves out the first `skipped` bytes of the code, and all bytes after
+    /// the next `size` bytes. `None` if there is no memory.
+    pub fn read(record: &RawRecord<'a>, skipped: u32, size: u32) -> Option<Inlines<'a>> {
         let mut all = Vec::new();
+        let within = |at: u32| at.saturating_sub(skipped).min(size);
         for (index, inline) in inlines::entries(record).enumerate() {
-            let (begin, end) = (inline.begin.saturating_sub(hidden), inline.end.saturating_sub(hidden));
+            let (begin, end) = (within(inline.begin), within(inline.end));
             if begin == end && inline.begin < inline.end {
                 continue;
             }

@@ -14,35 +14,16 @@ const OPCODE_BASE: u64 = 13;
 
 /// The beginning of a line program, before its tables of directories and files. Its two lengths are filled in later.
 const LINE_HEAD: &[u8] = &[
-    0,
-    0,
-    0,
-    0, // length
-    VERSION[0],
-    VERSION[1], //
-    0,
-    0,
-    0,
-    0, // length of the header from here
-    1,
-    1,
-    1, // instructions of one byte, one operation each; rows are statements
-    LINE_BASE as i8 as u8,
-    LINE_RANGE as u8,
-    OPCODE_BASE as u8, //
-    0,
-    1,
-    1,
-    1,
-    1,
-    0,
-    0,
-    0,
-    1,
-    0,
-    0,
-    1, // how many operands the standard opcodes have
+    0, 0, 0, 0, // length
+    VERSION[0], VERSION[1], //
+    0, 0, 0, 0, // length of the header from here
+    1, 1, 1, // instructions of one byte, one operation each; rows are statements
+    BASE, RANGE, OPCODES, //
+    0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1, // how many operands the standard opcodes have
 ];
+const BASE: u8 = LINE_BASE as u8;
+const RANGE: u8 = LINE_RANGE as u8;
+const OPCODES: u8 = OPCODE_BASE as u8;
 const VERSION: [u8; 2] = 4u16.to_ne_bytes();
 /// Offset of the field for the header's length in a line program.
 const LINE_HEADER_LENGTH: usize = 6;

@@ -154,7 +154,7 @@ impl Parts {
                 ranges: (0, &mut self.ranges),
                 head: &mut self.head,
             };
-            let _ = debug::append(&parts, &function, to);
+            let _ = debug::append(&parts, &function, 0, to);
         }
         Some(parts.eh_frame())
     }

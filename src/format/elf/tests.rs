@@ -130,7 +130,7 @@ fn unit_at(addr: u64, records: &[u8]) -> Option<[Vec<u8>; 4]> {
         ranges: (64, &mut ranges),
         head: &mut line_program::Head::default(),
     };
-    let done = debug::append(&Info::new(records).parts(), &function, to);
+    let done = debug::append(&Info::new(records).parts(), &function, 0, to);
     let all = [info, line, aranges, ranges];
     assert!(done.is_some() || all.iter().all(Vec::is_empty));
     done.map(|_| all)

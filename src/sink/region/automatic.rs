@@ -71,7 +71,8 @@ impl Regions {
                 }
                 (start..behind, FAILED)
             }
-            _ if is_whole && found.iter().all(Mapping::is_plain) => {
+            _ if is_whole && found.iter().any(Mapping::is_plain) => {
+                // A part of the code may lie in a region already.
                 self.put_off(status, addr, pages, now);
                 return None;
             }

@@ -14,7 +14,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::code_marks::EPOCH_MOST;
 use super::file_names::can_begin_at_code;
@@ -49,18 +49,27 @@ const SETTLE_TIME: u64 = 20_000_000;
 /// each turn costs a copy of the file's contents. In this time, perf takes some samples.
 const TURN_PAUSE: u64 = 10_000_000;
 
-/// The minimum time between two moves of the object's beginning, in nanoseconds. If less time has passed since the last move,
-/// perf has probably taken no sample since that move.
+/// In this number of nanoseconds, perf probably takes no sample. The object's beginning does not move twice in this time.
 const BRIEF: u64 = 300_000;
 
-/// When code dies, a new epoch begins only if code has been registered in the present epoch, or if the present epoch is older
-/// than this number of nanoseconds. Otherwise the code counts as dead since the beginning of the present epoch.
+/// Code that dies counts as dead since the beginning of the present epoch in one case only: no code has been registered in the
+/// epoch, the epoch is at most this number of nanoseconds old, and other code has died at most `BRIEF` nanoseconds ago. So the
+/// code has probably no sample in the epoch. In all other cases, a new epoch begins.
 const SHARED: u64 = 10_000_000;
 
 impl Region {
     /// Whether the host changes the protection of the memory. With each change, perf learns the present name of the file.
     pub(super) fn flips(&self) -> bool {
         matches!(self.kind, Backing::Private { never_flips: false, .. })
+    }
+
+    /// Whether an epoch begins if code dies now.
+    pub(super) fn is_renamed_at_death(&self, now: u64) -> bool {
+        let is_after = |time: &AtomicU64, pause| now > time.load(Ordering::Relaxed).saturating_add(pause);
+        let may_share = !self.is_in_use.load(Ordering::Relaxed)
+            && !is_after(&self.named_at, SHARED)
+            && !is_after(&self.died_at, BRIEF);
+        self.flips() && !self.pages.are_of_group() && !may_share
     }
 
     /// Called when code has just died. Returns the first epoch in which this code counts as dead. If the host changes the
@@ -72,8 +81,8 @@ impl Region {
             return last + 1;
         }
         let now = status.clock.now();
-        let is_in_use = self.is_in_use.swap(false, Ordering::Relaxed);
-        if is_in_use || now > self.named_at.load(Ordering::Relaxed).saturating_add(SHARED) {
+        if self.is_renamed_at_death(now) {
+            self.is_in_use.store(false, Ordering::Relaxed);
             undisturbed(|| {
                 if self.is_to_turn(now) {
                     self.turn(status, now, last, SETTLE_TIME);
@@ -82,6 +91,7 @@ impl Region {
                 }
             });
         }
+        self.died_at.store(status.clock.now(), Ordering::Relaxed);
         self.epoch.load(Ordering::Relaxed)
     }
 

@@ -44,8 +44,9 @@ impl RegionSink {
         let result = self.status.aside(|| self.put_aside(registry, region, file, split.first));
         registry.forget_dead_in_regions(region.start(), region.end());
         file.set_begin(split.begin);
-        // Each copy contains all tables of the file, so the file is rewritten if it is wasteful.
-        if result.is_ok() && split.is_clean && file.is_wasteful(150) {
+        // Each copy contains all tables of the file, and all copies share the room for old files. So the file is rewritten if it
+        // is a little wasteful.
+        if result.is_ok() && split.is_clean && file.is_wasteful(125, 64) {
             Self::write_anew(registry, region, file);
         }
         drop(guard);
@@ -57,9 +58,11 @@ impl RegionSink {
     /// Writes the contents of the file to a copy, which gets the names that the file had before the epoch `first`.
     fn put_aside(&self, registry: &Registry, region: &Region, file: &mut RegionFile, first: u32) -> io::Result<()> {
         let mut naming = region.naming();
-        let (names, own) = (naming.take_names(first), naming.named());
-        let dir = naming.dir()?;
+        let (names, own, path) = (naming.take_names(first), naming.named(), naming.path.clone());
+        // A thread of the host may wait for this lock.
         drop(naming);
+        own.ok_or(io::ErrorKind::NotFound)?;
+        let dir = Dir::of(&path)?;
         let mut result = self.copy_to(registry, region, file, &dir, &names, own);
         // If an older name still belonged to the present file, profilers would find other code under the older name. So such a
         // name is removed.

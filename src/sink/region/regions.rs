@@ -1,6 +1,7 @@
 //! The regions of a process. The threads that register code share this list with the writer.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -159,10 +160,34 @@ impl Regions {
         self.around(addr, size).filter(|region| !region.has_failed.load(Ordering::Relaxed))
     }
 
+    /// Each region in which a part of the code lies, with the address and the size of this part. Mapping groups are left out
+    /// unless they contain the whole code, because their code consists of whole mappings.
+    pub(super) fn parts(&self, addr: u64, size: u64) -> impl Iterator<Item = (&'static Region, u64, u64)> + '_ {
+        let whole = self.around(addr, size);
+        let others = whole.is_none().then(|| self.overlapping(addr, addr.saturating_add(size)));
+        let others = others.into_iter().flatten().filter(|region| !region.is_mapping_group());
+        whole.into_iter().chain(others).filter_map(move |region| {
+            let Range { start, end } = region.part_of(addr, size);
+            region.holds(start, end - start).then_some((region, start, end - start))
+        })
+    }
+
+    /// For the writer: the regions in which a part of the code lay at `time`. The whole code lay in none of them.
+    pub fn parts_at(&self, addr: u64, size: u64, time: u64) -> impl Iterator<Item = &'static Region> + '_ {
+        self.all().filter(move |region| {
+            let Range { start, end } = region.part_of(addr, size);
+            let is_part = start < end && end - start < size && !region.is_mapping_group();
+            is_part
+                && region.gone() > time
+                && region.pages.had(start, end, time)
+                && !region.has_failed.load(Ordering::Relaxed)
+        })
+    }
+
     /// Whether the file of a region names the code now, or may name the code later. While memory waits to become executable
     /// (see `candidates`), a file may name any code later.
     pub fn may_name(&self, addr: u64, size: u64) -> bool {
-        self.find(addr, size).is_some() || self.candidates.any_waits()
+        self.parts(addr, size).next().is_some() || self.candidates.any_waits()
     }
 
     /// For the writer. `time` is when the code was registered. Returns the region that contained the code at that time.

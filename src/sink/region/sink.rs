@@ -2,18 +2,19 @@
 //! applier decides which code belongs to a region.
 
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::file::{Code, RegionFile};
+use super::file::{Code, RegionFile, Whole};
 use super::read_ahead::ReadAhead;
 use super::regions::Regions;
 use super::state::Region;
 use crate::api::options::{Config, DumpDir, Sinks};
 use crate::format::info::Info;
 use crate::queue::status::Status;
-use crate::registry::{Home, Live, Registry};
+use crate::registry::{Home, Registry};
 use crate::sink::retry::Retry;
 use crate::sink::{describe, Close, Kind, NewCode, Sink};
 
@@ -59,8 +60,9 @@ impl RegionSink {
         RegionSink { status, regions, have_work: false, again: None }
     }
 
-    /// Adds new code. The registry must have room for the code. Pushes the ids of live code in regions that the new
-    /// code replaces to `retired`.
+    /// Adds new code, or the part of the code that lies in the region. Code that lies only partly in the region is in the registry
+    /// as code outside of regions. For other code, the registry must have room. Pushes the ids of live code in regions that the
+    /// new code replaces to `retired`.
     pub fn enter(
         &mut self,
         registry: &mut Registry,
@@ -69,8 +71,9 @@ impl RegionSink {
         retired: &mut Vec<u64>,
     ) {
         let NewCode { id, time, live, name, info, bytes, is_told } = *code;
+        let Range { start, end } = region.part_of(live.addr, live.size);
         self.close_all(registry, region, time, false);
-        let is_late = !is_told && registry.has_live_in(Home::Region, live.addr, live.addr + live.size);
+        let is_late = !is_told && registry.has_live_in(Home::Region, start, end);
         if is_late {
             // This call handles all splits that were made before this record, even splits that are not due. A later split
             // has to wait until the writer has read all records that were made before that split.
@@ -78,16 +81,18 @@ impl RegionSink {
             self.close_all(registry, region, time, true);
         }
         if is_late || is_told {
-            self.retire_in(registry, live.addr, live.addr + live.size, retired);
+            self.retire_in(registry, start, end, retired);
         }
         if is_late && !region.is_archiving() {
             if let Some(split_at) = region.replace_live(&self.status) {
                 self.close_all(registry, region, split_at, false);
             }
         }
-        registry.insert(id, live, name, retired);
-        self.status.counters.region_code.add(1);
-        registry.keep_info(id, info);
+        if live.home == Home::Region {
+            registry.insert(id, live, name, retired);
+            self.status.counters.region_code.add(1);
+            registry.keep_info(id, info);
+        }
         add_to_file(region, live, name, info, bytes, &mut ReadAhead::new(self.status.pid));
     }
 
@@ -123,15 +128,16 @@ impl RegionSink {
 
     /// Rewrites a file. The new contents describe the live code and, where no code is live, name the last dead code.
     pub(super) fn write_anew(registry: &Registry, region: &Region, file: &mut RegionFile) {
-        file.reset();
         let (start, end) = (region.start(), region.end());
-        for (addr, size, name, id) in registry.region_spans_in(start, end) {
-            if addr < start || addr + size > end {
-                continue;
+        file.reset_to(|file| {
+            for (addr, size, name, id) in registry.region_spans_in(start, end) {
+                if addr < start || addr + size > end {
+                    continue;
+                }
+                let info = if id == 0 { Info::NOTHING } else { registry.info_of(id) };
+                file.add(&Code { offset: addr - start, size, name, info });
             }
-            let info = if id == 0 { Info::NOTHING } else { registry.info_of(id) };
-            file.add(&Code { offset: addr - start, size, name, info });
-        }
+        });
     }
 
     /// Closes the files of ended regions, removes the files of forked children that nobody needs, and ends the regions that the
@@ -162,7 +168,7 @@ impl RegionSink {
             let mut guard = region.opened();
             let Some(file) = guard.as_mut() else { continue };
             // A mapping group is never rewritten. Code that takes the place of the group's dead code is in another file.
-            if !region.is_mapping_group() && (file.is_wasteful(400) || file.is_nearly_full()) {
+            if !region.is_mapping_group() && (file.is_wasteful(400, 512) || file.is_nearly_full()) {
                 Self::write_anew(registry, region, file);
             }
             left_out += file.left_out();
@@ -215,14 +221,17 @@ impl RegionSink {
     }
 }
 
-/// Adds code to the file of its region. If `bytes` is empty, the code's bytes are read from memory.
+/// Adds the part of the code that lies in the region to the region's file. If `bytes` is empty, the code's bytes are read from
+/// memory.
 fn add_to_file(region: &Region, live: &Live, name: &[u8], info: Info<'_>, bytes: &[u8], memory: &mut ReadAhead) {
     if let Some(file) = region.opened().as_mut() {
-        let offset = live.addr - region.start();
-        file.add(&Code { offset, size: live.size, name, info });
+        let Range { start, end } = region.part_of(live.addr, live.size);
+        let (before, size, offset) = (start - live.addr, end - start, start - region.start());
+        file.add_part(&Code { offset, size, name, info }, Whole { before, size: live.size });
         if region.is_private() {
             // The host's writes to private memory do not reach the file, so the bytes are written here.
-            let _ = file.write_code(offset, if bytes.is_empty() { memory.read(live.addr, live.size) } else { bytes });
+            let part = bytes.get(before as usize..(before + size) as usize);
+            let _ = file.write_code(offset, part.unwrap_or_else(|| memory.read(start, size)));
         }
     }
 }

@@ -59,6 +59,8 @@ pub struct Region {
     pub(super) first: AtomicU32,
     /// When the present epoch began.
     pub(super) named_at: AtomicU64,
+    /// When code last died. Only used if the host changes the protection of the memory.
+    pub(super) died_at: AtomicU64,
     /// Whether code has been registered since the file got its present name. Only used for private memory.
     pub(super) is_in_use: AtomicBool,
     pub(super) tally: Tally,
@@ -115,6 +117,7 @@ impl Region {
             epoch: AtomicU32::new(FIRST),
             first: AtomicU32::new(FIRST),
             named_at: AtomicU64::new(0),
+            died_at: AtomicU64::new(0),
             is_in_use: AtomicBool::new(false),
             tally,
             is_new: AtomicBool::new(true),
@@ -166,6 +169,11 @@ impl Region {
 
     pub fn spans(&self, addr: u64, size: u64) -> bool {
         addr >= self.start() && addr.checked_add(size).is_some_and(|end| end <= self.end())
+    }
+
+    /// The part of the code that lies in the region.
+    pub(super) fn part_of(&self, addr: u64, size: u64) -> Range<u64> {
+        addr.max(self.start())..addr.saturating_add(size).min(self.end())
     }
 
     /// Whether the region has a file that profilers find, and that a forked child would share with its parent.

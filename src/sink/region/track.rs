@@ -1,5 +1,6 @@
 //! Tracks where code begins and ends in regions. The threads that register code call these functions.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::regions::Regions;
@@ -43,22 +44,22 @@ impl Regions {
             region.tally.subtract(addr - region.start(), size);
         }
         // While the bridge registers code, the host may be writing to the memory or unmapping it.
-        if !self.are_adopting() || panic_guard::is_beside_host() {
-            return 0;
+        if self.are_adopting() && !panic_guard::is_beside_host() {
+            self.adopt_if_new(status, addr, size);
         }
-        self.adopt_if_new(status, addr, size).map_or(0, |region| {
+        let parts = self.parts(addr, size).filter(|(region, ..)| !region.has_failed.load(Ordering::Relaxed));
+        parts.fold(0, |flags, (region, addr, size)| {
             region.tally.add(addr - region.start(), size);
-            region.take(status, addr, size)
+            flags | region.take(status, addr, size)
         })
     }
 
     /// Adopts the mapping that contains the code, unless a recent try failed. The first check takes no lock, because a program
     /// may register all its code in a declined mapping.
-    fn adopt_if_new(&self, status: &Status, addr: u64, size: u64) -> Option<&'static Region> {
-        if self.candidates.shows_declined(addr, addr.checked_add(size)?, monotonic_ns) {
-            return None;
+    fn adopt_if_new(&self, status: &Status, addr: u64, size: u64) {
+        if !self.candidates.shows_declined(addr, addr.saturating_add(size), monotonic_ns) {
+            undisturbed(|| self.adopt_around(status, addr, size, monotonic_ns()));
         }
-        undisturbed(|| self.adopt_around(status, addr, size, monotonic_ns()))
     }
 
     /// Records that code has ended or moved away.
@@ -67,17 +68,31 @@ impl Regions {
         if self.candidates.any_waits() {
             self.look_again(status);
         }
-        let Some(region) = self.around(addr, size) else { return };
-        region.tally.subtract(addr - region.start(), size);
-        region.marks.end(addr - region.start(), size);
-        if !region.has_failed.load(Ordering::Relaxed) {
-            region.mark_dead(status, addr, size);
+        for (region, addr, size) in self.parts(addr, size) {
+            region.tally.subtract(addr - region.start(), size);
+            region.marks.end(addr - region.start(), size);
+            if !region.has_failed.load(Ordering::Relaxed) && !self.was_unmapped(status, region, addr, size) {
+                region.mark_dead(status, addr, size);
+            }
         }
+    }
+
+    /// Whether the host has unmapped code before it ended the code. If so, marks the memory as lost. No mapping shows this part
+    /// of the file, so perf needs no new name.
+    fn was_unmapped(&self, status: &Status, region: &Region, addr: u64, size: u64) -> bool {
+        let lose = || {
+            let is_unmapped = maps::is_unmapped(addr, addr + size);
+            if let Some(maps) = is_unmapped.then(|| maps::within(region.start(), region.end()).ok()).flatten() {
+                self.check(status, region, &maps);
+            }
+            is_unmapped
+        };
+        region.is_renamed_at_death(status.clock.now()) && undisturbed(lose)
     }
 
     /// Undoes what `before_code` has recorded about code whose registration failed. `flags` is the result of `before_code`.
     pub fn not_registered(&self, addr: u64, size: u64, flags: u8) {
-        if let Some(region) = self.around(addr, size) {
+        for (region, addr, size) in self.parts(addr, size) {
             region.tally.subtract(addr - region.start(), size);
             // If the flag is set, the new code would have replaced older code. The older code is still live.
             if flags & flag::REPLACES == 0 {
@@ -89,14 +104,14 @@ impl Regions {
     /// Called when other code has taken the place of this code, or when the host has ended all code in a range. Removes the
     /// code from the counts.
     pub fn no_code(&self, addr: u64, size: u64) {
-        if let Some(region) = self.around(addr, size) {
+        for (region, addr, size) in self.parts(addr, size) {
             region.tally.subtract(addr - region.start(), size);
         }
     }
 
     /// Undoes `after_code`, because the code is still live.
     pub fn code_stays(&self, addr: u64, size: u64) {
-        if let Some(region) = self.around(addr, size) {
+        for (region, addr, size) in self.parts(addr, size) {
             region.tally.add(addr - region.start(), size);
             region.marks.begin(addr - region.start(), size);
         }
@@ -166,7 +181,8 @@ impl Region {
     /// Counts live code that was registered before its memory became a region. Threads of the host may already have registered
     /// newer code there, or ended this code.
     pub fn count_live(&self, addr: u64, size: u64) {
-        let offset = addr - self.start();
+        let Range { start, end } = self.part_of(addr, size);
+        let (offset, size) = (start - self.start(), end - start);
         self.tally.add(offset, size);
         if !self.marks.any(offset, size) && self.marks.after(offset, size, 0).is_none() {
             self.marks.begin(offset, size);

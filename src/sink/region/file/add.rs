@@ -1,24 +1,53 @@
 //! Adds code to the sections of a region's file: symbol, unwind tables, lines and inlined functions.
 
+use super::parts_of_code::{PartOfCode, Whole};
 use super::section::{Part, Parts};
 use super::{Code, Known, RegionFile, AT_ONCE, UNWINDING_MAX, WAITING_MAX};
+use crate::api::code::Unwind;
+use crate::format::arch;
+use crate::format::cfi;
 use crate::format::elf::debug::{self, Addresses};
 use crate::format::elf::frames::{self, FDE_RANGE};
 use crate::format::elf::{eh_frame_hdr, symbol, symbol_after_0, SYMBOL_SIZE};
-use crate::format::info;
+use crate::format::info::{self, Info};
 use crate::format::jitdump::id;
 use crate::format::jitdump::raw::RawRecord;
 use crate::sink::retry::Retry;
+use crate::sys::reserve;
 
 impl RegionFile {
     /// Adds code. The new code replaces all code that it overlaps.
     pub fn add(&mut self, code: &Code<'_>) {
-        if self.try_to_add(code).is_none() {
-            self.left_out += 1;
+        self.add_part(code, Whole { before: 0, size: code.size });
+    }
+
+    /// Like `add`, for a part of some code. Only this part lies in the region. `code` has the place of the part, and the info of
+    /// the whole code.
+    pub fn add_part(&mut self, code: &Code<'_>, of: Whole) {
+        let added = self.try_to_add(code, of);
+        let is_kept = of.size == code.size || self.keep_part(code, of).is_some();
+        self.left_out += u64::from(added.is_none() || !is_kept);
+    }
+
+    fn keep_part(&mut self, code: &Code<'_>, of: Whole) -> Option<()> {
+        let (name, info) = (reserve::copy_of(code.name).ok()?, reserve::copy_of(code.info.bytes()).ok()?);
+        self.parts_of_code.try_reserve(1).ok()?;
+        self.parts_of_code.push(PartOfCode { offset: code.offset, size: code.size, of, name, info });
+        Some(())
+    }
+
+    /// Forgets all code, and then adds the code that `add` adds. The parts of code that lies only partly in the region are added
+    /// again, because they are newer than all other code at their places.
+    pub fn reset_to(&mut self, add: impl FnOnce(&mut RegionFile)) {
+        let parts = std::mem::take(&mut self.parts_of_code);
+        self.reset();
+        add(self);
+        for PartOfCode { offset, size, of, name, info } in parts {
+            self.add_part(&Code { offset, size, name: &name, info: Info::new(&info) }, of);
         }
     }
 
-    fn try_to_add(&mut self, code: &Code<'_>) -> Option<()> {
+    fn try_to_add(&mut self, code: &Code<'_>, of: Whole) -> Option<()> {
         let end = code.offset.checked_add(code.size).filter(|&end| end <= self.layout.text_len)?;
         let size = u32::try_from(code.size).ok()?;
         if size == 0 || !self.known.make_room(1) || self.symbols.try_reserve(1).is_err() {
@@ -57,13 +86,13 @@ impl RegionFile {
             match record.id {
                 id::INLINES => parts.inlines = Some(record),
                 id::DEBUG_INFO => parts.lines = Some(record),
-                id::UNWINDING_INFO if self.add_tables(&record, code).is_none() => self.left_out += 1,
+                id::UNWINDING_INFO if self.add_tables(&record, code, of).is_none() => self.left_out += 1,
                 _ => {}
             }
         }
         let mut lines = None;
         if parts.inlines.is_some() || parts.lines.is_some() {
-            lines = self.add_lines(&parts, code);
+            lines = self.add_lines(&parts, code, of.before);
             self.left_out += u64::from(lines.is_none());
         }
         self.known.insert(place, code.offset, number);
@@ -72,7 +101,7 @@ impl RegionFile {
         Some(())
     }
 
-    fn add_lines(&mut self, of: &info::Parts<'_>, code: &Code<'_>) -> Option<Addresses> {
+    fn add_lines(&mut self, of: &info::Parts<'_>, code: &Code<'_>, before: u64) -> Option<Addresses> {
         let function = debug::Function { name: code.name, addr: self.layout.text + code.offset, size: code.size };
         let Parts { debug_info: info, debug_line: line, debug_aranges: aranges, debug_ranges: ranges, .. } =
             &mut self.parts;
@@ -84,11 +113,18 @@ impl RegionFile {
             ranges: (pending_at(ranges), &mut ranges.pending),
             head: &mut self.head,
         };
-        debug::append(of, &function, to)
+        debug::append(of, &function, before, to)
     }
 
-    fn add_tables(&mut self, record: &RawRecord<'_>, code: &Code<'_>) -> Option<()> {
-        let (section, _) = record.unwinding_info()?.tables()?;
+    fn add_tables(&mut self, record: &RawRecord<'_>, code: &Code<'_>, of: Whole) -> Option<()> {
+        let (mut section, _) = record.unwinding_info()?.tables()?;
+        let cut;
+        if of.size != code.size {
+            // The section was made for a place after the whole code.
+            let unwind = Unwind::EhFrame { bytes: section, addr: of.size.next_multiple_of(8) };
+            cut = cfi::encode(arch::NATIVE?, &unwind, of.before, code.size).ok()??;
+            section = &cut.bytes[..cut.eh_frame_size()];
+        }
         let addr = self.layout.text + code.offset;
         if addr.checked_add(code.size)? > UNWINDING_MAX {
             return None;

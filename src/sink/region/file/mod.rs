@@ -22,6 +22,7 @@ mod add;
 mod code;
 mod final_copy;
 mod layout;
+mod parts_of_code;
 mod section;
 mod table;
 #[cfg(test)]
@@ -48,6 +49,8 @@ use crate::sys::mapping::page_size;
 use code::PendingCode;
 pub use layout::Layout;
 use layout::{split, HDR_SHARE};
+use parts_of_code::PartOfCode;
+pub use parts_of_code::Whole;
 use section::{Parts, Space};
 use table::SearchTable;
 use writes::Disk;
@@ -111,6 +114,8 @@ pub struct RegionFile {
     known: Ordered,
     /// The symbols of all code, including code that has been replaced.
     symbols: Vec<Known>,
+    /// The code that lies only partly in the region. No other code has replaced it.
+    parts_of_code: Vec<PartOfCode>,
     /// The contents of the header page.
     published: Image,
     /// Whether the header page still describes the contents before a `reset`.
@@ -162,6 +167,7 @@ impl RegionFile {
             parts: Parts::new(eh_frame),
             known: Ordered::default(),
             symbols: Vec::new(),
+            parts_of_code: Vec::new(),
             published: Image::default(),
             is_reset: false,
             begin: 0,
@@ -325,6 +331,7 @@ impl RegionFile {
         self.table.clear();
         self.known = Ordered::default();
         self.symbols.clear();
+        self.parts_of_code.clear();
         self.space.code.0 = 0;
         self.left_out = 0;
         self.is_reset = true;

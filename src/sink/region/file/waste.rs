@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::RegionFile;
+use crate::format::elf::debug::NOWHERE;
 use crate::format::elf::frames::FDE_RANGE;
 use crate::format::elf::SYMBOL_SIZE;
 use crate::registry::ordered::Place;
@@ -10,8 +11,7 @@ use crate::registry::ordered::Place;
 impl RegionFile {
     /// Forgets code that overlaps a part of the text. Returns the place in `known` for other code in this part.
     pub(super) fn forget(&mut self, range: Range<u64>) -> Place {
-        // An address where no code ever lies. The address is below the text, or after the text if the text begins at offset 0.
-        let nowhere = if self.layout.text == 0 { self.layout.text_room } else { 0 }.to_ne_bytes();
+        let nowhere = NOWHERE.to_ne_bytes();
         loop {
             let place = self.known.place(range.end);
             let Some((offset, number)) = self.known.before(place) else { return place };
@@ -21,6 +21,7 @@ impl RegionFile {
                 return place;
             }
             self.known.remove(offset);
+            self.parts_of_code.retain(|part| part.offset != offset);
             let index = number as usize - 1 + self.symbols_before_code();
             self.parts.symtab.patch((index * SYMBOL_SIZE) as u64, &[0; SYMBOL_SIZE]);
             if self.layout.text + offset == 0 {
@@ -48,9 +49,9 @@ impl RegionFile {
     }
 
     /// Whether the number of symbols in the file, dead symbols included, has reached this percentage of the number of live
-    /// functions, plus a constant.
-    pub fn is_wasteful(&self, percent: u64) -> bool {
-        self.symbols.len() as u64 >= self.known.len() as u64 * percent / 100 + 512
+    /// functions, plus `more`.
+    pub fn is_wasteful(&self, percent: u64, more: u64) -> bool {
+        self.symbols.len() as u64 >= self.known.len() as u64 * percent / 100 + more
     }
 
     /// Whether the unwind tables of replaced code will soon leave no room for other tables.

@@ -3,6 +3,7 @@
 
 mod faults;
 mod growth;
+mod parts;
 mod seen;
 mod tools;
 

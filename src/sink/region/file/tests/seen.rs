@@ -7,6 +7,7 @@ use object::read::elf::{ElfFile64, ProgramHeader as _};
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 
 use super::*;
+use crate::format::elf::debug::NOWHERE;
 
 /// What a reader finds in a file.
 #[derive(Debug)]
@@ -138,10 +139,10 @@ type Rows = Vec<(u32, u32, String)>;
 /// The contents of a unit.
 #[derive(Debug)]
 pub struct Unit {
-    name: String,
-    size: u64,
-    lines: Rows,
-    inlines: Vec<Inline<'static>>,
+    pub name: String,
+    pub size: u64,
+    pub lines: Rows,
+    pub inlines: Vec<Inline<'static>>,
 }
 
 pub type Units = BTreeMap<u64, Unit>;
@@ -167,7 +168,9 @@ pub fn units<'a>(data: &dyn Fn(&str) -> &'a [u8], settled: bool) -> Units {
         let program = unit.line_program.clone().unwrap();
         let mut rows = program.rows();
         let mut lines: Rows = Vec::new();
-        let agree = |one, other| assert!(one == other || !settled && (one == 0 || other == 0), "{one:#x} {other:#x}");
+        let agree = |one, other| {
+            assert!(one == other || !settled && (one == NOWHERE || other == NOWHERE), "{one:#x} {other:#x}")
+        };
         let mut begin = None;
         let mut sequence_end = 0;
         while let Some((header, row)) = rows.next_row().unwrap() {
@@ -203,8 +206,7 @@ pub fn units<'a>(data: &dyn Fn(&str) -> &'a [u8], settled: bool) -> Units {
         assert_eq!(own.end - own.begin, sequence_end);
         let name = name.to_string().unwrap().to_owned();
         let inlines = inlines(&dwarf, &unit, entries, &range);
-        // Dead code has the address 0.
-        if settled && range.begin > 0 {
+        if settled && range.begin != NOWHERE {
             let unit = Unit { name, size: range.end - range.begin, lines, inlines };
             assert!(found.insert(range.begin, unit).is_none());
         }

@@ -107,6 +107,40 @@ fn check_with_tools(path: &Path, region: &Region) {
     }
 }
 
+/// The dead code is so long that its lines would cover all code if they began at address 0.
+#[test]
+fn dead_code_has_no_line_at_live_code() {
+    let (name, copy) = (Named::new("dead"), Named::new("dead-copy"));
+    let mut region = Region::with_file(name.create(), 1 << 20);
+    let dead = Truth::new(5, 0x8_0000);
+    let addr = region.file.layout.text + 0x1000;
+    assert!(!dead.lines.is_empty() && !dead.inlines.is_empty() && dead.size > region.file.layout.text + 0x3000);
+    let (without_lines, with_lines) = (Truth::new(3, 0x100), Truth::new(11, 0x100));
+    for code in [&dead, &without_lines] {
+        region.add(0x1000, code.clone());
+        region.add(0x1000 + code.size, with_lines.clone());
+        region.file.write(true).unwrap();
+    }
+    region.check();
+    region.file.snapshot(copy.create(), |_| true, Some(ID)).unwrap();
+    for path in [&name.0, &copy.0] {
+        let found = |program: &str, addr: u64| {
+            let place = format!("{addr:#x}");
+            let output = Command::new(program).args(["-f", "-i", "-e"]).arg(path).arg(place).output().expect(program);
+            plain(&String::from_utf8(output.stdout).unwrap()).trim_end().to_owned()
+        };
+        for program in ["addr2line", "eu-addr2line", "llvm-symbolizer"] {
+            for addr in [addr, addr + without_lines.size - 1] {
+                let found = found(program, addr);
+                assert!(found.starts_with("function 3\n??:"), "{program} {addr:#x}: {found}");
+            }
+            let &(at, line, file) = with_lines.lines.last().unwrap();
+            let frames = frames_at(&with_lines, at, &format!("{file}:{line}"));
+            assert_eq!(found(program, addr + without_lines.size + u64::from(at)), frames.trim_end(), "{program}");
+        }
+    }
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }

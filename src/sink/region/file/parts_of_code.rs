@@ -1,0 +1,23 @@
+//! Code that lies only partly in the region. The other part lies in another region, or in memory that is no region.
+//!
+//! For the registry, such code lies outside of regions. So the file keeps what it needs to describe the part again after a
+//! `reset`.
+
+/// The place of a part in the whole code.
+#[derive(Clone, Copy, Debug)]
+pub struct Whole {
+    /// How many bytes of the code lie before the part.
+    pub before: u64,
+    /// The size of the whole code.
+    pub size: u64,
+}
+
+/// A part of some code, with a copy of the code's name and info.
+#[derive(Debug)]
+pub struct PartOfCode {
+    pub offset: u64,
+    pub size: u64,
+    pub of: Whole,
+    pub name: Vec<u8>,
+    pub info: Vec<u8>,
+}
