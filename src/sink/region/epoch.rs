@@ -228,9 +228,9 @@ impl Region {
             let sharing = if let Backing::TwoViews { .. } = self.kind { Sharing::Shared } else { Sharing::Private };
             let _ = self.place.map_tables(sharing, &file);
             if let Backing::TwoViews { .. } = self.kind {
-                let (start, len) = (self.start(), self.len());
+                let (start, len, protection) = (self.start(), self.len(), self.exec.load(Ordering::Relaxed));
                 // SAFETY: the range is this region's, and shows the same part of the same file already.
-                let _ = unsafe { code_memory::map_over(start, len, READ_EXEC, sharing, &file, self.text()) };
+                let _ = unsafe { code_memory::map_over(start, len, protection, sharing, &file, self.text()) };
             }
         }
         self.named_at.store(now, Ordering::Relaxed);

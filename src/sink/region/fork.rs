@@ -6,6 +6,7 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use super::adopt::swap;
@@ -53,6 +54,7 @@ impl Regions {
                 map_two_views(&file, &region.place, write, region.len()).map(|()| (file, None))
             });
             if let Ok((file, path)) = copied {
+                region.exec.store(READ_EXEC, Ordering::Relaxed);
                 let held = Held::new(file).ok().map(Arc::new);
                 region.set_inode(held.as_ref().map_or(0, |file| file.identity().inode));
                 // If another thread held this lock at the fork, `naming` does not get the file. If the child makes no other

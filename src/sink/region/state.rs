@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use super::code_marks::Marks;
@@ -14,6 +14,7 @@ use super::naming::Naming;
 use super::placement::Placement;
 use crate::api::error::Result;
 use crate::sys::clock::NEVER;
+use crate::sys::code_memory::READ_EXEC;
 use crate::sys::file;
 use crate::sys::maps::{self, Mapping};
 use crate::sys::sync::lock;
@@ -48,6 +49,9 @@ pub struct Region {
     pub(super) kind: Backing,
     /// The present length of the code, in bytes.
     pub(super) len: AtomicU64,
+    /// The protection of the view where code runs, if the region has two views: see `Regions::heed_debugger`. Changes only
+    /// while `naming` is locked.
+    pub(super) exec: AtomicI32,
     /// Which pages of the region the host has unmapped.
     pub(super) pages: Pages,
     pub(super) marks: Arc<Marks>,
@@ -103,6 +107,7 @@ impl Region {
             place,
             kind,
             len: AtomicU64::new(len),
+            exec: AtomicI32::new(READ_EXEC),
             pages,
             marks,
             epoch: AtomicU32::new(FIRST),
