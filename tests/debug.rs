@@ -80,25 +80,37 @@ fn breakpoints_by_bare_name() {
     }
 }
 
-/// gdb writes its breakpoints to private memory alone. In memory of two views those of the processor stop the program. The library says
-/// that where it is asked.
+/// Breakpoints in memory of two views stop the program at each call, and code beside them that is new or was replaced runs as it
+/// was written.
 #[test]
 fn breakpoints_in_two_views() {
     let debuggee = Debuggee::new("two-views");
-    let mut alone = Command::new(&debuggee.program);
-    let said = run(alone.arg(&debuggee.dir).arg("two-views").env("JITSYM_DEBUG", "1")).stderr;
-    assert_has(&String::from_utf8_lossy(&said), &["has two views: gdb and lldb cannot set a breakpoint in it"]);
     for gdb in gdbs() {
-        let text = debuggee.run_in(gdb, &["break jit_inner", "run"], &["two-views"]);
+        let commands = ["break jit_inner", "run", "bt", "echo FINISH\\n", "finish", "bt"];
+        let text = debuggee.run_in(gdb, &commands, &["two-views"]);
+        let (stopped, finished) = text.split_once("FINISH").expect("finish");
+        assert_stack(stopped, 1, "");
+        assert_stack(finished, 3, "");
+        let counted =
+            ["break jit_inner", "break more_jit_inner", "ignore 1 1000", "ignore 2 1000", "run", "info breakpoints"];
+        let text = debuggee.run_in(gdb, &counted, &["two-views-calls"]);
+        assert_has(&text, &["exited normally", "already hit 21 times", "already hit 10 times"]);
+        // A child that no debugger follows has none of its parent's breakpoints.
+        let text = debuggee.run_in(gdb, &["break jit_inner", "ignore 1 1000", "run"], &["two-views-fork"]);
         assert_has(&text, &["exited normally"]);
-        let mut command = gdb.commands(&["hbreak jit_inner", "run", "bt"]);
-        gdb.start(&mut command).arg(&debuggee.program).arg(&debuggee.dir).arg("two-views");
-        let output = try_run(&mut command);
-        if String::from_utf8_lossy(&output.stderr).contains("hardware breakpoint") {
-            println!("the processor gives no breakpoints: {}", describe(&command, &output));
-        } else {
-            assert_stack(&stdout(&output), 1, "");
-        }
+    }
+}
+
+/// A debugger that attaches sets breakpoints in memory of two views once the program has registered something.
+#[test]
+fn breakpoints_in_two_views_of_one_that_is_attached() {
+    let debuggee = Debuggee::new("two-views-attached");
+    for gdb in gdbs() {
+        let waiting = debuggee.waiting(&["two-views-later", "5"]);
+        // When the second flush is answered, the writer has done all of the round of the first.
+        let flush = "call (int)jitsym_flush(session, 10000)";
+        let commands = [flush, flush, "break jit_inner", "continue", "bt"];
+        assert_stack(&gdb.attached(&waiting, &commands), 1, "");
     }
 }
 

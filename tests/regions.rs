@@ -539,6 +539,50 @@ fn the_hosts_memory_stays_the_hosts() {
     assert_eq!(stdout(&run(perf::command(&program).arg(&dir).arg("heap"))), "ok\n");
 }
 
+/// Probes on code by its name. The kernel takes a probe on the program itself, which shows that probes work here. In memory of two
+/// views, and in memory that is writable, probes are never hit. In all other memory the kernel refuses them. All programs go on and
+/// run the right code.
+#[test]
+fn probes_do_no_harm() {
+    let program = compile("gcc", &["c-tests/regions/probed.c"], Link::Shared, &["-std=gnu11", "-O1"], "probed");
+    assert_eq!(probed(&program, "program", "control"), "1000");
+    for kind in ["two-views", "writable"] {
+        assert_eq!(probed(&program, kind, "probed"), "0", "{kind}");
+    }
+    for kind in ["one-view", "adopted"] {
+        let said = probed(&program, kind, "probed");
+        assert!(said.contains("524"), "{kind}: {said}");
+    }
+}
+
+/// Returns how often a probe was hit, or what perf says if the kernel refuses the probe.
+fn probed(program: &Path, kind: &str, function: &str) -> String {
+    // $1 is the program, $2 its directory, $3 the kind, $4 the function.
+    const SCRIPT: &str = r#"
+        mount -t tracefs none /sys/kernel/tracing
+        LD_BIND_NOW=1 "$1" "$2" "$3" > "$2"/said &
+        pid=$!
+        while ! grep -q / "$2"/said; do kill -0 $pid; done
+        probe=jitsym_$pid:probed
+        trap 'perf probe -q -d $probe' EXIT
+        perf probe -q -x "$(head -n 1 "$2"/said)" "$probe=$4"
+        calls='echo > "$0"/go; read nothing < "$0"/done'
+        perf stat -x , -o "$2"/count -e $probe -p $pid timeout 60 sh -c "$calls" "$2" 2> "$2"/refused ||
+            timeout 60 sh -c "$calls" "$2"
+        wait $pid
+    "#;
+    let dir = fresh_dir(&format!("probed-{kind}"));
+    let mut unshare = perf::command("unshare");
+    unshare.args(["-m", "sh", "-euc", SCRIPT, "sh"]).arg(program).arg(&dir).args([kind, function]);
+    let output = run(&mut unshare);
+    let read = |name| std::fs::read_to_string(dir.join(name)).unwrap_or_default();
+    assert!(read("said").ends_with("ok\n"), "{kind}: {}", describe(&unshare, &output));
+    let count = read("count")
+        .lines()
+        .find_map(|line| line.contains("probed").then(|| line.split(',').next().map(String::from)));
+    count.flatten().filter(|count| count.parse::<u64>().is_ok()).unwrap_or_else(|| read("refused"))
+}
+
 /// A child that is forked in the middle of an adoption keeps what it executes, and the parent adopts the memory all the same.
 #[test]
 fn forks_in_the_middle_of_an_adoption() {

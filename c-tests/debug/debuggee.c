@@ -16,7 +16,7 @@
 #include "jitsym_region.h"
 #include "testing.h"
 
-enum { LINES = 60, PIECES = 3, PIECE_ROOM = 64, MEMORY = 1 << 24, SINK_GDB = JITSYM_SINK_GDB };
+enum { LINES = 60, PIECES = 3, PIECE_ROOM = 64, MEMORY = 1 << 24, CALLS = 10, SINK_GDB = JITSYM_SINK_GDB };
 
 static jitsym *session;
 static unsigned char *memory;
@@ -143,7 +143,8 @@ int main(int argc, char **argv) {
   CHECK(memory != MAP_FAILED);
   uint32_t flags = strcmp(what, "adopted") == 0 ? JITSYM_INIT_ADOPT : 0;
   session = test_open_flags(argc > 4 ? (uint32_t)atoi(argv[4]) : 0, flags);
-  if (strcmp(what, "two-views") == 0) {
+  int has_two_views = strncmp(what, "two-views", strlen("two-views")) == 0;
+  if (has_two_views) {
     jitsym_region_options options = JITSYM_REGION_OPTIONS(MEMORY);
     jitsym_region region = JITSYM_REGION;
     CHECK_OK(jitsym_region_create(session, &options, &region));
@@ -189,7 +190,7 @@ int main(int argc, char **argv) {
   } else {
     CHECK_OK(test_flush(session));
   }
-  if (strcmp(what, "fork") == 0) {
+  if (strcmp(what, "fork") == 0 || strcmp(what, "two-views-fork") == 0) {
     pid_t child = fork();
     CHECK(child >= 0);
     if (child != 0) {
@@ -202,7 +203,24 @@ int main(int argc, char **argv) {
     make_chain(memory + 2048, "child_", more);
     CHECK(call_through(memory + 2048) == 42);
   }
-  if (strcmp(what, "later") == 0) {
+  if (strcmp(what, "two-views-calls") == 0) {
+    /* Between the calls, code comes and goes in the same page, also without a word to the library. */
+    for (int i = 0; i < CALLS; i++) {
+      CHECK(call_through(memory) == 42);
+      jitsym_id more[PIECES];
+      make_chain(memory + 2048, "more_", more);
+      CHECK(call_through(memory + 2048) == 42);
+      for (int piece = 0; piece < PIECES; piece++) {
+        CHECK_OK(jitsym_unregister(session, more[piece]));
+      }
+      unsigned char *silent = memory + 3072;
+      size_t size = chain_emit(silent + to_write, (uintptr_t)memory);
+      CHECK(size < 512 && call_through(silent) == 42);
+      (void)chain_emit(silent + to_write, (uintptr_t)reached);
+      CHECK(call_through(silent) == 42);
+    }
+  }
+  if (strcmp(what, "later") == 0 || strcmp(what, "two-views-later") == 0) {
     /* Until a debugger comes, and ends it; or its parent has ended. */
     CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) == 0);
     printf("waiting\n");

@@ -307,6 +307,8 @@ impl Writer {
         if self.to_be_told > self.told {
             let applier = &mut self.applier;
             let time = applier.last_time;
+            // A debugger sets its breakpoints as soon as it is told of the code.
+            applier.regions.heed_debugger();
             applier.sinks.tell(&mut Round { registry: &mut applier.registry, now: false, time, announce: &|_, _| {} });
             self.answer_told(self.to_be_told);
             self.shared.tell_waiting();

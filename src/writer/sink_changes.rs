@@ -25,9 +25,11 @@ impl Writer {
         ack.give(result);
     }
 
-    /// Starts the gdb sink automatically if a debugger listens and another sink runs. If the sink already runs by default,
-    /// with a limit, it continues without the limit. The debugger finds the sink's entries also during this change.
+    /// If a debugger listens, it can set breakpoints in all regions after this call, and the gdb sink starts automatically if
+    /// another sink runs. If the gdb sink already runs by default, with a limit, it continues without the limit. The debugger
+    /// finds the sink's entries also during this change.
     pub(super) fn heed_debugger(&mut self) {
+        self.applier.regions.heed_debugger();
         let status = &self.shared.status;
         let (running, failed) = (status.sinks(), status.sinks_failed());
         let is_complete = running.without(status.sinks_by_default()).with(failed).has(Sinks::GDB);

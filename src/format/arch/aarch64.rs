@@ -23,4 +23,6 @@ pub static ABI: Abi = Abi {
     sign: Some(4),
     kept: None,
     vendor: Vendor::AArch64,
+    // brk #0
+    breakpoints: 0xd420_0000_u32.to_le_bytes(),
 };

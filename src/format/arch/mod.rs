@@ -88,4 +88,6 @@ pub struct Abi {
     pub kept: Option<Register>,
     /// The vendor whose extensions of the `.eh_frame` instructions apply.
     pub vendor: Vendor,
+    /// Breakpoint instructions that fill four bytes.
+    pub breakpoints: [u8; 4],
 }

@@ -27,4 +27,6 @@ pub static ABI: Abi = Abi {
     sign: None,
     kept: None,
     vendor: Vendor::Default,
+    // c.ebreak, twice
+    breakpoints: 0x9002_9002_u32.to_le_bytes(),
 };

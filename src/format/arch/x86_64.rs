@@ -25,4 +25,6 @@ pub static ABI: Abi = Abi {
     // rbx.
     kept: Some(Register(3)),
     vendor: Vendor::Default,
+    // int3
+    breakpoints: [0xcc; 4],
 };

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use super::address_space::{place, Room};
@@ -13,7 +13,7 @@ use super::naming::Naming;
 use super::new_file::New;
 use super::placement::Placement;
 use super::regions::{refused, Regions};
-use super::state::{Backing, Parts};
+use super::state::{Backing, Parts, Region};
 use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;
 use crate::queue::status::Status;
@@ -21,7 +21,7 @@ use crate::sink::describe;
 use crate::sys::code_memory::{self, Advice, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::file::Held;
 use crate::sys::mapping::page_size;
-use crate::sys::{debug, reserve};
+use crate::sys::{debugger, reserve};
 
 /// The wanted properties of a region of code memory; see `jitsym_region_options` in the C header. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -132,6 +132,28 @@ impl Regions {
     }
 }
 
+impl Regions {
+    /// While a debugger listens, makes the views where code runs writable, and makes these views executable alone afterwards. A
+    /// debugger can write its breakpoints to a shared mapping only if the mapping is writable (linux mm/gup.c,
+    /// `check_vma_flags`). In a private mapping, a page with a breakpoint would no longer show what the host writes in the
+    /// other view.
+    pub fn heed_debugger(&self) {
+        let wanted = READ_EXEC | if debugger::is_watched() { READ_WRITE } else { 0 };
+        let differs = |region: &Region| !region.is_private() && region.exec.load(Ordering::Relaxed) != wanted;
+        if !self.all().any(differs) {
+            return;
+        }
+        let Some(_changing) = self.begin_change_unless_forking() else { return };
+        for region in self.all().filter(|region| differs(region)) {
+            let _naming = region.naming();
+            // SAFETY: the region stays mapped while this thread may make and end regions, and its code stays executable.
+            if unsafe { code_memory::protect(region.start(), region.len(), wanted) }.is_ok() {
+                region.exec.store(wanted, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
 /// Maps the file of a region in the address space that was set aside.
 fn fill(new: New, wanted: &RegionOptions, room: &Room, len: u64) -> io::Result<Parts> {
     let place = &room.place;
@@ -158,13 +180,7 @@ fn fill(new: New, wanted: &RegionOptions, room: &Room, len: u64) -> io::Result<P
 /// Maps a file twice, for the two views of a region. The new mappings replace reserved address space, or the mappings of the
 /// region's earlier file. The writable view is mapped first, because a forked child must not write to its parent's file.
 pub(super) fn map_two_views(file: &File, place: &Placement, write: u64, len: u64) -> io::Result<()> {
-    static IS_SAID: AtomicBool = AtomicBool::new(false);
     let (start, text) = (place.start, place.text());
-    if debug::is_on() && !IS_SAID.swap(true, Ordering::Relaxed) {
-        debug::say(format_args!(
-            "code memory at {start:#x} has two views: gdb and lldb cannot set a breakpoint in it; type hbreak in gdb"
-        ));
-    }
     // SAFETY: both ranges are the region's, and one of three things holds. Nobody else knows of the ranges. Or this is a forked
     // child, in which nobody else runs yet. Or other threads run code in this memory, and the file has the same bytes.
     unsafe {

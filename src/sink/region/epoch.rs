@@ -262,11 +262,11 @@ impl Region {
     /// On some file systems (overlayfs), the kernel never merges mappings. Then it would take too long to look up the attributes
     /// again and again.
     pub(super) fn map_code(&self, file: &File, from: u64, end: u64) -> io::Result<()> {
-        let (start, old) = (self.start(), self.len());
+        let (start, old, protection) = (self.start(), self.len(), self.exec.load(Ordering::Relaxed));
         let map = |from: u64| {
             let offset = self.text() + (from - start);
             // SAFETY: the range is this region's. It shows the same part of the same file already, or nobody uses it yet.
-            unsafe { code_memory::map_over(from, end - from, READ_EXEC, Sharing::Shared, file, offset) }
+            unsafe { code_memory::map_over(from, end - from, protection, Sharing::Shared, file, offset) }
         };
         if self.never_merges.load(Ordering::Relaxed) && !code_memory::has_locked(start, old) {
             return map(start);
@@ -289,7 +289,7 @@ impl Region {
             self.never_merges.store(true, Ordering::Relaxed);
         }
         map(start)?;
-        pieces.iter().for_each(|piece| piece.attributes.give(piece.start, piece.end - piece.start, READ_EXEC));
+        pieces.iter().for_each(|piece| piece.attributes.give(piece.start, piece.end - piece.start, protection));
         Ok(())
     }
 

@@ -123,7 +123,7 @@ fn part_from_file(pages: &[(u64, u8)]) -> io::Result<()> {
 
 /// Makes the text of the file zero again. Afterwards, pages that the host gives up (`MADV_DONTNEED`) read zero. In a file
 /// system in memory, the pages must keep their room, so they are overwritten with zeros and not freed.
-fn clear(file: &File, text: u64, len: u64, mut pages: impl Iterator<Item = u64>) -> io::Result<()> {
+pub(super) fn clear(file: &File, text: u64, len: u64, mut pages: impl Iterator<Item = u64>) -> io::Result<()> {
     if file::is_on_disk(file) && code_memory::punch(file, text, len).is_ok() {
         return Ok(());
     }

@@ -6,6 +6,7 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use super::adopt::swap;
@@ -134,6 +135,7 @@ impl Regions {
 
 /// Sets the file of a region in a forked child. `path` is the path of this file, or `None` if the file has no name.
 fn set_file(region: &Region, file: Option<Arc<Held>>, path: Option<PathBuf>) {
+    region.exec.store(READ_EXEC, Ordering::Relaxed);
     region.set_inode(file.as_ref().map_or(0, |file| file.identity().inode));
     // If another thread held this lock at the fork, `naming` does not get the file. If the child makes no other file when it
     // takes over, the library can neither enlarge the region nor give its pages back.

@@ -61,15 +61,24 @@ impl Regions {
             return Err(Error::Alignment);
         }
         let region = self.all().find(|region| region.holds(addr, size)).ok_or(Error::Region)?;
+        // While this thread holds the lock, the writer does not write to the file.
+        let _written = region.opened();
         let mut naming = region.naming();
         if !region.is_private() {
             let file = naming.file().map_err(|_| Error::SinkFailed)?;
             return code_memory::punch(&file, addr - region.place.base, size).map_err(|_| Error::NoMemory);
         }
+        let shows_header = addr == region.place.base && naming.has_file();
+        if let Ok(file) = naming.file() {
+            // The file has breakpoints where code was registered.
+            let end = addr + size - region.place.base;
+            let start = addr - region.place.base + if shows_header { page } else { 0 };
+            let pages = (start..end).step_by(page as usize);
+            exchange::clear(&file, start, end - start, pages).map_err(|_| Error::NoMemory)?;
+        }
         // SAFETY: the caller gives these pages up. The file has zeros there.
         let dropped = unsafe { code_memory::drop_pages(addr, size) };
         // The process gets its own copy of the header page, filled with zeros, because the file has other bytes in this page.
-        let shows_header = addr == region.place.base && naming.has_file();
         dropped
             .and_then(|()| if shows_header { exchange::own_zeros(addr) } else { Ok(()) })
             .map_err(|_| Error::NoMemory)

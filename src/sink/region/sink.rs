@@ -14,7 +14,7 @@ use super::state::Region;
 use crate::api::options::{Config, DumpDir, Sinks};
 use crate::format::info::Info;
 use crate::queue::status::Status;
-use crate::registry::{Home, Registry};
+use crate::registry::{Home, Live, Registry};
 use crate::sink::retry::Retry;
 use crate::sink::{describe, Close, Kind, NewCode, Sink};
 

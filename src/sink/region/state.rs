@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use super::code_marks::Marks;
@@ -16,6 +16,7 @@ use super::old_files::Room;
 use super::placement::{own_parts, Placement};
 use crate::api::error::Result;
 use crate::sys::clock::NEVER;
+use crate::sys::code_memory::READ_EXEC;
 use crate::sys::file;
 use crate::sys::maps::{self, Mapping};
 use crate::sys::sync::lock;
@@ -50,6 +51,9 @@ pub struct Region {
     pub(super) kind: Backing,
     /// The present length of the code, in bytes.
     pub(super) len: AtomicU64,
+    /// The protection of the view where code runs, if the region has two views: see `Regions::heed_debugger`. Changes only
+    /// while `naming` is locked.
+    pub(super) exec: AtomicI32,
     /// Which pages of the region the host has unmapped.
     pub(super) pages: Pages,
     pub(super) marks: Arc<Marks>,
@@ -112,6 +116,7 @@ impl Region {
             place,
             kind,
             len: AtomicU64::new(len),
+            exec: AtomicI32::new(READ_EXEC),
             pages,
             marks,
             epoch: AtomicU32::new(FIRST),

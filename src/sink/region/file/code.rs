@@ -1,15 +1,36 @@
 //! Collects bytes of code in private memory before they are written to the file. Runtimes place functions next to each
 //! other, upwards or downwards. So pieces of code that are neighbours are written together.
+//!
+//! The bytes are not written to the text of the file, but breakpoint instructions are written there. If somebody sets a probe
+//! (uprobe) on an address of the text, the kernel executes a copy of the instruction that the *file* has at this address. With
+//! zeros in the file, the probe would end the host, and with the bytes of the code it would do so once other code has replaced
+//! this code. But the kernel refuses a probe on a breakpoint instruction (linux kernel/events/uprobes.c, `prepare_uprobe`).
 
 use std::io;
 use std::ops::Range;
 
 use super::writes::Disk;
+use crate::format::arch::NATIVE;
+use crate::format::elf::header::HEADER_SIZE;
 
 /// The maximum number of bytes that wait to be written.
 const WAITING_MAX: usize = 256 << 10;
 /// The maximum distance between pieces of code that count as neighbours.
 const GAP: u64 = 256;
+/// The smallest page size of the supported systems.
+const PAGE: usize = 4096;
+
+static BREAKPOINTS: [u8; PAGE] = {
+    let mut all = [0; PAGE];
+    if let Some(arch) = NATIVE {
+        let mut at = 0;
+        while at < PAGE {
+            all[at] = arch.abi().breakpoints[at % 4];
+            at += 1;
+        }
+    }
+    all
+};
 
 /// Code that is not written yet.
 #[derive(Debug, Default)]
@@ -36,23 +57,64 @@ impl PendingCode {
         has_room
     }
 
-    /// Writes all pieces. `text` is the offset of the text in the file. After an error all pieces continue to wait.
-    pub fn write(&mut self, disk: &mut Disk, text: u64) -> io::Result<()> {
+    /// Writes all pieces to `place`. After an error all pieces continue to wait.
+    pub fn write(&mut self, disk: &mut Disk, place: Place) -> io::Result<()> {
         let (mut pieces, mut bytes) = (&self.pieces[..], &self.bytes[..]);
         while !pieces.is_empty() {
             let (count, range) = neighbours(pieces);
             let (group, others) = pieces.split_at(count);
-            let mut left = bytes;
-            let parts = group.iter().map(|&(offset, len)| {
-                let (part, behind) = left.split_at(len);
-                left = behind;
-                (text + offset, part)
-            });
-            disk.write_pieces(text + range.start..text + range.end, parts)?;
-            (pieces, bytes) = (others, left);
+            place.write(disk, group, range, bytes)?;
+            (pieces, bytes) = (others, &bytes[group.iter().map(|&(_, len)| len).sum()..]);
         }
         (self.bytes, self.pieces) = (Vec::new(), Vec::new());
         Ok(())
+    }
+}
+
+/// Where pieces of code belong in a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// The offset of the text.
+    pub text: u64,
+    /// The offset of the bytes of the text, if the file has these bytes.
+    pub bytes: Option<u64>,
+}
+
+impl Place {
+    /// Writes pieces of code that are neighbours and lie in `range`. `bytes` has the bytes of the pieces, in the same order.
+    pub fn write(self, disk: &mut Disk, pieces: &[(u64, usize)], range: Range<u64>, bytes: &[u8]) -> io::Result<()> {
+        let parts = || {
+            let mut left = bytes;
+            pieces.iter().map(move |&(offset, len)| {
+                let (part, behind) = left.split_at(len);
+                left = behind;
+                (offset, part)
+            })
+        };
+        if let Some(at) = self.bytes {
+            disk.write_pieces(at + range.start..at + range.end, parts().map(|(offset, part)| (at + offset, part)))?;
+        }
+        let places = || parts().flat_map(move |(offset, part)| self.breakpoints(offset, part));
+        let (Some(start), Some(end)) =
+            (places().map(|(at, _)| at).min(), places().map(|(at, len)| at + len as u64).max())
+        else {
+            return Ok(());
+        };
+        disk.write_pieces(start..end, places().map(|(at, len)| (at, &BREAKPOINTS[..len])))
+    }
+
+    /// Returns the ranges of the file that get breakpoints. Pages of the code that have only zeros get none, because the host
+    /// may never have written to such a page, and then the page shows the contents of the file. The header page gets none.
+    fn breakpoints<'a>(self, offset: u64, bytes: &'a [u8]) -> impl Iterator<Item = (u64, usize)> + use<'a> {
+        let (mut at, mut left) = (self.text + offset, bytes);
+        let pages = std::iter::from_fn(move || {
+            let (part, behind) = left.split_at(left.len().min(PAGE - at as usize % PAGE));
+            left = behind;
+            at += part.len() as u64;
+            (!part.is_empty()).then(|| (at - part.len() as u64, part))
+        });
+        let has_code = |&(at, part): &(u64, &[u8])| at >= HEADER_SIZE as u64 && part.iter().any(|&byte| byte != 0);
+        pages.filter(move |page| NATIVE.is_some() && has_code(page)).map(|(at, part)| (at, part.len()))
     }
 }
 

@@ -8,9 +8,10 @@
 //!          room in which private memory can grow, and the bytes of the code in private memory; see `write_code`
 //!          .symtab, .strtab, .debug_*   appended to; see `section`
 //! ```
-//! A private mapping shows the contents of the file wherever the process has not written. So nobody writes to the text of a
-//! file for private memory. In that file, the bytes of the code lie in another place, where readers do not look for them. A
-//! copy that [`RegionFile::snapshot`] makes has these bytes in its text.
+//! A private mapping shows the contents of the file wherever the process has not written. So nobody writes code to the text of
+//! a file for private memory: the text has breakpoints where code is, and zeros elsewhere (see `code`). In that file, the bytes
+//! of the code lie in another place, where readers do not look for them. A copy that [`RegionFile::snapshot`] makes has these
+//! bytes in its text.
 //!
 //! In memory, the header page lies below all other parts or over the beginning of the text, or is not mapped. The tables are
 //! in no loaded segment. So the object begins at the header page or at the text, and ends with the text.
@@ -46,7 +47,7 @@ use crate::sink::retry::Retry;
 use crate::sys::file::Held;
 use crate::sys::mapping::page_size;
 
-use code::PendingCode;
+use code::{PendingCode, Place};
 pub use layout::Layout;
 use layout::{split, HDR_SHARE};
 use parts_of_code::PartOfCode;
@@ -297,24 +298,21 @@ impl RegionFile {
     }
 
     fn write_pending_code(&mut self) -> io::Result<()> {
-        match self.bytes {
-            Some(at) if !self.pending_code.is_empty() => self.pending_code.write(&mut self.disk, at),
-            _ => Ok(()),
-        }
+        self.pending_code.write(&mut self.disk, Place { text: self.layout.text, bytes: self.bytes })
     }
 
     /// Takes the bytes of code in private memory, which the final copy of the file needs. The next [`RegionFile::write`]
     /// writes these bytes.
     pub fn write_code(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let end = offset.checked_add(bytes.len() as u64).filter(|&end| end <= self.layout.text_len);
-        end.filter(|_| self.layout.is_private).ok_or(io::ErrorKind::InvalidInput)?;
-        let Some(at) = self.bytes else { return Ok(()) };
+        let end = end.filter(|_| self.layout.is_private).ok_or(io::ErrorKind::InvalidInput)?;
         if self.pending_code.push(offset, bytes) {
             return Ok(());
         }
         self.disk.check()?;
         self.write_pending_code()?;
-        self.disk.write(at + offset, bytes)
+        let place = Place { text: self.layout.text, bytes: self.bytes };
+        place.write(&mut self.disk, &[(offset, bytes.len())], offset..end, bytes)
     }
 
     /// Sets where the loaded segment begins. The file changes with the next `write`.

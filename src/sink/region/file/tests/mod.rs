@@ -19,7 +19,7 @@ use seen::Seen;
 
 use super::*;
 use crate::api::code::{FixedFrame, FramePointer, Inline, Line, Lines, Unwind};
-use crate::format::arch::Arch;
+use crate::format::arch::{Arch, NATIVE};
 use crate::format::cfi::{self, Tables};
 use crate::format::elf::SYMBOL_SIZE;
 use crate::format::info::Info;
@@ -315,7 +315,8 @@ fn final_copy(is_private: bool) {
     assert!(!region.file.has_work());
     let before = region.bytes();
     let text = region.file.text();
-    assert_eq!(before[text.start as usize..text.end as usize].iter().all(|&byte| byte == 0), is_private);
+    let is_no_code = |byte: &u8| *byte == 0 || breakpoints().contains(byte);
+    assert_eq!(before[text.start as usize..text.end as usize].iter().all(is_no_code), is_private);
     for with_text in [true, false] {
         let copy = unnamed();
         region.file.snapshot(copy.try_clone().unwrap(), |_| with_text, Some(ID)).unwrap();
@@ -338,6 +339,39 @@ fn final_copy(is_private: bool) {
     region.file.set_text_len(region.file.layout.text_len - 4096);
     region.file.write(true).unwrap();
     assert_eq!(Seen::read(&region.bytes()).build_id, None);
+}
+
+fn breakpoints() -> [u8; 4] {
+    NATIVE.map_or([0; 4], |arch| arch.abi().breakpoints)
+}
+
+/// Pages that the host may not have written show the contents of the file, so these pages stay zero.
+#[test]
+fn the_text_of_private_memory_has_breakpoints_where_code_is() {
+    const FOUR_KIB: usize = 4096;
+    let mut region = Region::mapped(unnamed(), 1 << 20, true);
+    let pages = |filled: &[usize], count: usize| {
+        let mut bytes = vec![0; count * FOUR_KIB];
+        filled.iter().for_each(|page| bytes[page * FOUR_KIB..][..FOUR_KIB].fill(1));
+        bytes
+    };
+    let large = pages(&[2, 90], 100);
+    // The first three pieces are neighbours. The last piece is too large to wait.
+    let pieces = [(0, pages(&[0, 2], 3)), (12_300, vec![1; 12]), (12_320, vec![1; 4]), (0x20000, large)];
+    let mut expected = vec![0; 1 << 20];
+    for (offset, bytes) in &pieces {
+        region.file.write_code(*offset as u64, bytes).unwrap();
+        for at in (0..bytes.len()).filter(|&at| bytes[at] != 0) {
+            expected[offset + at] = breakpoints()[(offset + at) % 4];
+        }
+    }
+    region.file.write(true).unwrap();
+    let text = region.file.text();
+    assert!(region.bytes()[text.start as usize..text.end as usize] == expected);
+    let bytes_at = region.file.bytes.unwrap() as usize;
+    for (offset, bytes) in &pieces {
+        assert!(region.bytes()[bytes_at + offset..][..bytes.len()] == *bytes);
+    }
 }
 
 /// perf may read the table of one copy at the place that the header page of another copy names.
