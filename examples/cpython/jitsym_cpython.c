@@ -95,8 +95,9 @@ _PyJitsym_AfterFork(int persist)
 
 extern const unsigned char _Py_trampoline_func_start[], _Py_trampoline_func_end[];
 
-enum { RSP = 7 };
+enum { RBP = 6, RSP = 7 };
 
+static const jitsym_saved_register saved_rbp = {RBP, -16};
 static jitsym_unwind_row rows[3];
 static jitsym_unwind unwind = JITSYM_UNWIND(JITSYM_UNWIND_ROWS);
 
@@ -105,24 +106,28 @@ static void
 describe_frame(void)
 {
     static const unsigned char branch_target[] = {0xf3, 0x0f, 0x1e, 0xfa};
-    static const unsigned char body[] = {
-        0x48, 0x83, 0xec, 0x08, /* sub rsp, 8 */
-        0xff, 0xd1,             /* call rcx */
-        0x48, 0x83, 0xc4, 0x08, /* add rsp, 8 */
-        0xc3,                   /* ret */
+    static const struct {
+        unsigned char code[11];
+        uint32_t size, pushed, popped, saved_count;
+    } bodies[] = {
+        /* sub rsp, 8; call rcx; add rsp, 8; ret: in CPython 3.13.5 */
+        {{0x48, 0x83, 0xec, 0x08, 0xff, 0xd1, 0x48, 0x83, 0xc4, 0x08, 0xc3}, 11, 4, 10, 0},
+        /* push rbp; mov rbp, rsp; call rcx; pop rbp; ret: in CPython 3.13.15 */
+        {{0x55, 0x48, 0x89, 0xe5, 0xff, 0xd1, 0x5d, 0xc3}, 8, 1, 7, 1},
     };
     const unsigned char *code = _Py_trampoline_func_start;
     uint32_t before = memcmp(code, branch_target, sizeof branch_target) == 0 ? sizeof branch_target : 0;
-    if (unwind.row_count != 0 || (size_t)(_Py_trampoline_func_end - code) != before + sizeof body ||
-        memcmp(code + before, body, sizeof body) != 0) {
-        return;
+    size_t size = _Py_trampoline_func_end - code - before;
+    for (size_t i = 0; i < sizeof bodies / sizeof *bodies && unwind.row_count == 0; i++) {
+        if (size == bodies[i].size && memcmp(code + before, bodies[i].code, size) == 0) {
+            rows[0] = (jitsym_unwind_row){0, RSP, 8, 0, NULL};
+            rows[1] = (jitsym_unwind_row){before + bodies[i].pushed, RSP, 16, bodies[i].saved_count, &saved_rbp};
+            rows[2] = (jitsym_unwind_row){before + bodies[i].popped, RSP, 8, 0, NULL};
+            unwind.rows = rows;
+            unwind.row_size = sizeof *rows;
+            unwind.row_count = 3;
+        }
     }
-    rows[0] = (jitsym_unwind_row){0, RSP, 8, 0, NULL};
-    rows[1] = (jitsym_unwind_row){before + 4, RSP, 16, 0, NULL};
-    rows[2] = (jitsym_unwind_row){before + 10, RSP, 8, 0, NULL};
-    unwind.rows = rows;
-    unwind.row_size = sizeof *rows;
-    unwind.row_count = 3;
 }
 
 /* -- Trampolines --------------------------------------------------------- */

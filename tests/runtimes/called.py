@@ -1,5 +1,6 @@
-# Calls C by way of three functions.
+# Calls C by way of three functions: at first, and then from a C function that nothing else calls.
 import os
+import sys
 
 
 def inner():
@@ -16,3 +17,4 @@ def outer():
 
 
 outer()
+sys.call_tracing(outer, ())

@@ -2,8 +2,9 @@
 
 mod ends;
 mod own_tests;
+mod stock;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
@@ -18,6 +19,12 @@ fn python() -> &'static PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     // Its own tests want the program that was built, not a link to it.
     BUILT.get_or_init(|| built("cpython", "python3").canonicalize().expect("python3"))
+}
+
+/// A later version, which has other trampolines and frees them at other moments.
+fn newer() -> &'static PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| built("newer-cpython", "python3").canonicalize().expect("python3"))
 }
 
 fn guest(name: &str) -> String {
@@ -72,6 +79,15 @@ impl Sample {
     fn is_whole(&self) -> bool {
         self.symbols.iter().rev().take(5).any(|symbol| symbol == "Py_BytesMain")
     }
+
+    /// Whether it may be of a function in C that has just popped its caller's frame pointer: perf copies the stack from the stack
+    /// pointer up. The next function in C needs this frame pointer, trampolines between the two do not.
+    fn is_cut(&self) -> bool {
+        let [leaf, between @ .., last] = &self.symbols[..] else { return false };
+        let is_trampoline = |symbol: &String| symbol.starts_with("py::");
+        let is_in_c = |symbol: &String| !is_trampoline(symbol) && symbol != "[unknown]";
+        is_in_c(leaf) && between.iter().all(is_trampoline) && is_in_c(last)
+    }
 }
 
 struct Recording {
@@ -82,13 +98,13 @@ struct Recording {
 
 impl Recording {
     /// Records a guest. The lines of its output are phases: process, if there are several, name, begin and end.
-    fn of(name: &str, way: &Way, guest: &str, seconds: f64) -> Recording {
-        let data = scratch_dir("recordings").join(format!("{name}-{}.data", way.name));
+    fn of(python: &Path, way: &Way, guest: &str, seconds: f64) -> Recording {
+        let data = scratch_dir("recordings").join("perf.data");
         let (output, files) = perf::whole(&data, || {
             let mut record = perf::perf("record");
             with_library(&mut record).envs(way.variables.iter().copied());
             record.args(["-q", "-k", "1", "-e", "cpu-clock", "-F", "999"]).args(way.stacks).arg("-o").arg(&data);
-            record.arg(python()).args(["-X", way.option, guest, &seconds.to_string()]);
+            record.arg(python).args(["-X", way.option, guest, &seconds.to_string()]);
             let output = {
                 let _serial = serial();
                 stdout(&run(&mut record))
@@ -119,9 +135,9 @@ impl Recording {
     }
 
     /// One in which each phase has enough samples.
-    fn long_enough(name: &str, way: &Way, guest: &str) -> Recording {
+    fn long_enough(python: &Path, way: &Way, guest: &str) -> Recording {
         until_enough(ENOUGH, |pace| {
-            let recording = Recording::of(name, way, guest, 0.2 * f64::from(pace));
+            let recording = Recording::of(python, way, guest, 0.2 * f64::from(pace));
             let fewest = recording.phases.iter().map(|phase| recording.during(phase).count()).min();
             (recording, fewest.unwrap_or(0))
         })
@@ -129,7 +145,8 @@ impl Recording {
 
     fn during(&self, phase: &Phase) -> impl Iterator<Item = &Sample> {
         let (pid, during) = (phase.pid, phase.from..phase.to);
-        self.samples.iter().filter(move |sample| sample.is_guest && sample.pid == pid && during.contains(&sample.time))
+        let samples = self.samples.iter().filter(|sample| sample.is_guest && !sample.is_cut());
+        samples.filter(move |sample| sample.pid == pid && during.contains(&sample.time))
     }
 
     /// That nearly all samples of a phase are right.
@@ -160,7 +177,7 @@ fn samples(script: &str) -> Vec<Sample> {
 
 /// The stacks of `hot.py`: names, callers, and down to where CPython begins.
 fn check_stacks(way: &Way) {
-    let recording = Recording::long_enough("cpython", way, &guest("hot.py"));
+    let recording = Recording::long_enough(python(), way, &guest("hot.py"));
     assert_eq!(recording.phases.len(), 4);
     for phase in &recording.phases {
         let (stack, is_main): (&[&str], bool) = match &*phase.name {
@@ -201,8 +218,8 @@ fn cpython_in_regions() {
 }
 
 /// Parent, child and grandchild have names for what they have compiled and for what they have inherited.
-fn check_forks(way: &Way) {
-    let recording = Recording::long_enough("cpython-forks", way, &guest("forks.py"));
+fn check_forks(python: &Path, way: &Way) {
+    let recording = Recording::long_enough(python, way, &guest("forks.py"));
     assert_eq!(recording.phases.len(), 7);
     for phase in &recording.phases {
         recording.check(way.name, phase, |sample| {
@@ -215,17 +232,27 @@ fn check_forks(way: &Way) {
 
 #[test]
 fn cpython_forks_with_a_map() {
-    check_forks(&MAP);
+    check_forks(python(), &MAP);
 }
 
 #[test]
 fn cpython_forks_with_a_jitdump() {
-    check_forks(&JITDUMP);
+    check_forks(python(), &JITDUMP);
 }
 
 #[test]
 fn cpython_forks_in_regions() {
-    check_forks(&REGIONS);
+    check_forks(python(), &REGIONS);
+}
+
+#[test]
+fn newer_cpython_forks_with_a_jitdump() {
+    check_forks(newer(), &JITDUMP);
+}
+
+#[test]
+fn newer_cpython_forks_in_regions() {
+    check_forks(newer(), &REGIONS);
 }
 
 /// gdb shows the Python functions, with their lines, between those of CPython, from C code down to where CPython begins.
@@ -239,7 +266,7 @@ fn cpython_in_gdb() {
     let text = stdout(&run(&mut gdb));
     let stack: Vec<&str> = text.lines().filter(|line| line.starts_with('#')).collect();
     let mut at = 0;
-    for (function, line) in [("inner", 5), ("Middle.__call__", 10), ("outer", 14), ("<module>", 1)] {
+    for (function, line) in [("inner", 6), ("Middle.__call__", 11), ("outer", 15), ("<module>", 1)] {
         let wanted = format!(" py::{function}:{guest} () at {guest}:{line}");
         let found = stack[at..].iter().position(|frame| frame.ends_with(&wanted));
         at += found.unwrap_or_else(|| panic!("no {wanted}: {text}"));

@@ -12,7 +12,7 @@ use crate::support::{
 
 /// The source of a runtime as Debian has it. Its package is called as the runtime, or otherwise.
 pub fn source(name: &str) -> PathBuf {
-    let package = if name == "cpython" { "python3.13" } else { name };
+    let package = if name.ends_with("cpython") { "python3.13" } else { name };
     fetched(&format!("{name}-source")).join(package)
 }
 
@@ -20,7 +20,7 @@ pub fn source(name: &str) -> PathBuf {
 pub fn built(name: &str, program: &str) -> PathBuf {
     let source = source(name);
     let prefix = shared_dir(format!("built-{name}"));
-    let script = root().join("examples").join(name).join("build.sh");
+    let script = root().join("examples").join(name.trim_start_matches("newer-")).join("build.sh");
     once(&prefix, "", || drop(run(Command::new("sh").arg(script).arg(&source).arg(&prefix))));
     prefix.join("bin").join(program)
 }

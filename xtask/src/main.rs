@@ -69,7 +69,8 @@ cargo xtask tool N   Prepares one that the tests of the library use and prints w
                      cargo-cinstall, cargo-deny, qemu-aarch64, qemu-riscv64 (these two with a rustc beside them);
                      trixie/perf, trixie/gdb, sid/gdb, trixie/lldb, sid/lldb; bpftrace;
                      unwinders (libraries, where they are unpacked);
-                     moarvm-source, luajit-source, cpython-source (directories that have them).
+                     moarvm-source, luajit-source, cpython-source, newer-cpython-source (directories that
+                     have them).
 All:
     --cache DIR      where the tools are kept (${XDG_CACHE_HOME:-~/.cache}/jitsym-matrix)
     --mirror URI     the Debian archive to fetch them from (the one that apt uses)";

@@ -47,6 +47,7 @@ const LUAJIT: Set = Set::new("luajit", &["luajit"], &["luajit"]);
 const MOARVM_SOURCE: Set = Set { sources: true, ..Set::new("moarvm-source", &["moarvm"], &[]) };
 const LUAJIT_SOURCE: Set = Set { sources: true, ..Set::new("luajit-source", &["luajit"], &[]) };
 const CPYTHON_SOURCE: Set = Set { sources: true, ..Set::new("cpython-source", &["python3.13"], &[]) };
+const NEWER_CPYTHON_SOURCE: Set = Set { sources: true, ..Set::new("newer-cpython-source", &["python3.13"], &[]) };
 const CARGO_C: Set = Set::new("cargo-c", &["cargo-c"], &["cargo-cinstall"]);
 pub const BPFTRACE: Set = Set::new("bpftrace", &["bpftrace"], &["bpftrace"]);
 
@@ -71,13 +72,14 @@ const CROSS_RISCV64: Set = Set {
 };
 
 /// What the tests of the library use, and where it is taken from; by its name alone a command is that of the first.
-const FOR_TESTS: [(&str, Set); 14] = [
+const FOR_TESTS: [(&str, Set); 15] = [
     ("trixie", PYTHON),
     ("trixie", UNWINDERS),
     ("trixie", LUAJIT),
     ("bookworm", MOARVM_SOURCE),
     ("bookworm", LUAJIT_SOURCE),
     ("trixie", CPYTHON_SOURCE),
+    ("forky", NEWER_CPYTHON_SOURCE),
     ("sid", PERF),
     ("trixie", CARGO_C),
     ("forky", CROSS_AARCH64),
