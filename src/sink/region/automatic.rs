@@ -63,6 +63,11 @@ impl Regions {
                 }
                 (start..behind, FAILED)
             }
+            _ if is_whole && found.iter().all(Mapping::is_executable) && found.iter().any(|it| !it.is_plain()) => {
+                // A part of the code lies in a region already. The rest becomes a region too.
+                let rest = found.iter().filter(|it| it.is_plain()).map(|it| self.adopt_mapping(status, &maps, it));
+                (start..behind, if rest.fold(true, |all, it| all && it.is_some()) { NOT_NOW } else { FAILED })
+            }
             _ if is_whole && found.iter().any(Mapping::is_plain) => {
                 status.counters.region_put_off.add(1);
                 // The host may be writing to the code. Only the pages of the code wait, because the rest of the mapping may not
