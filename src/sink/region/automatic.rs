@@ -71,6 +71,11 @@ impl Regions {
                 }
                 (start..behind, FAILED)
             }
+            _ if is_whole && found.iter().all(Mapping::is_executable) && found.iter().any(|it| !it.is_plain()) => {
+                // A part of the code lies in a region already. The rest becomes a region too.
+                let rest = found.iter().filter(|it| it.is_plain()).map(|it| self.adopt_mapping(status, &maps, it));
+                (start..behind, if rest.filter(Option::is_none).count() == 0 { NOT_NOW } else { FAILED })
+            }
             _ if is_whole && found.iter().any(Mapping::is_plain) => {
                 // A part of the code may lie in a region already.
                 self.put_off(status, addr, pages, now);
