@@ -30,12 +30,12 @@ pub(super) const SHF_ALLOC: u64 = 2;
 pub(super) const SHF_EXECINSTR: u64 = 4;
 const NT_GNU_BUILD_ID: u32 = 3;
 
-/// Offsets of the parts in the page. Three program headers fit before the first part.
-const NOTE_AT: usize = 232;
+/// Offsets of the parts in the page. Four program headers fit before the first part.
+const NOTE_AT: usize = 288;
 const NOTE_SIZE: usize = 36;
 const ABBREV_AT: usize = NOTE_AT + NOTE_SIZE + 4;
-const NAMES_AT: usize = 384;
-const SECTIONS_AT: usize = 640;
+const NAMES_AT: usize = 448;
+const SECTIONS_AT: usize = 704;
 
 /// Names of sections: the content of `.shstrtab`.
 const NAMES: &[u8] = b"\0.text\0.note.gnu.build-id\0.eh_frame\0.eh_frame_hdr\0.symtab\0.strtab\0\
@@ -133,8 +133,15 @@ impl Image {
         // libdw identifies an object by its start and end. So start and end are the same in all epochs, and for all lengths of
         // the code.
         let end = self.text.start + self.text_room;
-        let loaded = self.begin..self.text.end.min(end);
-        put_segment(PT_LOAD, PF_R | PF_X, &loaded, end - self.begin, HEADER_SIZE as u64);
+        let align = HEADER_SIZE as u64;
+        let mut begin = self.begin;
+        if begin == 0 && self.text.start > align {
+            // Continuous profilers look for an executable segment that begins where the mapping of the code begins. libdw and
+            // perf take the beginning of the first segment for the beginning of the object.
+            put_segment(PT_LOAD, PF_R, &(0..align), align, align);
+            begin = self.text.start;
+        }
+        put_segment(PT_LOAD, PF_R | PF_X, &(begin..self.text.end.min(end)), end - begin, align);
         for (kind, range) in [(PT_GNU_EH_FRAME, &self.eh_frame_hdr), (PT_NOTE, &note)] {
             if !range.is_empty() {
                 put_segment(kind, PF_R, range, range.end - range.start, 4);

@@ -35,19 +35,24 @@ fn what_is_empty_is_left_out() {
     let page = image.header_page();
     assert_eq!(&page[..7], b"\x7fELF\x02\x01\x01");
     assert_eq!(&page[16..20], [3u16.to_ne_bytes(), (crate::format::arch::ELF_MACHINE as u16).to_ne_bytes()].concat());
-    // One segment. The sections are the null section, `.text` and `.shstrtab`.
-    assert_eq!(counts(&page), [1, 3, 2]);
+    // Two segments. The sections are the null section, `.text` and `.shstrtab`.
+    assert_eq!(counts(&page), [2, 3, 2]);
     // If the null symbol is the only symbol, there is no `.symtab`.
     (image.symtab, image.strtab) = (0x3000..0x3018, 0x4000..0x4001);
-    assert_eq!(counts(&image.header_page()), [1, 3, 2]);
+    assert_eq!(counts(&image.header_page()), [2, 3, 2]);
     image.symtab.end += 24;
-    assert_eq!(counts(&image.header_page()), [1, 5, 4]);
+    assert_eq!(counts(&image.header_page()), [2, 5, 4]);
     (image.eh_frame, image.eh_frame_hdr) = (0x1000..0x1100, 0x1800..0x1814);
-    assert_eq!(counts(&image.header_page()), [2, 7, 6]);
+    assert_eq!(counts(&image.header_page()), [3, 7, 6]);
     image.build_id = Some([9; 20]);
-    assert_eq!(counts(&image.header_page()), [3, 8, 7]);
+    assert_eq!(counts(&image.header_page()), [4, 8, 7]);
     // The file has abbreviations if it has `.debug_info`.
     (image.debug_info, image.debug_line, image.debug_aranges) = (0x5000..0x5010, 0x6000..0x6010, 0x7000..0x7030);
+    assert_eq!(counts(&image.header_page()), [4, 12, 11]);
+    // One segment, if the segment begins at the code or the header page lies right before the code.
+    image.begin = 0x2000;
+    assert_eq!(counts(&image.header_page()), [3, 12, 11]);
+    (image.begin, image.text) = (0, 0x1000..0x3000);
     assert_eq!(counts(&image.header_page()), [3, 12, 11]);
 }
 

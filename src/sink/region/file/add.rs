@@ -54,6 +54,7 @@ impl RegionFile {
             return None;
         }
         let place = self.forget(code.offset..end);
+        self.remove_stand_ins(code.offset, end);
         let waiting = self.parts.waiting();
         if waiting > AT_ONCE && self.again.is_none() && self.write_parts().is_err() {
             self.again = Some(Retry::after(None));

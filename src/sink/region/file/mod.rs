@@ -25,6 +25,7 @@ mod final_copy;
 mod layout;
 mod parts_of_code;
 mod section;
+mod stand_ins;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -111,6 +112,8 @@ pub struct RegionFile {
     /// The head of the line program of the code that was added last.
     head: Head,
     parts: Parts,
+    /// The place in `.eh_frame` of the FDE for each part of the text that has no code: see `stand_ins`.
+    stand_ins: Vec<Option<u32>>,
     /// The symbol number of each piece of code, by the code's offset in the text. No two pieces overlap.
     known: Ordered,
     /// The symbols of all code, including code that has been replaced.
@@ -166,6 +169,7 @@ impl RegionFile {
             rows: Vec::new(),
             head: Head::default(),
             parts: Parts::new(eh_frame),
+            stand_ins: Vec::new(),
             known: Ordered::default(),
             symbols: Vec::new(),
             parts_of_code: Vec::new(),
@@ -175,7 +179,8 @@ impl RegionFile {
             left_out: 0,
             again: None,
         };
-        file.publish()?;
+        file.add_stand_ins();
+        file.write(true)?;
         Ok(file)
     }
 
@@ -333,6 +338,7 @@ impl RegionFile {
         self.space.code.0 = 0;
         self.left_out = 0;
         self.is_reset = true;
+        self.add_stand_ins();
     }
 
     /// Writes everything that waits to be written, and then the build-id. A file with a build-id must not change. So the next

@@ -32,12 +32,18 @@ impl Seen {
         let data = |name: &str| section(name).map_or(&[][..], |section| section.data().unwrap());
         let text = section(".text").unwrap();
         let text = text.address()..text.address() + text.size();
-        let load = elf.elf_program_headers()[0];
         let endian = object::Endianness::Little;
-        let begin = load.p_vaddr(endian);
+        let headers = elf.elf_program_headers();
+        let loads = headers.iter().filter(|header| header.p_type(endian) == object::elf::PT_LOAD);
+        let loads: Vec<_> = loads.map(|load| (load.p_flags(endian), load.p_vaddr(endian), load)).collect();
+        let begin = loads[0].1;
+        // The executable segment begins where the mapping of the code begins.
+        let &(flags, code, load) = loads.last().unwrap();
+        assert_eq!((flags, loads.len()), (object::elf::PF_R | object::elf::PF_X, 1 + usize::from(begin < code)));
+        assert!(code == text.start || code == begin);
         // Room without code may lie beyond the segment.
-        let end = begin + load.p_memsz(endian);
-        assert_eq!((load.p_offset(endian), load.p_filesz(endian)), (begin, text.end.min(end) - begin));
+        let end = code + load.p_memsz(endian);
+        assert_eq!((load.p_offset(endian), load.p_filesz(endian)), (code, text.end.min(end) - code));
         for section in elf.sections() {
             // Every section lies within the file, even if the end of the text is a hole.
             assert!(section.file_range().is_none_or(|(at, len)| at + len <= bytes.len() as u64));
