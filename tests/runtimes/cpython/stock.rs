@@ -100,9 +100,12 @@ fn newer_cpython_has_the_names_of_a_stock_one() {
     check_names(newer());
 }
 
+/// Of stacks: whether a trampoline itself runs, and the Python functions.
+type Whole = BTreeSet<(bool, Vec<String>)>;
+
 /// The whole stacks that perf shows of each instruction of CPython, on each path of calls, while `called.py` runs in
-/// `sys.call_tracing`: the Python functions, and whether a trampoline itself runs. And stacks that end where they should not.
-fn stacks(python: &Path, what: &str, way: &Way) -> (BTreeSet<(bool, Vec<String>)>, Vec<Vec<String>>) {
+/// `sys.call_tracing`. And stacks that end where they should not.
+fn stacks(python: &Path, what: &str, way: &Way) -> (Whole, Vec<Vec<String>>) {
     let graph = if way.stacks == MAP.stacks { Graph::FramePointers } else { Graph::Stack(8192) };
     let mut data = scratch_dir(format!("{what}-{}", way.name)).join("perf.data");
     let mut program = perf::command(python);
@@ -120,7 +123,7 @@ fn stacks(python: &Path, what: &str, way: &Way) -> (BTreeSet<(bool, Vec<String>)
     let samples = samples(&stdout(&script));
     assert_eq!(samples.len(), recorded.moments.len());
     let callers = ["inner", "Middle.__call__", "outer", "<module>"];
-    let (mut whole, mut broken) = (BTreeSet::new(), Vec::new());
+    let (mut whole, mut broken) = (Whole::new(), Vec::new());
     for sample in samples {
         let functions = sample.functions();
         if sample.is_whole() && !functions.is_empty() && callers.ends_with(&functions) {
