@@ -71,14 +71,19 @@ impl ThreadQueue {
         self.shared.end_record();
     }
 
-    /// The time of the thread's last record. If that is not known, the present time.
-    pub fn last_time(&self) -> u64 {
+    /// The time up to which the writer has to read all records, so that it has read all records of this thread: the present
+    /// time, or 0 if the writer has read them already.
+    pub fn unread_until(&self) -> u64 {
         self.slot.begin();
         self.shared.order();
-        let kept = self.cursor.as_ref().filter(|cursor| self.slot.is_kept() && !cursor.is_empty());
-        let time = kept.map(Cursor::chunk).map(|chunk| chunk.event(chunk.committed() - 1).timestamp);
+        let chunk = self.cursor.as_ref().filter(|_| self.slot.is_kept()).map(Cursor::chunk);
+        let is_read = chunk.is_some_and(|chunk| chunk.committed() > 0 && chunk.consumed() == chunk.committed());
         self.slot.end();
-        time.unwrap_or_else(|| self.shared.clock.now())
+        if is_read {
+            0
+        } else {
+            self.shared.clock.now()
+        }
     }
 
     /// Writes one record. After an error, nothing of the record is published. The error `NotRunning` means that all sinks

@@ -22,8 +22,9 @@ use crate::registry::Registry;
 use crate::session::handle;
 use crate::session::lifecycle::STOP_TIMEOUT;
 use crate::session::process::{self, Process};
-use crate::session::register::{last_time, watch_thread_if_running};
+use crate::session::register::{unread_until, watch_thread_if_running};
 use crate::sys::child_copy::ChildCopy;
+use crate::sys::futex::keeping_errno;
 use crate::sys::{clock, fork_lock, panic_guard, reserve, thread};
 use crate::writer::{Inheritance, Writer};
 
@@ -107,6 +108,7 @@ extern "C" fn in_child() {
 }
 
 fn prepare() {
+    let errno = errno::errno();
     UNDERWAY.with(|of_thread| {
         let mut underway = of_thread.get();
         underway.depth += 1;
@@ -131,7 +133,7 @@ fn prepare() {
             underway.is_counted = true;
         }
         if underway.depth == 1 && shared_len() > 0 {
-            underway.copy = ChildCopy::new();
+            underway.copy = ChildCopy::new(errno);
         }
         of_thread.set(underway);
     });
@@ -154,7 +156,7 @@ fn quiesce(patience: Duration) -> (Found, bool) {
         return (Found::inherited(rest, writer), false);
     }
     match process::current_shared() {
-        Some(shared) if shared.fork() != Fork::Alone => (shared.quiesce(last_time(process), patience), true),
+        Some(shared) if shared.fork() != Fork::Alone => (shared.quiesce(unread_until(process), patience), true),
         _ => (Found::NOTHING, false),
     }
 }
@@ -163,15 +165,18 @@ fn go_on_in_parent() {
     UNDERWAY.with(|of_thread| {
         let mut underway = of_thread.get();
         underway.depth = underway.depth.saturating_sub(1);
-        if let Some(copy) = underway.copy {
-            copy.wait(COPY_PATIENCE + COPY_PATIENCE * (shared_len() / COPY_PART) as u32);
-        }
         if underway.depth > 0 {
             of_thread.set(underway);
             return;
         }
+        // During the copy the writer and the other threads may go on.
+        let shared = process::current_shared().filter(|_| underway.held);
+        keeping_errno(|| process::shielded(|| shared.into_iter().for_each(|shared| shared.status.quiesce.over())));
+        if let Some(copy) = underway.copy {
+            copy.wait(COPY_PATIENCE + COPY_PATIENCE * (shared_len() / COPY_PART) as u32);
+            copy.end();
+        }
         of_thread.set(Underway::NONE);
-        underway.copy.into_iter().for_each(ChildCopy::end);
         if underway.is_counted {
             fork_lock::over();
         }
@@ -179,9 +184,6 @@ fn go_on_in_parent() {
         let is_inside = panic_guard::is_inside();
         if let Ok(process) = process::current() {
             process::shielded(|| {
-                if let Some(shared) = process.shared().filter(|_| underway.held) {
-                    shared.status.quiesce.over();
-                }
                 let is_due =
                     |shared: &&Shared| shared.has_forked() | process.regions.has_forked() | shared.has_missed();
                 let may_wake = |shared: &&Shared| !(is_inside && shared.in_place.is_used());
@@ -208,14 +210,16 @@ fn take_note_in_child(underway: Underway) {
         parent.host.page.clear();
     }
     let (words, shared) = (parent.host.page.words, parent.shared());
-    let Underway { held, found, copy, .. } = underway;
+    let Underway { held, found, depth, copy, .. } = underway;
+    // The page belongs to another fork, if this fork was made by a signal handler that has interrupted the other fork.
+    let copy = copy.filter(|_| depth == 1);
     // The parent's threads may go on while the child copies memory, so the child looks at their notes first.
     let mut rest = if held { found.rest_in_child(parent.host.page.shared) } else { found.rest };
     if let Some(shared) = shared {
         copy.inspect(|copy| copy.begin());
         // If the parent has not waited for the copy, the copy may have code that the parent has written since the fork.
         let go_on = |is_parted: bool| {
-            let has_waited = copy.is_none_or(ChildCopy::copied);
+            let has_waited = copy.map_or_else(|| parent.regions.shared_len() == 0, ChildCopy::copied);
             if !is_parted || !has_waited {
                 rest = Rest::Disturbed;
             }

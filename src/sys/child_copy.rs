@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use errno::Errno;
 
+use super::futex::keeping_errno;
 use super::mapping::{page_size, OwnedMapping, READ_WRITE};
 use super::{code_memory, thread};
 
@@ -29,15 +30,14 @@ pub struct ChildCopy {
 }
 
 impl ChildCopy {
-    /// Must be called before the fork. `None` if there is no memory.
-    pub fn new() -> Option<ChildCopy> {
+    /// Must be called before the fork. `errno` is the value that the host sees after the fork. `None` if there is no memory.
+    pub fn new(errno: Errno) -> Option<ChildCopy> {
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
         let page = OwnedMapping::new(page_size(), READ_WRITE, flags, None).ok()?;
         // SAFETY: the page is aligned and stays mapped until `end`, and any value is a valid atomic.
         let word = unsafe { page.leak().cast::<AtomicU32>().as_ref() };
-        let errno = errno::errno().0;
         errno::set_errno(Errno(0));
-        Some(ChildCopy { word, errno })
+        Some(ChildCopy { word, errno: errno.0 })
     }
 
     /// In the parent: waits until the child has its copy, for at most `limit`.
@@ -50,11 +50,9 @@ impl ChildCopy {
             if state == COPIED || begin.elapsed() > limit {
                 break;
             }
-            thread::sleep_micros(20);
+            keeping_errno(|| thread::sleep_micros(20));
         }
-        // A fork that is still under way on this thread, because a signal handler has interrupted that fork, has the same page.
-        let next = if self.word.load(Ordering::Acquire) == COPIED { NOTHING } else { LEFT };
-        self.word.store(next, Ordering::Release);
+        self.word.store(LEFT, Ordering::Release);
     }
 
     /// In the child: tells the parent that the child exists.
@@ -85,25 +83,27 @@ mod tests {
     #[test]
     fn the_parent_waits_for_a_child_that_exists() {
         const HOUR: Duration = Duration::from_secs(3600);
-        errno::set_errno(Errno(libc::ENOENT));
-        let copy = ChildCopy::new().unwrap();
+        let fork = || ChildCopy::new(Errno(libc::ENOENT)).unwrap();
+        let copy = fork();
         copy.begin();
         std::thread::scope(|scope| {
             let parent = scope.spawn(|| copy.wait(HOUR));
             std::thread::sleep(Duration::from_millis(10));
             assert!(!parent.is_finished() && copy.copied());
         });
-        copy.begin();
-        copy.wait(Duration::ZERO);
-        assert!(!copy.copied());
-        copy.wait(HOUR);
+        let late = fork();
+        late.begin();
+        late.wait(Duration::ZERO);
+        assert!(!late.copied());
         // Nobody waits long for a child that does not exist. If the child does exist, it learns that the parent has not waited.
+        let failed = fork();
         errno::set_errno(Errno(libc::EAGAIN));
-        copy.wait(HOUR);
-        copy.begin();
-        assert!(!copy.copied());
+        failed.wait(HOUR);
+        assert_eq!(errno::errno(), Errno(libc::EAGAIN));
+        failed.begin();
+        assert!(!failed.copied());
         errno::set_errno(Errno(0));
-        copy.end();
+        [copy, late, failed].into_iter().for_each(ChildCopy::end);
         assert_eq!(errno::errno(), Errno(libc::ENOENT));
     }
 }

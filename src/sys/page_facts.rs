@@ -7,9 +7,11 @@ use std::os::unix::fs::FileExt;
 
 use super::mapping::{page_size, OwnedMapping, PRIVATE, READ_WRITE};
 
-/// The bits of an entry in `pagemap` that mean that the page is in memory (63) or in the swap (62). The kernel shows both bits
-/// to unprivileged processes.
-const TOUCHED: u64 = 1 << 63 | 1 << 62;
+/// The bit of an entry in `pagemap` that means that the page is in memory. The kernel shows this bit and the next one to
+/// unprivileged processes.
+const IN_MEMORY: u64 = 1 << 63;
+/// The bits that mean that the page is in memory or in the swap.
+const TOUCHED: u64 = IN_MEMORY | 1 << 62;
 /// The bit of an entry that means that no other process maps the page. The kernel shows this bit to unprivileged processes too.
 const EXCLUSIVE: u64 = 1 << 56;
 /// How many pages one read covers.
@@ -55,8 +57,8 @@ impl Witness {
         let file = File::open("/proc/thread-self/pagemap").ok()?;
         file.read_exact_at(&mut entry, page * size_of::<u64>() as u64).ok()?;
         let entry = u64::from_ne_bytes(entry);
-        // An emulator may show the entry of another page. The page of the witness is touched.
-        (entry & TOUCHED != 0).then_some(entry & EXCLUSIVE == 0)
+        // An emulator may show the entry of another page. The page of the witness is in memory, unless it lies in the swap.
+        (entry & IN_MEMORY != 0).then_some(entry & EXCLUSIVE == 0)
     }
 }
 

@@ -22,14 +22,14 @@ impl Writer {
         let still = self.quiesce();
         if self.exiting || !still.begin_hold() {
             // During an exit the writer cannot quiesce, because the end of the process may interrupt any write.
-            still.answer(false);
+            still.answer(false, u64::MAX);
             return;
         }
         barrier::all_threads();
         self.collect();
         let unread: u64 = self.sources.iter().map(Source::unread).sum();
         if unread > READ_MOST && self.applier.last_time >= still.needed() {
-            return still.answer(false);
+            return still.answer(false, self.applier.last_time);
         }
         if !still.hold_threads(self.sources.iter().map(|source| source.slot.clone())) {
             return;
@@ -43,7 +43,7 @@ impl Writer {
         }
         if still.enter_last() {
             self.round_inside(false);
-            still.answer(quiet && !self.sources.iter().any(Source::has_unread));
+            still.answer(quiet && !self.sources.iter().any(Source::has_unread), u64::MAX);
         }
     }
 

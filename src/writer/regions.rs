@@ -257,6 +257,7 @@ impl Applier {
     /// the parent's regions lies in regions of the child.
     pub(super) fn inherit_regions(&mut self, time: u64) -> bool {
         let mut are_all_in_regions = true;
+        self.watching = self.regions.are_watching();
         let mut memory = ReadAhead::new(self.status.pid);
         for id in self.registry.live_by_place(Some(Home::Region)).into_iter().flatten() {
             let Some(live) = self.registry.get(id) else { continue };
@@ -280,6 +281,8 @@ impl Applier {
         // Code that lies in no region of the child has just been registered outside of regions. Each such registration has left
         // a dead entry among the code of regions. These dead entries are removed here.
         self.registry.forget_dead(Home::Region);
+        // `region_code` counts only code registered in this process. Inherited code has another counter.
+        self.status.counters.region_code.set(0);
         are_all_in_regions
     }
 

@@ -143,7 +143,7 @@ fn fork_with(count: u64, is_own: bool, serve: fn(&mut Writer)) -> Option<(Rest, 
     world.writer.announce();
     let mut thread = world.thread();
     (0..count).for_each(|_| register(&mut thread, 64).unwrap());
-    let own = is_own.then(|| thread.last_time());
+    let own = is_own.then(|| thread.unread_until());
     let (shared, quiesce) = (world.shared, &world.shared.status.quiesce);
     let found = std::thread::scope(|scope| {
         let fork = scope.spawn(|| {

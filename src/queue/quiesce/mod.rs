@@ -16,6 +16,7 @@
 //!
 //! The child does not use the parent's `Quiesce`, because its lock may be held by a thread that does not exist in the child.
 
+use std::cell::Cell;
 use std::ptr;
 use std::time::Duration;
 
@@ -34,6 +35,12 @@ pub const HELD_FOR: Duration = Duration::from_millis(50);
 /// The longest time that a fork keeps the writer waiting. This time is long, because a fork of a very large process has to
 /// copy many page tables.
 const STILL_FOR: Duration = Duration::from_secs(1);
+
+thread_local! {
+    /// Whether this thread is about to fork, and may run the writer itself, because the library has no thread. Then the writer must
+    /// not wait for the fork.
+    static RUNS_WRITER: Cell<bool> = const { Cell::new(false) };
+}
 
 /// The state in which a fork has found the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +127,8 @@ struct State {
     needed: u64,
     /// Whether the writer is quiescent for the waiting forks.
     answered: bool,
+    /// The time up to which the writer has applied all records that these forks need.
+    answered_to: u64,
     /// Whether the writer had applied everything published when it became quiescent.
     whole: bool,
     /// Number of forks under way. While this number is not 0, the writer waits before it changes data, but not longer than
@@ -171,7 +180,7 @@ impl State {
     /// Whether a fork that needs all records up to the time `needed` need not wait any longer.
     fn is_ready(&self, needed: u64) -> bool {
         let is_answered = match self.since {
-            None => self.answered,
+            None => self.answered && self.answered_to >= needed,
             Some(since) => self.whole && since.elapsed() < SHARED_FOR,
         };
         is_answered || self.is_behind(needed) && !self.moving || self.writer.is_none()
@@ -241,8 +250,9 @@ impl Quiesce {
         mut state: MutexGuard<'s, State>,
         is_in_the_way: impl Fn(&State) -> bool,
     ) -> MutexGuard<'s, State> {
+        let begin = Instant::now();
         while is_in_the_way(&state) {
-            let left = state.since.map_or(STILL_FOR, |since| STILL_FOR.saturating_sub(since.elapsed()));
+            let left = STILL_FOR.saturating_sub(state.since.unwrap_or(begin).elapsed());
             if left.is_zero() {
                 state.whole = false;
                 state.shared.inspect(|shared| _ = shared.writer_went_on.fetch_add(1, Ordering::SeqCst));
@@ -273,17 +283,17 @@ impl Quiesce {
     /// Whether the writer should pause in the middle of its round (`give_way`).
     pub fn is_in_a_hurry(&self) -> bool {
         let state = self.state();
-        state.waiting > 0 && (state.pressing > 0 || state.is_behind(state.needed))
+        state.waiting > 0 && !RUNS_WRITER.get() && (state.pressing > 0 || state.is_behind(state.needed))
     }
 
     /// Pauses the writer in the middle of its round, so that forks can begin: all waiting forks if the writer is behind, otherwise
     /// only those that no longer wait for a last round. Returns when these forks are over.
     pub fn give_way(&self) {
         let state = self.state();
-        let is_behind = state.is_behind(state.needed);
+        let (is_behind, behind) = (state.is_behind(state.needed), state.behind);
         drop(state);
-        if is_behind {
-            self.answer(false);
+        if let (true, Some(time)) = (is_behind, behind) {
+            self.answer(false, time);
         } else {
             self.leave();
         }
@@ -343,12 +353,13 @@ impl Quiesce {
 
     /// Notes that the writer is quiescent. The writer's next `enter` waits until the fork is over. `whole`: whether the writer
     /// has applied everything, while the threads are halted. If they are no longer halted, because a fork has begun and ended
-    /// since `hold_threads`, the forks that wait now get no answer.
-    pub fn answer(&self, whole: bool) {
+    /// since `hold_threads`, the forks that wait now get no answer. `to`: the time up to which the writer has applied all
+    /// records. Forks that need later records get no answer either.
+    pub fn answer(&self, whole: bool, to: u64) {
         let mut state = self.state();
         state.moving = false;
-        if state.is_asked() && (state.held || !whole) {
-            (state.answered, state.whole) = (true, whole);
+        if state.is_asked() && (state.held || !whole) && to >= state.needed {
+            (state.answered, state.answered_to, state.whole) = (true, to, whole);
         }
         if state.waiting > 0 {
             self.changed.notify_all();
@@ -397,7 +408,9 @@ impl Quiesce {
             let end = begin + (patience - grace);
             loop {
                 drop(state);
+                RUNS_WRITER.set(true);
                 wake();
+                RUNS_WRITER.set(false);
                 let step = again.map_or(end, |again| end.min(Instant::now() + again));
                 state = self.wait(self.state(), step, |state| state.is_ready(needed));
                 if again.is_none() || state.is_ready(needed) || Instant::now() >= end {

@@ -36,7 +36,7 @@ fn answer(still: &Quiesce, slots: &[Arc<ThreadSlot>], whole: bool, forked: &Atom
         slots.iter().for_each(|slot| slot.end());
         assert!(still.is_quiet());
         if still.enter_last() {
-            still.answer(whole);
+            still.answer(whole, u64::MAX);
         }
     }
 }
@@ -90,7 +90,7 @@ fn a_writer_that_does_not_answer_is_not_waited_for() {
     assert_eq!(of(still.prepare(0, PATIENCE, None, || {})), (Rest::Partial, writer()));
     assert!(begin.elapsed() >= PATIENCE - PATIENCE / 3);
     assert!(!still.begin_hold() && !still.enter_last(), "too late");
-    still.answer(true);
+    still.answer(true, u64::MAX);
     still.over();
     still.enter();
     assert_eq!(of(still.prepare(0, PATIENCE, None, || {})), (Rest::Disturbed, ptr::null_mut()));

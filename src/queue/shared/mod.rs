@@ -283,8 +283,8 @@ impl Shared {
         self.attached.load(Ordering::Acquire) == own && !self.pool.memory().has_unread()
     }
 
-    /// Before a fork: quiesces the library (`queue::quiesce`) within `patience`. `own`: the time of the calling thread's last
-    /// record, if the thread has a slot.
+    /// Before a fork: quiesces the library (`queue::quiesce`) within `patience`. `own`: if the calling thread has a slot, the
+    /// time up to which the writer has to read all records, so that it has read all records of this thread.
     pub fn quiesce(&self, own: Option<u64>, patience: Duration) -> Found {
         let still = &self.status.quiesce;
         // In most processes that fork, only the forking thread registers code, and has registered nothing for a while. In

@@ -31,7 +31,7 @@ use fast_path::mapped_size;
 pub use fast_path::Given;
 use records::{Bare, Load, Move, Tail};
 use thread::with_local;
-pub use thread::{last_time, watch_thread_if_running};
+pub use thread::{unread_until, watch_thread_if_running};
 pub use thread_state::Local;
 use thread_state::NO_HANDLE;
 

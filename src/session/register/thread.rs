@@ -88,14 +88,14 @@ fn drop_local(local: NonNull<Local>) {
     drop(unsafe { Box::from_raw(local.as_ptr()) });
 }
 
-/// The time of the calling thread's last record. `None` if the thread has registered nothing in this process. Must not be called
-/// inside a call of the library that uses the thread's state.
-pub fn last_time(process: &Process) -> Option<u64> {
+/// `ThreadQueue::unread_until` of the calling thread. `None` if the thread has registered nothing in this process. Must not be
+/// called inside a call of the library that uses the thread's state.
+pub fn unread_until(process: &Process) -> Option<u64> {
     PER_THREAD.with(|thread| {
         let local = thread.local.get().map(NonNull::cast::<Local>);
         // SAFETY: only the cell has the pointer.
         let local = local.map(|local| unsafe { local.as_ref() }).filter(|local| std::ptr::eq(local.process, process));
-        local.map(Local::last_time)
+        local.map(Local::unread_until)
     })
 }
 

@@ -68,9 +68,9 @@ impl Local {
         })
     }
 
-    /// The time of the thread's last record. If that is not known, the present time.
-    pub fn last_time(&self) -> u64 {
-        self.thread_queue.last_time()
+    /// See `ThreadQueue::unread_until`.
+    pub fn unread_until(&self) -> u64 {
+        self.thread_queue.unread_until()
     }
 
     /// Whether the session that the thread used last is open.
