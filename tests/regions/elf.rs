@@ -134,7 +134,8 @@ impl File {
             memory.read_exact_at(&mut bytes, living.addr).expect("read the code");
             let from = (at - text) as usize;
             if self.is_private {
-                bytes.fill(0);
+                // int3, so that the kernel refuses probes.
+                bytes.fill(0xcc);
             }
             let is_under_header = at < 4096;
             assert!(
