@@ -295,7 +295,7 @@ fn halt(world: &World) {
     });
     let quiesce = &world.shared.status.quiesce;
     // The writer is woken for this request, and handles it on this thread.
-    let found = quiesce.prepare(Duration::from_millis(75), None, || writer.be_quiescent());
+    let found = quiesce.prepare(0, Duration::from_millis(75), None, || writer.be_quiescent());
     assert_eq!(found.rest, Rest::Whole);
     let in_child = world.registered();
     thread::yield_now();
