@@ -61,16 +61,17 @@ impl Regions {
             return Err(Error::Alignment);
         }
         let region = self.all().find(|region| region.holds(addr, size)).ok_or(Error::Region)?;
+        if !region.is_private() {
+            let file = region.naming().file().map_err(|_| Error::SinkFailed)?;
+            return code_memory::punch(&file, addr - region.place.base, size).map_err(|_| Error::NoMemory);
+        }
         // While this thread holds the lock, the writer does not write to the file.
         let _written = region.opened();
         let mut naming = region.naming();
-        if !region.is_private() {
-            let file = naming.file().map_err(|_| Error::SinkFailed)?;
-            return code_memory::punch(&file, addr - region.place.base, size).map_err(|_| Error::NoMemory);
-        }
         let shows_header = addr == region.place.base && naming.has_file();
-        if let Ok(file) = naming.file() {
+        if naming.has_file() {
             // The file has breakpoints where code was registered.
+            let file = naming.file().map_err(|_| Error::SinkFailed)?;
             let end = addr + size - region.place.base;
             let start = addr - region.place.base + if shows_header { page } else { 0 };
             let pages = (start..end).step_by(page as usize);
