@@ -215,15 +215,28 @@ static void host_uses_its_hole(void) {
   CHECK_OK(jitsym_close(session));
 }
 
-/* The host has unmapped a created region itself, and has mapped other memory there. */
+/*
+ * The host has unmapped a created region itself, and has mapped other memory there. Without a free descriptor, the library cannot
+ * know that.
+ */
 static void host_unmaps_created_regions(void) {
   jitsym *session = open_regions();
-  for (uint32_t flags = 0; flags < 2; flags++) {
+  for (uint32_t i = 0; i < 4; i++) {
+    uint32_t flags = i % 2;
     jitsym_region region = test_region(session, SIZE, flags ? JITSYM_REGION_ONE_VIEW : 0);
     unsigned char *views[] = {region.exec, region.write};
-    for (uint32_t i = flags; i < 2; i++) {
-      CHECK(munmap(views[i], SIZE) == 0);
-      map_own(views[i], SIZE, RW);
+    for (uint32_t view = flags; view < 2; view++) {
+      CHECK(munmap(views[view], SIZE) == 0);
+      map_own(views[view], SIZE, i < 2 ? RW : PROT_NONE);
+    }
+    if (flags) {
+      struct rlimit before, limit;
+      CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
+      limit = before;
+      limit.rlim_cur = 0;
+      CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+      CHECK_STATUS(JITSYM_ERR_NO_MEMORY, jitsym_region_release(session, region.exec));
+      CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
     }
     CHECK_OK(jitsym_region_release(session, region.exec));
     CHECK(is_own(views[0], SIZE) && is_own(views[1], SIZE));

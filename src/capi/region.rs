@@ -103,8 +103,9 @@ pub extern "C" fn jitsym_region_discard(session: *mut jitsym, addr: *mut c_void,
 }
 
 /// Ends a region. A created region is unmapped. An adopted region becomes plain memory again, with the same bytes,
-/// protections, locks and advice. Memory that the host has mapped in place of the region's memory stays. During the call other threads may execute adopted memory, but nobody may write to it or change its
-/// protection. `exec`: where the region begins. The call unregisters no code: unregister code in the region as usual.
+/// protections, locks and advice. Memory that the host has mapped in place of the region's memory stays. During the call
+/// other threads may execute adopted memory, but nobody may write to it or change its protection. `exec`: where the region
+/// begins. The call unregisters no code: unregister code in the region as usual.
 ///
 /// The call first writes code that was registered in the region. The region's file stays, for profiles that are read
 /// later. If code continues to run in adopted memory, register this code again: otherwise its later samples have no

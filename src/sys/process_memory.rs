@@ -14,7 +14,7 @@ pub fn read(pid: u32, addr: u64, out: &mut [u8]) -> usize {
     let mut read = 0;
     let mut done = 0;
     while done < out.len() {
-        let from = addr + done as u64;
+        let from = addr.wrapping_add(done as u64);
         let count = read_some(pid, from, &mut out[done..]);
         read += count;
         done += count;

@@ -264,6 +264,7 @@ impl Writer {
             self.shared.signal_flush.answer(number, self.problem());
         }
         if let Some(stop) = stop {
+            self.applier.regions.heed_debugger();
             return Turn::Stop(stop);
         }
         self.heed_debugger();

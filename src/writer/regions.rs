@@ -71,7 +71,7 @@ impl Applier {
     fn take_in_part(&mut self, region: &'static Region, id: u64, live: &Live) {
         let Some(Ok(name)) = self.registry.name_of(id).map(reserve::copy_of) else { return };
         let info = self.copy_of_info(id, live.stored, &name);
-        region.count_live(live.addr, live.size);
+        region.count_live_part(live.addr, live.size);
         let (name, info) = (&name[..], Info::new(&info));
         self.name_in(region, &NewCode { id, time: 0, live, name, info, bytes: &[], is_told: false });
     }

@@ -10,7 +10,7 @@ use crate::sys::{barrier, host_fds};
 /// After the writer has answered a signal handler, the writer writes nothing for this time.
 const REST: Duration = Duration::from_millis(100);
 /// Once the process's first thread has ended, the writer checks at this interval whether other threads exist. (A first
-/// thread that has used the library wakes the writer when it ends.)
+/// thread that has used the library wakes the writer when it ends.) At the same interval, it checks whether a debugger is gone.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
 /// How often the writer checks whether the first thread has ended, if that thread does not wake the writer because it has
 /// never used the library.
@@ -33,7 +33,9 @@ impl Writer {
         if !is_asked && self.sources.iter().any(Source::has_unread) {
             self.end_with_the_last_thread();
         } else if !is_asked {
-            let again = self.applier.sinks.again_in().into_iter().chain(self.inherits_in()).min();
+            // If the debugger that may write to code goes, it wakes nobody.
+            let look = self.applier.regions.any_writable().then_some(LOOK_AROUND);
+            let again = self.applier.sinks.again_in().into_iter().chain(self.inherits_in()).chain(look).min();
             if last_thread::first_has_ended() {
                 self.end_with_the_last_thread();
                 self.shared.parker.park(Some(again.map_or(LOOK_AROUND, |time| time.min(LOOK_AROUND))));

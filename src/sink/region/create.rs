@@ -146,11 +146,21 @@ impl Regions {
         let Some(_changing) = self.begin_change_unless_forking() else { return };
         for region in self.all().filter(|region| differs(region)) {
             let _naming = region.naming();
-            // SAFETY: the region stays mapped while this thread may make and end regions, and its code stays executable.
-            if unsafe { code_memory::protect(region.start(), region.len(), wanted) }.is_ok() {
-                region.exec.store(wanted, Ordering::Relaxed);
+            let protect = |protection| {
+                // SAFETY: the region stays mapped while this thread may make and end regions, and its code stays executable.
+                unsafe { code_memory::protect(region.start(), region.len(), protection) }
+            };
+            match protect(wanted) {
+                Ok(()) => region.exec.store(wanted, Ordering::Relaxed),
+                // The kernel may have changed a part of the view.
+                Err(_) => _ = protect(READ_EXEC),
             }
         }
+    }
+
+    /// Whether any view where code runs is writable, for a debugger.
+    pub fn any_writable(&self) -> bool {
+        self.all().any(|region| region.exec.load(Ordering::Relaxed) != READ_EXEC)
     }
 }
 

@@ -24,6 +24,7 @@ use crate::queue::status::Status;
 use crate::sys::attributes::Attributes;
 use crate::sys::clock::NEVER;
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
+use crate::sys::file;
 use crate::sys::mapping::page_size;
 use crate::sys::maps::{self, Mapping};
 use crate::sys::panic_guard;
@@ -278,14 +279,20 @@ impl Region {
                 return Ok(());
             }
         }
-        let mut pieces = self.mapped()?;
-        if let Some(first) = pieces.first_mut().filter(|_| is_alike) {
-            // The pages that were just mapped had the attributes of the others.
-            first.end = start + old;
-            pieces.truncate(1);
-        }
-        maps::look_up_attributes(&mut pieces)?;
-        if pieces.iter().all(|piece| piece.attributes == Attributes::default()) {
+        let known = self.mapped().and_then(|mut pieces| {
+            if let Some(first) = pieces.first_mut().filter(|_| is_alike) {
+                // The pages that were just mapped had the attributes of the others.
+                first.end = start + old;
+                pieces.truncate(1);
+            }
+            maps::look_up_attributes(&mut pieces).map(|()| pieces)
+        });
+        let pieces = match known {
+            Err(error) if code_memory::has_locked(start, old) => return Err(error),
+            // A process that cannot read `/proc` gets the new name all the same. At worst, advice of the host is lost.
+            known => known.unwrap_or_default(),
+        };
+        if !pieces.is_empty() && pieces.iter().all(|piece| piece.attributes == Attributes::default()) {
             self.never_merges.store(true, Ordering::Relaxed);
         }
         map(start)?;
@@ -305,9 +312,10 @@ impl Region {
         if last > 0 {
             return last;
         }
-        let bytes = naming.file().and_then(|file| file.metadata()).map_or(0, |data| data.blocks() * 512);
-        // The copy does not contain the memory itself.
-        bytes.saturating_sub(if self.is_private() { 0 } else { self.len() })
+        let Ok(file) = naming.file() else { return 0 };
+        let bytes = file.metadata().map_or(0, |data| data.blocks() * 512);
+        // The copy does not contain the text. Only on a disk, the text of private memory takes no room in the file.
+        bytes.saturating_sub(if self.is_private() && file::is_on_disk(&file) { 0 } else { self.len() })
     }
 
     /// Splits the file. Its present contents describe the epochs before `first`, and its later contents describe `first` and

@@ -142,7 +142,7 @@ fn write_zeros(to: &File, page: u64) -> io::Result<()> {
 }
 
 /// Puts plain memory in the place of mappings, with the same bytes, protections and attributes. If there is not enough memory for
-/// all of them, nothing changes.
+/// all of them, nothing changes. If the kernel cannot move the memory to its place, the mappings before it are already plain.
 pub(super) fn make_plain(pieces: &[Mapping]) -> io::Result<()> {
     let mut copies = Vec::new();
     copies.try_reserve(pieces.len())?;

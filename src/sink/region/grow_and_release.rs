@@ -61,16 +61,17 @@ impl Regions {
             return Err(Error::Alignment);
         }
         let region = self.all().find(|region| region.holds(addr, size)).ok_or(Error::Region)?;
+        if !region.is_private() {
+            let file = region.naming().file().map_err(|_| Error::SinkFailed)?;
+            return code_memory::punch(&file, addr - region.place.base, size).map_err(|_| Error::NoMemory);
+        }
         // While this thread holds the lock, the writer does not write to the file.
         let _written = region.opened();
         let mut naming = region.naming();
-        if !region.is_private() {
-            let file = naming.file().map_err(|_| Error::SinkFailed)?;
-            return code_memory::punch(&file, addr - region.place.base, size).map_err(|_| Error::NoMemory);
-        }
         let shows_header = addr == region.place.base && naming.has_file();
-        if let Ok(file) = naming.file() {
+        if naming.has_file() {
             // The file has breakpoints where code was registered.
+            let file = naming.file().map_err(|_| Error::SinkFailed)?;
             let end = addr + size - region.place.base;
             let start = addr - region.place.base + if shows_header { page } else { 0 };
             let pages = (start..end).step_by(page as usize);
@@ -106,8 +107,11 @@ impl Regions {
         let _changing = self.begin_change()?;
         let region = self.starting(start)?;
         let inode = region.inode();
-        if let Backing::Private { adopted: true, .. } = region.kind {
-            region.make_plain()?;
+        match region.kind {
+            Backing::Private { adopted: true, .. } => region.make_plain()?,
+            // Without the list of mappings, `unmap` would leave the code mapped.
+            Backing::Private { .. } if inode.is_some() => drop(region.mapped().map_err(|_| Error::NoMemory)?),
+            _ => {}
         }
         if !self.end(status, region) {
             // The host had unmapped the region, and the writer has already ended it.
@@ -205,18 +209,22 @@ unsafe fn unmap(region: &Region, inode: Option<u64>) {
     // SAFETY: the caller's promise. Nobody in this process reads the tables.
     unsafe {
         if let Backing::Private { adopted: true, .. } = region.kind {
-            place.reserved().for_each(|range| _ = unmap_own(range, inode, place.base, false));
+            place.reserved().for_each(|range| _ = unmap_own(range, inode, place.base, &[]));
             return;
         }
         let blindly = |range: Range<u64>| code_memory::unmap(range.start, range.end - range.start);
-        // A region without a file cannot be recognized, and without `/proc` nothing can.
-        let unmap = |range: Range<u64>, base| match inode {
-            Some(_) => unmap_own(range.clone(), inode, base, true).unwrap_or_else(|_| blindly(range)),
-            None => blindly(range),
+        // `beside`: the parts of the range in which no code lies.
+        let unmap = |range: Range<u64>, base, beside: &[Range<u64>]| match inode {
+            Some(_) if unmap_own(range.clone(), inode, base, beside).is_ok() => {}
+            // Without `/proc`, nothing can be recognized. The host may have mapped its own memory in place of private code.
+            Some(_) if region.is_private() => beside.iter().cloned().for_each(blindly),
+            // A region without a file cannot be recognized.
+            _ => blindly(range),
         };
-        unmap(place.whole(), place.base);
+        unmap(place.whole(), place.base, &[place.base..region.start(), region.end()..place.tables.end]);
         if let Backing::TwoViews { write } = region.kind {
-            unmap(write..write + place.max_len, write.wrapping_sub(place.text()));
+            let (code_end, end) = (write + region.len(), write + place.max_len);
+            unmap(write..end, write.wrapping_sub(place.text()), std::slice::from_ref(&(code_end..end)));
         }
     }
 }

@@ -11,7 +11,6 @@
 //! lowest mapping that has the same name. For this computation, the lowest mapping must be the mapping of the header page. This
 //! is always so, because the file has a single name.
 
-use std::io;
 use std::iter;
 use std::sync::atomic::Ordering;
 
@@ -156,12 +155,10 @@ impl Region {
     /// that fails.
     fn take_in(&self, status: &Status, it: &Mapping, since: u64) -> Option<()> {
         let file = self.naming().file().ok()?;
-        if let Err(error) = exchange(it, &file, self.place.base) {
-            if error.kind() == io::ErrorKind::WouldBlock {
-                // A child may execute this part of the file, so nobody writes to this part again. The next try joins another
-                // group.
-                self.pages.use_up(it.start, it.end, status.clock.now());
-            }
+        if exchange(it, &file, self.place.base).is_err() {
+            // This part of the file may have bytes of the memory now, and a child may execute them. So nobody uses this part
+            // again. The next try joins another group.
+            self.pages.use_up(it.start, it.end, status.clock.now());
             return None;
         }
         let naming = self.naming();

@@ -95,13 +95,14 @@ pub struct Expected {
 
 impl Room {
     fn recent(&self, now: u64) -> u64 {
-        let passed = now.saturating_sub(self.at.load(Ordering::Relaxed)).min(KEPT_FOR) as f64 / KEPT_FOR as f64;
+        let passed = now.saturating_sub(self.at.load(Ordering::Relaxed)) as f64 / KEPT_FOR as f64;
         self.recent.load(Ordering::Relaxed).saturating_sub((OLD_BYTES as f64 * passed) as u64)
     }
 
-    /// Whether there is room for another file with this number of bytes.
+    /// Whether there is room for another file with this number of bytes. A file that would be the only one may be larger.
     pub fn has(&self, bytes: u64, now: u64) -> bool {
-        self.recent(now) + self.expected.load(Ordering::Relaxed) + bytes <= OLD_BYTES
+        let used = self.recent(now) + self.expected.load(Ordering::Relaxed);
+        used + bytes <= if used == 0 { MOST_BYTES } else { OLD_BYTES }
     }
 
     /// Keeps room for a file until the result is dropped.
@@ -170,7 +171,10 @@ mod tests {
         assert!(room.has(OLD_BYTES / 4, 7) && !room.has(OLD_BYTES / 4 + 1, 7));
         drop(half);
         assert!(room.has(OLD_BYTES / 4 * 3, 7) && !room.has(OLD_BYTES / 4 * 3 + 1, 7));
-        assert!(room.has(OLD_BYTES, 7 + KEPT_FOR));
+        // If no other file takes room, a file may be larger. The room is free again after twice the time.
+        assert!(room.has(MOST_BYTES, 7 + KEPT_FOR) && !room.has(MOST_BYTES + 1, 7 + KEPT_FOR));
+        room.pause_after(MOST_BYTES, 7 + KEPT_FOR);
+        assert!(!room.has(1, 7 + 2 * KEPT_FOR) && room.has(MOST_BYTES, 7 + 3 * KEPT_FOR));
     }
 
     #[test]

@@ -134,20 +134,23 @@ impl Placement {
 }
 
 /// Unmaps those parts of a range that are mappings of the file with this inode number, if the file's first byte would be mapped
-/// at `base`. If `is_created` is true, also unmaps reserved address space. The host may have unmapped or replaced any part of the
+/// at `base`. Also unmaps reserved address space in the ranges `beside`. The host may have unmapped or replaced any part of the
 /// range, so other mappings stay.
 ///
 /// # Safety
-/// Nobody may use these mappings of the file any longer. If `is_created` is true, the range was the library's from the beginning.
-pub unsafe fn unmap_own(range: Range<u64>, inode: Option<u64>, base: u64, is_created: bool) -> io::Result<()> {
+/// Nobody may use these mappings of the file any longer. The ranges `beside` were the library's from the beginning.
+pub unsafe fn unmap_own(range: Range<u64>, inode: Option<u64>, base: u64, beside: &[Range<u64>]) -> io::Result<()> {
     let maps = maps::within(range.start, range.end)?;
-    let (start, end) = (range.start, range.end);
-    let is_reserved = |mapping: &&Mapping| is_created && mapping.is_plain() && mapping.protection == libc::PROT_NONE;
-    for part in own_parts(&maps, inode, base, range).chain(maps.iter().filter(is_reserved).copied()) {
-        // The kernel may have merged reserved address space with the host's.
-        let (from, to) = (part.start.max(start), part.end.min(end));
+    let is_reserved = |mapping: &&Mapping| mapping.is_plain() && mapping.protection == libc::PROT_NONE;
+    // The kernel may have merged reserved address space with the host's.
+    let reserved = maps
+        .iter()
+        .filter(is_reserved)
+        .flat_map(|mapping| beside.iter().map(|part| mapping.start.max(part.start)..mapping.end.min(part.end)));
+    let own = own_parts(&maps, inode, base, range).map(|part| part.start..part.end);
+    for part in own.chain(reserved).filter(|part| !part.is_empty()) {
         // SAFETY: the caller's promise.
-        unsafe { code_memory::unmap(from, to - from) };
+        unsafe { code_memory::unmap(part.start, part.end - part.start) };
     }
     Ok(())
 }

@@ -19,6 +19,7 @@ use crate::sys::clock::{monotonic_ns, NEVER};
 use crate::sys::file::{Held, Identity};
 use crate::sys::fork_lock::{self, Inside};
 use crate::sys::held_dir::Dir;
+use crate::sys::mapping::page_size;
 use crate::sys::sync::lock;
 use crate::sys::sync::outside::{Mutex, MutexGuard};
 use crate::sys::thread;
@@ -164,7 +165,8 @@ impl Regions {
     /// unless they contain the whole code, because their code consists of whole mappings.
     pub(super) fn parts(&self, addr: u64, size: u64) -> impl Iterator<Item = (&'static Region, u64, u64)> + '_ {
         let whole = self.around(addr, size);
-        let others = whole.is_none().then(|| self.overlapping(addr, addr.saturating_add(size)));
+        let may_be_part = whole.is_none() && self.may_overlap(addr, size);
+        let others = may_be_part.then(|| self.overlapping(addr, addr.saturating_add(size)));
         let others = others.into_iter().flatten().filter(|region| !region.is_mapping_group());
         whole.into_iter().chain(others).filter_map(move |region| {
             let Range { start, end } = region.part_of(addr, size);
@@ -172,9 +174,17 @@ impl Regions {
         })
     }
 
+    /// Whether a part of the code may lie in a region. Unlike a pass through all regions, this takes hardly any time. Only code
+    /// that is larger than a page can have a region between its first and its last byte.
+    fn may_overlap(&self, addr: u64, size: u64) -> bool {
+        let is_in = |at| self.places.around(at, |region| region.spans(at, 1)).is_some();
+        size > page_size() as u64 || is_in(addr) || is_in(addr.saturating_add(size).saturating_sub(1))
+    }
+
     /// For the writer: the regions in which a part of the code lay at `time`. The whole code lay in none of them.
     pub fn parts_at(&self, addr: u64, size: u64, time: u64) -> impl Iterator<Item = &'static Region> + '_ {
-        self.all().filter(move |region| {
+        let all = self.may_overlap(addr, size).then(|| self.all());
+        all.into_iter().flatten().filter(move |region| {
             let Range { start, end } = region.part_of(addr, size);
             let is_part = start < end && end - start < size && !region.is_mapping_group();
             is_part

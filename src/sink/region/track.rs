@@ -1,5 +1,6 @@
 //! Tracks where code begins and ends in regions. The threads that register code call these functions.
 
+use std::iter;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -80,10 +81,15 @@ impl Regions {
     /// Whether the host has unmapped code before it ended the code. If so, marks the memory as lost. No mapping shows this part
     /// of the file, so perf needs no new name.
     fn was_unmapped(&self, status: &Status, region: &Region, addr: u64, size: u64) -> bool {
+        let page = page_size() as u64;
         let lose = || {
             let is_unmapped = maps::is_unmapped(addr, addr + size);
-            if let Some(maps) = is_unmapped.then(|| maps::within(region.start(), region.end()).ok()).flatten() {
-                self.check(status, region, &maps);
+            if is_unmapped {
+                let (start, end) = match maps::is_unmapped(region.start(), region.end()) {
+                    true => (region.start(), region.end()),
+                    false => (addr / page * page, (addr + size).next_multiple_of(page)),
+                };
+                self.lose(status, region, start, end, iter::empty());
             }
             is_unmapped
         };
@@ -186,6 +192,15 @@ impl Region {
         self.tally.add(offset, size);
         if !self.marks.any(offset, size) && self.marks.after(offset, size, 0).is_none() {
             self.marks.begin(offset, size);
+        }
+    }
+
+    /// Like `count_live`, for code that lies only partly in the region. Such code may have been counted already: when it was
+    /// registered, or by an earlier call of this function.
+    pub fn count_live_part(&self, addr: u64, size: u64) {
+        let Range { start, end } = self.part_of(addr, size);
+        if !self.marks.any(start - self.start(), end - start) {
+            self.count_live(addr, size);
         }
     }
 

@@ -25,7 +25,7 @@ impl RegionFile {
     /// the whole code.
     pub fn add_part(&mut self, code: &Code<'_>, of: Whole) {
         let added = self.try_to_add(code, of);
-        let is_kept = of.size == code.size || self.keep_part(code, of).is_some();
+        let is_kept = of.size == code.size || added.is_some() && self.keep_part(code, of).is_some();
         self.left_out += u64::from(added.is_none() || !is_kept);
     }
 

@@ -20,11 +20,12 @@ const GAP: u64 = 256;
 /// The smallest page size of the supported systems.
 const PAGE: usize = 4096;
 
-static BREAKPOINTS: [u8; PAGE] = {
-    let mut all = [0; PAGE];
+/// Enough breakpoints for a page, from any byte of the first breakpoint on.
+static BREAKPOINTS: [u8; PAGE + 4] = {
+    let mut all = [0; PAGE + 4];
     if let Some(arch) = NATIVE {
         let mut at = 0;
-        while at < PAGE {
+        while at < all.len() {
             all[at] = arch.abi().breakpoints[at % 4];
             at += 1;
         }
@@ -100,7 +101,7 @@ impl Place {
         else {
             return Ok(());
         };
-        disk.write_pieces(start..end, places().map(|(at, len)| (at, &BREAKPOINTS[..len])))
+        disk.write_pieces(start..end, places().map(|(at, len)| (at, &BREAKPOINTS[at as usize % 4..][..len])))
     }
 
     /// Returns the ranges of the file that get breakpoints. Pages of the code that have only zeros get none, because the host

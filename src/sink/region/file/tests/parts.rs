@@ -96,6 +96,10 @@ fn each_region_describes_its_part() {
         }
         // Other code replaces the part, so a rewrite does not bring the part back.
         second.file.add(&Code { offset: 0, size: 1, name: b"new", info: Info::NOTHING });
+        assert!(second.file.parts_of_code.is_empty());
+        // A part that could not be added does not come back either.
+        second.file.add_part(&code(second.file.layout.text_len, 1), Whole { before: 0, size: SIZE });
+        assert!(second.file.parts_of_code.is_empty() && second.file.left_out() == 1);
         second.file.reset_to(|_| ());
         second.file.write(true).unwrap();
         second.check();
