@@ -94,8 +94,8 @@ JITSYM_API jitsym_status jitsym_region_create(jitsym *session, const jitsym_regi
 
 /* Adds memory at the end of a region with two views, up to jitsym_region_options.max_size. Existing memory does not
    move. exec: where the region begins. size: the new size in bytes, rounded up to whole pages; a size below the
-   current size changes nothing. Existing memory keeps its [locks and advice](regions.md#locks-advice-and-keys), and
-   the added memory has none.
+   current size changes nothing. Existing memory keeps its locks (mlock) and its advice (madvise), and the added
+   memory has none.
    Returns JITSYM_OK; JITSYM_ERR_REGION if no region begins at exec, or the region has one view;
    JITSYM_ERR_TOO_LARGE, _NO_MEMORY, _SINK_FAILED, _SESSION, _CLOSED, _FORKED, _TIMEOUT. Does file I/O. */
 JITSYM_API jitsym_status jitsym_region_grow(jitsym *session, void *exec, uint64_t size);

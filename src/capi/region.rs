@@ -70,8 +70,10 @@ pub extern "C" fn jitsym_region_adopt(session: *mut jitsym, addr: *mut c_void, s
 
 /// Adds memory at the end of a region with two views, up to `jitsym_region_options.max_size`. Existing memory does not
 /// move. `exec`: where the region begins. `size`: the new size in bytes, rounded up to whole pages; a size below the
-/// current size changes nothing. Existing memory keeps its [locks and advice](regions.md#locks-advice-and-keys), and the
-/// added memory has none.
+/// current size changes nothing. Existing memory keeps its locks (`mlock`) and its advice (`madvise`), and the added
+/// memory has none.
+///
+/// [docs/regions.md](regions.md#locks-advice-and-keys) lists what memory keeps.
 ///
 /// `JITSYM_ERR_SINK_FAILED` means that the host has closed the region's file, and that the library cannot reopen the
 /// file.
