@@ -571,7 +571,7 @@ fn probed(program: &Path, kind: &str, function: &str) -> String {
             timeout 60 sh -c "$calls" "$2"
         wait $pid
     "#;
-    let dir = fresh_dir(&format!("probed-{kind}"));
+    let dir = fresh_dir(format!("probed-{kind}"));
     let mut unshare = perf::command("unshare");
     unshare.args(["-m", "sh", "-euc", SCRIPT, "sh"]).arg(program).arg(&dir).args([kind, function]);
     let output = run(&mut unshare);
