@@ -165,7 +165,7 @@ impl Entry {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::sink::region::code_marks::Marks;
     use crate::sink::region::lost_pages::Pages;
@@ -174,8 +174,8 @@ mod tests {
     use crate::sink::region::state::{Backing, Parts};
     use crate::sys::sync::outside::Arc;
 
-    fn region(start: u64, len: u64) -> &'static Region {
-        let kind = Backing::TwoViews { write: 0 };
+    pub fn region(start: u64, len: u64) -> &'static Region {
+        let kind = Backing::Private { adopted: false, never_flips: false };
         let (base, header_len, tables, has_object_above) = (start, 0, 0..0, false);
         let place = Placement { start, max_len: len, base, header_len, tables, has_object_above };
         let (pages, naming) = (Pages::new(start, len), Naming::nameless(None));

@@ -243,3 +243,24 @@ impl Region {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::sink::region::lookup::tests::region;
+
+    #[test]
+    fn a_part_counts_once() {
+        let region = region(1 << 20, 1 << 20);
+        // The first code was registered before its memory became a region, and the second code after that.
+        let (first, second) = (region.start() - 50, region.end() - 50);
+        assert!(region.tally.add(second - region.start(), 50) && !region.marks.begin(second - region.start(), 50));
+        for code in [first, first, second] {
+            region.count_live_part(code, 100);
+        }
+        for offset in [0, second - region.start()] {
+            assert!(!region.tally.settle(offset, 50));
+            region.tally.subtract(offset, 50);
+            assert!(region.tally.settle(offset, 50));
+        }
+    }
+}
