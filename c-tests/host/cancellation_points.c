@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/select.h>
@@ -58,6 +59,7 @@ static void check(const char *name, const void *caller) {
   }
 
 POINT(int, close, (int file), file)
+POINT(int, msync, (void *start, size_t size, int flags), start, size, flags)
 POINT(int, pthread_join, (pthread_t thread, void **result), thread, result)
 POINT(ssize_t, read, (int file, void *to, size_t size), file, to, size)
 POINT(ssize_t, write, (int file, const void *from, size_t size), file, from, size)
