@@ -108,6 +108,7 @@ impl Applier {
     }
 
     /// Adds code, or the part of the code that lies in the region, to the file of a region.
+    #[inline(always)]
     fn name_in(&mut self, region: &'static Region, code: &NewCode<'_>) {
         self.sinks.region.enter(&mut self.registry, region, code, &mut self.overwritten);
         self.report_retired();

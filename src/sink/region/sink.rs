@@ -93,13 +93,19 @@ impl RegionSink {
             self.status.counters.region_code.add(1);
             registry.keep_info(id, info);
         }
-        add_to_file(region, live, name, info, bytes, &mut ReadAhead::new(self.status.pid));
+        let mut memory = None;
+        add_to_file(region, live, name, info, |before, size| {
+            let part = bytes.get(before as usize..(before + size) as usize);
+            part.unwrap_or_else(|| memory.insert(ReadAhead::new(self.status.pid)).read(live.addr + before, size))
+        });
     }
 
     /// In a forked child: adds live code that the child has inherited to the file of the child's region.
     pub fn inherit(&self, registry: &Registry, region: &Region, id: u64, memory: &mut ReadAhead) {
         if let (Some(live), Some(name)) = (registry.get(id), registry.name_of(id)) {
-            add_to_file(region, &live, name, registry.info_of(id), &[], memory);
+            add_to_file(region, &live, name, registry.info_of(id), |before, size| {
+                memory.read(live.addr + before, size)
+            });
         }
     }
 
@@ -221,17 +227,23 @@ impl RegionSink {
     }
 }
 
-/// Adds the part of the code that lies in the region to the region's file. If `bytes` is empty, the code's bytes are read from
-/// memory.
-fn add_to_file(region: &Region, live: &Live, name: &[u8], info: Info<'_>, bytes: &[u8], memory: &mut ReadAhead) {
+/// Adds the part of the code that lies in the region to the region's file. `bytes` returns the bytes of the part: how many bytes
+/// of the code lie before the part, and the part's size.
+#[inline(always)]
+fn add_to_file<'b>(
+    region: &Region,
+    live: &Live,
+    name: &[u8],
+    info: Info<'_>,
+    bytes: impl FnOnce(u64, u64) -> &'b [u8],
+) {
     if let Some(file) = region.opened().as_mut() {
         let Range { start, end } = region.part_of(live.addr, live.size);
         let (before, size, offset) = (start - live.addr, end - start, start - region.start());
         file.add_part(&Code { offset, size, name, info }, Whole { before, size: live.size });
         if region.is_private() {
             // The host's writes to private memory do not reach the file, so the bytes are written here.
-            let part = bytes.get(before as usize..(before + size) as usize);
-            let _ = file.write_code(offset, part.unwrap_or_else(|| memory.read(start, size)));
+            let _ = file.write_code(offset, bytes(before, size));
         }
     }
 }
