@@ -242,7 +242,10 @@ fn gap_beside(heap: u64, maps: &[Mapping], low: u64, high: u64, len: u64, align:
     const ABOVE_HEAP: u64 = 2 << 30;
     let heap = heap.next_multiple_of(page_size() as u64);
     let is_stack = |mapping: &Mapping| mapping.special && mapping.protection & libc::PROT_WRITE != 0;
-    let ends = std::iter::once(low).chain(maps.iter().map(|mapping| mapping.end));
+    // Nothing lies right above the stack, because the address space may end there.
+    let is_last = |mapping: &&Mapping| is_stack(mapping) && mapping.end != heap;
+    let ends =
+        std::iter::once(low).chain(maps.iter().map(|mapping| if is_last(&mapping) { high } else { mapping.end }));
     let starts = maps
         .iter()
         .map(|mapping| if is_stack(mapping) { mapping.start.saturating_sub(BELOW_STACK) } else { mapping.start })
@@ -340,5 +343,7 @@ mod tests {
         // There is no other place.
         assert_eq!(gap_beside(2 * GIB, &maps, 2 * GIB, 3 * GIB, 0x1000, 0x1000, 0), Some(3 * GIB - 0x1000));
         assert_eq!(find(2 * GIB, 2 * GIB, 20 * GIB - 1), Some(20 * GIB - (128 << 20) - 0x1000));
+        // The address space may end at the stack.
+        assert_eq!(find(2 * GIB, 15 * GIB, 22 * GIB), Some(20 * GIB - (128 << 20) - 0x1000));
     }
 }
