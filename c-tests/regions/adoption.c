@@ -514,36 +514,6 @@ static void bytes_in_the_end(void) {
   }
 }
 
-/* Whether the kernel can be asked for one mapping (PROCMAP_QUERY, Linux 6.11). */
-static int can_ask_for_a_mapping(void) {
-  uint64_t query[13] = {sizeof query, 0x10, 0};
-  int maps = open("/proc/self/maps", O_RDONLY);
-  CHECK(maps >= 0);
-  int can = ioctl(maps, _IOC(_IOC_READ | _IOC_WRITE, 'f', 17, sizeof query), query) == 0;
-  close(maps);
-  return can;
-}
-
-/* If a program unmaps memory and then unregisters its code, no epoch begins, because nothing shows the file any more. */
-static void unmapped_before_its_code_ends(void) {
-  jitsym *session = open_regions();
-  for (int unmaps = 0; unmaps < 2; unmaps++) {
-    unsigned char *memory = in_open_space(SIZE, (size_t)unmaps);
-    put_code(memory, 1);
-    put_code(memory + PAGE, 2);
-    CHECK(mprotect(memory, SIZE, PROT_READ | PROT_EXEC) == 0);
-    CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
-    jitsym_id ids[2] = {announce(session, memory, "first"), announce(session, memory + PAGE, "second")};
-    uint64_t before = test_stats(session).region_generations;
-    CHECK(!unmaps || munmap(memory, SIZE) == 0);
-    CHECK_OK(jitsym_unregister(session, ids[0]));
-    CHECK(test_stats(session).region_generations == before + (unmaps && can_ask_for_a_mapping() ? 0 : 1));
-    CHECK_OK(jitsym_unregister(session, ids[1]));
-    CHECK_OK(test_flush(session));
-  }
-  CHECK_OK(jitsym_close(session));
-}
-
 /* Code that lies in two regions has its name in both files. If other code replaces it, both files get another name. */
 static void across_two_regions(void) {
   jitsym *session = open_regions();
@@ -608,7 +578,6 @@ int main(int argc, char **argv) {
   test_child(made_longer);
   test_child(in_short_files);
   test_child(bytes_in_the_end);
-  test_child(unmapped_before_its_code_ends);
   test_child(across_two_regions);
   test_child(beside_a_region);
   return test_end();

@@ -113,13 +113,6 @@ fn range_of(line: &str) -> Option<Range<u64>> {
     Some(number(start)?..number(end)?)
 }
 
-/// Whether no mapping overlaps `[start, end)`. Before Linux 6.11 the result is false, because the kernel would have to list all
-/// mappings.
-pub fn is_unmapped(start: u64, end: u64) -> bool {
-    let next = open().and_then(|file| query(&file, start));
-    next.is_ok_and(|next| next.is_none_or(|mapping| mapping.start >= end))
-}
-
 fn open() -> io::Result<File> {
     // `/proc/self/maps` is empty once the process's first thread has ended.
     File::open("/proc/thread-self/maps")

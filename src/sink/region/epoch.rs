@@ -65,7 +65,7 @@ impl Region {
     }
 
     /// Whether an epoch begins if code dies now.
-    pub(super) fn is_renamed_at_death(&self, now: u64) -> bool {
+    fn is_renamed_at_death(&self, now: u64) -> bool {
         let is_after = |time: &AtomicU64, pause| now > time.load(Ordering::Relaxed).saturating_add(pause);
         let may_share = !self.is_in_use.load(Ordering::Relaxed)
             && !is_after(&self.named_at, SHARED)

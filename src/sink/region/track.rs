@@ -1,6 +1,5 @@
 //! Tracks where code begins and ends in regions. The threads that register code call these functions.
 
-use std::iter;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -72,28 +71,10 @@ impl Regions {
         for (region, addr, size) in self.parts(addr, size) {
             region.tally.subtract(addr - region.start(), size);
             region.marks.end(addr - region.start(), size);
-            if !region.has_failed.load(Ordering::Relaxed) && !self.was_unmapped(status, region, addr, size) {
+            if !region.has_failed.load(Ordering::Relaxed) {
                 region.mark_dead(status, addr, size);
             }
         }
-    }
-
-    /// Whether the host has unmapped code before it ended the code. If so, marks the memory as lost. No mapping shows this part
-    /// of the file, so perf needs no new name.
-    fn was_unmapped(&self, status: &Status, region: &Region, addr: u64, size: u64) -> bool {
-        let page = page_size() as u64;
-        let lose = || {
-            let is_unmapped = maps::is_unmapped(addr, addr + size);
-            if is_unmapped {
-                let (start, end) = match maps::is_unmapped(region.start(), region.end()) {
-                    true => (region.start(), region.end()),
-                    false => (addr / page * page, (addr + size).next_multiple_of(page)),
-                };
-                self.lose(status, region, start, end, iter::empty());
-            }
-            is_unmapped
-        };
-        region.is_renamed_at_death(status.clock.now()) && undisturbed(lose)
     }
 
     /// Undoes what `before_code` has recorded about code whose registration failed. `flags` is the result of `before_code`.
