@@ -7,7 +7,6 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
-#include <sys/ioctl.h>
 #include <sys/resource.h>
 
 #include "jitsym_control.h"
