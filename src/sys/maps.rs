@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
-use std::ops::Range;
 use std::os::fd::AsRawFd;
 
 use super::attributes::Attributes;
@@ -96,21 +95,14 @@ pub fn look_up_attributes(mappings: &mut [Mapping]) -> io::Result<()> {
         if lines.read_until(b'\n', &mut line)? == 0 {
             return Ok(());
         }
-        let text = String::from_utf8_lossy(&line);
-        range = range_of(&text).unwrap_or(range);
+        // Only the first line about a mapping has the form of a line of `/proc/self/maps`.
+        range = parse(&line).map_or(range, |mapping| mapping.start..mapping.end);
         if range.start >= last {
             return Ok(());
         }
         let inside = mappings.iter_mut().filter(|mapping| range.contains(&mapping.start));
-        inside.for_each(|mapping| mapping.attributes.add(&text));
+        inside.for_each(|mapping| mapping.attributes.add(&String::from_utf8_lossy(&line)));
     }
-}
-
-/// The addresses of a mapping, from the first line about it.
-fn range_of(line: &str) -> Option<Range<u64>> {
-    let (start, end) = line.split_once(' ')?.0.split_once('-')?;
-    let number = |text| u64::from_str_radix(text, 16).ok();
-    Some(number(start)?..number(end)?)
 }
 
 fn open() -> io::Result<File> {
@@ -235,10 +227,7 @@ fn gap_beside(heap: u64, maps: &[Mapping], low: u64, high: u64, len: u64, align:
     const ABOVE_HEAP: u64 = 2 << 30;
     let heap = heap.next_multiple_of(page_size() as u64);
     let is_stack = |mapping: &Mapping| mapping.special && mapping.protection & libc::PROT_WRITE != 0;
-    // Nothing lies right above the stack, because the address space may end there.
-    let is_last = |mapping: &&Mapping| is_stack(mapping) && mapping.end != heap;
-    let ends =
-        std::iter::once(low).chain(maps.iter().map(|mapping| if is_last(&mapping) { high } else { mapping.end }));
+    let ends = std::iter::once(low).chain(maps.iter().map(|mapping| mapping.end));
     let starts = maps
         .iter()
         .map(|mapping| if is_stack(mapping) { mapping.start.saturating_sub(BELOW_STACK) } else { mapping.start })
@@ -336,7 +325,5 @@ mod tests {
         // There is no other place.
         assert_eq!(gap_beside(2 * GIB, &maps, 2 * GIB, 3 * GIB, 0x1000, 0x1000, 0), Some(3 * GIB - 0x1000));
         assert_eq!(find(2 * GIB, 2 * GIB, 20 * GIB - 1), Some(20 * GIB - (128 << 20) - 0x1000));
-        // The address space may end at the stack.
-        assert_eq!(find(2 * GIB, 15 * GIB, 22 * GIB), Some(20 * GIB - (128 << 20) - 0x1000));
     }
 }

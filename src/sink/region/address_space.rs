@@ -24,6 +24,17 @@ const LOWEST: u64 = 1 << 16;
 /// No region reaches beyond this address. The kernel keeps the last page below 2^47.
 const HIGHEST: u64 = (1 << 47) - (1 << 16);
 
+/// Returns the end of the address space that is at most `reach` bytes above `addr`.
+pub(super) fn reach_above(addr: u64, reach: u64) -> u64 {
+    let end = addr.saturating_add(reach);
+    // Where programs have more than 47 bits of addresses, code may lie beyond `HIGHEST`.
+    if addr < HIGHEST {
+        end.min(HIGHEST)
+    } else {
+        end
+    }
+}
+
 /// Address space that is reserved for a region.
 pub(super) struct Room {
     pub place: Placement,
@@ -92,6 +103,14 @@ pub(super) fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_is_beyond_the_address_space() {
+        assert_eq!(
+            [0, HIGHEST - 100, HIGHEST - 99, HIGHEST].map(|addr| reach_above(addr, 100)),
+            [100, HIGHEST, HIGHEST, HIGHEST + 100]
+        );
+    }
 
     /// The region is near the wanted address, even if there is too little address space above it.
     #[test]

@@ -4,6 +4,7 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
+use super::address_space::reach_above;
 use super::create::SIZE_MAX;
 use super::exchange::{self, exchange, take_back};
 use super::file::RegionFile;
@@ -113,7 +114,7 @@ impl Regions {
         let mut again;
         let mut maps = maps;
         let (page, tables_len) = (page_size() as u64, RegionFile::tables_room(end - start));
-        let (lowest, highest) = (start.saturating_sub(REACH - (end - start)).max(LOWEST), start + REACH);
+        let (lowest, highest) = (start.saturating_sub(REACH - (end - start)).max(LOWEST), reach_above(start, REACH));
         for _ in 0..8 {
             let wish = end + (end - start).min(GROWTH_NEAR);
             let tables = maps::gap(maps, end + page, highest, tables_len, page, wish);

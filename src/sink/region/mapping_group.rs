@@ -14,6 +14,7 @@
 use std::iter;
 use std::sync::atomic::Ordering;
 
+use super::address_space::reach_above;
 use super::adopt::{is_object, look_up_attributes, reserve_both, swap};
 use super::exchange::{exchange, take_back};
 use super::file::RegionFile;
@@ -119,7 +120,7 @@ impl Regions {
             };
             let (start, max_len) = (base + page, end - (base + page));
             let len = RegionFile::tables_room(max_len);
-            let at = maps::gap(&maps, end, end + (1 << 30), len, page, end)?;
+            let at = maps::gap(&maps, end, reach_above(end, 1 << 30), len, page, end)?;
             // Another thread may have mapped something there meanwhile.
             if reserve_both((base, page), (at, len)) {
                 let (header_len, tables, has_object_above) = (page, at..at + len, false);
