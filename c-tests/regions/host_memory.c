@@ -29,10 +29,8 @@ static uintptr_t above_heap(void) {
   uintptr_t end = (uintptr_t)sbrk(0), next = UINTPTR_MAX;
   FILE *maps = fopen("/proc/self/maps", "r");
   CHECK(maps != NULL);
-  char line[4096 + 128];
-  while (fgets(line, sizeof line, maps) != NULL) {
-    uintptr_t start = strtoul(line, NULL, 16);
-    next = start >= end && start < next ? start : next;
+  for (struct mapping one; next_mapping(maps, &one);) {
+    next = one.start >= end && one.start < next ? one.start : next;
   }
   fclose(maps);
   return next;
@@ -151,10 +149,7 @@ static unsigned char *tables_of(unsigned char *memory) {
   struct mapping code = mapping_at(memory), found = {UINTPTR_MAX, 0, "", ""};
   FILE *maps = fopen("/proc/self/maps", "r");
   CHECK(maps != NULL);
-  char line[4096 + 128];
-  while (fgets(line, sizeof line, maps) != NULL) {
-    struct mapping one = {0, 0, "", ""};
-    CHECK(sscanf(line, "%lx-%lx %4s %*s %*s %*s %4095[^\n]", &one.start, &one.end, one.flags, one.path) >= 3);
+  for (struct mapping one; next_mapping(maps, &one);) {
     if (strcmp(one.path, code.path) == 0 && one.start >= (uintptr_t)memory + SIZE && one.start < found.start) {
       found = one;
     }
@@ -250,8 +245,8 @@ static int mappings(void) {
   int count = 0;
   FILE *maps = fopen("/proc/self/maps", "r");
   CHECK(maps != NULL);
-  for (int byte; (byte = getc(maps)) != EOF;) {
-    count += byte == '\n';
+  for (struct mapping one; next_mapping(maps, &one);) {
+    count++;
   }
   fclose(maps);
   return count;

@@ -653,6 +653,15 @@ static void adopts_by_itself(void) {
 
 /* ------------------------------------------------------------------------------------------------ processes and files */
 
+/* Forks. Afterwards the disk is fast, in the child too. */
+static pid_t fork_beside_disk(void) {
+  pid_t child = fork();
+  CHECK(child >= 0);
+  disk.is_slow = 0;
+  test_inherits_threads |= child == 0;
+  return child;
+}
+
 /* A child that uses the session has a region of its own, at the same addresses. The disk may be slow when it is forked. */
 static void forks(uint32_t flags, int is_slow) {
   jitsym *session = test_open_flags(JITSYM_SINK_REGION, flags);
@@ -669,11 +678,8 @@ static void forks(uint32_t flags, int is_slow) {
     CHECK_STATUS(JITSYM_ERR_TIMEOUT, jitsym_flush(session, 1));
     disk_begins(1);
   }
-  pid_t child = fork();
-  CHECK(child >= 0);
-  disk.is_slow = 0;
+  pid_t child = fork_beside_disk();
   if (child == 0) {
-    test_inherits_threads = 1;
     if (flags == 0) {
       CHECK_OK(test_flush(session));
     }
@@ -809,11 +815,8 @@ static void forks_during_a_copy(void) {
   announce(session, memory, "new");
   CHECK_STATUS(JITSYM_ERR_TIMEOUT, jitsym_flush(session, 1));
   disk_begins(1);
-  pid_t child = fork();
-  CHECK(child >= 0);
-  disk.is_slow = 0;
+  pid_t child = fork_beside_disk();
   if (child == 0) {
-    test_inherits_threads = 1;
     announce(session, memory + PAGE, "of the child");
     CHECK_OK(test_flush(session));
     char number[32];

@@ -14,16 +14,24 @@ struct mapping {
   char path[4096];
 };
 
+/* Reads the next mapping from /proc/self/maps. Returns 0 after the last mapping. */
+static inline int next_mapping(FILE *maps, struct mapping *one) {
+  char line[4096 + 128];
+  if (fgets(line, sizeof line, maps) == NULL) {
+    return 0;
+  }
+  memset(one, 0, sizeof *one);
+  CHECK(sscanf(line, "%lx-%lx %4s %*s %*s %*s %4095[^\n]", &one->start, &one->end, one->flags, one->path) >= 3);
+  return 1;
+}
+
 /* Its end is 0 if nothing is mapped there. */
 static inline struct mapping mapping_at(const void *where) {
   struct mapping found = {0, 0, "none", ""};
   uintptr_t addr = (uintptr_t)where;
   FILE *maps = fopen("/proc/self/maps", "r");
   CHECK(maps != NULL);
-  char line[4096 + 128];
-  while (fgets(line, sizeof line, maps) != NULL) {
-    struct mapping one = {0, 0, "", ""};
-    CHECK(sscanf(line, "%lx-%lx %4s %*s %*s %*s %4095[^\n]", &one.start, &one.end, one.flags, one.path) >= 3);
+  for (struct mapping one; next_mapping(maps, &one);) {
     if (one.start <= addr && addr < one.end) {
       found = one;
     }

@@ -5,9 +5,9 @@
 //!
 //! The forking thread asks the writer to quiesce, and waits for a limited time. The writer keeps the registering threads from
 //! beginning another record, makes a last round, and stays quiescent until the fork is over. If a slow disk blocks the writer,
-//! or if the writer has too many records of other threads to apply, the process forks without the last round. In that case the child learns that
-//! its data is incomplete. If the writer is changing the data at the moment of the fork, the child learns that its data is
-//! unusable.
+//! or if the writer has too many records of other threads to apply, the process forks without the last round. In that case the
+//! child learns that its data is incomplete. If the writer is changing the data at the moment of the fork, the child learns that
+//! its data is unusable.
 //!
 //! The registering threads and the writer also wait for a limited time only. Between the library's fork handler and the fork
 //! itself, the host's own fork handlers run. These handlers may wait for a lock that is held by a thread which waits here. So
@@ -37,8 +37,8 @@ pub const HELD_FOR: Duration = Duration::from_millis(50);
 const STILL_FOR: Duration = Duration::from_secs(1);
 
 thread_local! {
-    /// Whether this thread is about to fork, and may run the writer itself, because the library has no thread. Then the writer must
-    /// not wait for the fork.
+    /// Whether this thread is about to fork, and may run the writer itself, because the library has no thread. Then the writer
+    /// must not wait for the fork.
     static RUNS_WRITER: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -286,16 +286,14 @@ impl Quiesce {
         state.waiting > 0 && !RUNS_WRITER.get() && (state.pressing > 0 || state.is_behind(state.needed))
     }
 
-    /// Pauses the writer in the middle of its round, so that forks can begin: all waiting forks if the writer is behind, otherwise
-    /// only those that no longer wait for a last round. Returns when these forks are over.
+    /// Pauses the writer in the middle of its round, so that forks can begin: all waiting forks if the writer is behind,
+    /// otherwise only those that no longer wait for a last round. Returns when these forks are over.
     pub fn give_way(&self) {
-        let state = self.state();
-        let (is_behind, behind) = (state.is_behind(state.needed), state.behind);
-        drop(state);
-        if let (true, Some(time)) = (is_behind, behind) {
-            self.answer(false, time);
-        } else {
-            self.leave();
+        let behind = self.state().behind;
+        match behind {
+            // This is no answer to forks that need later records.
+            Some(time) => self.answer(false, time),
+            None => self.leave(),
         }
         let state = self.state();
         let is_in_the_way = |state: &State| state.forking > 0 || state.answered || state.pressing > 0;

@@ -64,15 +64,6 @@ impl Region {
         matches!(self.kind, Backing::Private { never_flips: false, .. })
     }
 
-    /// Whether an epoch begins if code dies now.
-    fn is_renamed_at_death(&self, now: u64) -> bool {
-        let is_after = |time: &AtomicU64, pause| now > time.load(Ordering::Relaxed).saturating_add(pause);
-        let may_share = !self.is_in_use.load(Ordering::Relaxed)
-            && !is_after(&self.named_at, SHARED)
-            && !is_after(&self.died_at, BRIEF);
-        self.flips() && !self.pages.are_of_group() && !may_share
-    }
-
     /// Called when code has just died. Returns the first epoch in which this code counts as dead. If the host changes the
     /// protection of the memory, this call may begin that epoch.
     pub(super) fn dead_since(&self, status: &Status) -> u32 {
@@ -82,8 +73,9 @@ impl Region {
             return last + 1;
         }
         let now = status.clock.now();
-        if self.is_renamed_at_death(now) {
-            self.is_in_use.store(false, Ordering::Relaxed);
+        let is_after = |time: &AtomicU64, pause| now > time.load(Ordering::Relaxed).saturating_add(pause);
+        let is_in_use = self.is_in_use.swap(false, Ordering::Relaxed);
+        if is_in_use || is_after(&self.named_at, SHARED) || is_after(&self.died_at, BRIEF) {
             undisturbed(|| {
                 if self.is_to_turn(now) {
                     self.turn(status, now, last, SETTLE_TIME);

@@ -17,8 +17,8 @@ use crate::sys::{file, process_memory};
 /// meant for other purposes.
 pub(super) const BLOCK: usize = 128 << 10;
 
-/// Replaces a piece of memory by a mapping of the file, with the same bytes, protection and attributes. After an error the memory is
-/// plain, and has its former bytes and protection.
+/// Replaces a piece of memory by a mapping of the file, with the same bytes, protection and attributes. After an error the
+/// memory is plain, and has its former bytes and protection.
 ///
 /// Returns `WouldBlock` if the process was forked meanwhile. In that case the child may execute the bytes of the file, so
 /// nobody may change the file.

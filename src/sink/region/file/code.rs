@@ -96,12 +96,11 @@ impl Place {
             disk.write_pieces(at + range.start..at + range.end, parts().map(|(offset, part)| (at + offset, part)))?;
         }
         let places = || parts().flat_map(move |(offset, part)| self.breakpoints(offset, part));
-        let (Some(start), Some(end)) =
-            (places().map(|(at, _)| at).min(), places().map(|(at, len)| at + len as u64).max())
-        else {
+        let ranges = places().map(|(at, len)| at..at + len as u64);
+        let Some(all) = ranges.reduce(|one, other| one.start.min(other.start)..one.end.max(other.end)) else {
             return Ok(());
         };
-        disk.write_pieces(start..end, places().map(|(at, len)| (at, &BREAKPOINTS[at as usize % 4..][..len])))
+        disk.write_pieces(all, places().map(|(at, len)| (at, &BREAKPOINTS[at as usize % 4..][..len])))
     }
 
     /// Returns the ranges of the file that get breakpoints. Pages of the code that have only zeros get none, because the host
