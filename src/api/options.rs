@@ -189,6 +189,8 @@ pub enum DumpDir {
 pub struct Config {
     pub sinks: Sinks,
     pub unwind: bool,
+    /// Whether the jitdump gets records of inlined functions.
+    pub inlines: bool,
     pub drop_when_full: bool,
     pub map_dir: PathBuf,
     pub dump_dir: DumpDir,

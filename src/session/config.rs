@@ -99,6 +99,7 @@ impl Config {
         Ok(Config {
             sinks,
             unwind: prefer(options, no_unwind, switch("JITSYM_UNWIND")).unwrap_or(true),
+            inlines: is_on("JITSYM_JITDUMP_INLINES"),
             drop_when_full: options.drop_when_full,
             map_dir,
             dump_dir,

@@ -26,13 +26,14 @@ enum Takes {
 }
 
 /// `docs/conventions.md` explains these variables.
-const VARIABLES: [(&str, Takes); 19] = [
+const VARIABLES: [(&str, Takes); 20] = [
     ("JITSYM", Takes::Sinks),
     ("JITSYM_ADOPT", Takes::Switch),
     ("JITSYM_DEBUG", Takes::Anything),
     ("JITSYM_DIR", Takes::Directory),
     ("JITSYM_FORK", Takes::Words(&["now", "late", "off", "on", "0", "1"])),
     ("JITSYM_GDB", Takes::Switch),
+    ("JITSYM_JITDUMP_INLINES", Takes::Switch),
     ("JITSYM_JITDUMP_MAX", Takes::Bytes),
     ("JITSYM_LATE", Takes::Words(&["off", "on", "remember", "0", "1"])),
     ("JITSYM_LIB", Takes::File),

@@ -10,7 +10,6 @@ mod function;
 pub mod header;
 pub mod inlines;
 pub mod line_program;
-mod numbers;
 pub mod object;
 pub mod read;
 #[cfg(test)]

@@ -5,9 +5,11 @@
 //!
 //! Each piece of code has a *group* of up to three records with the same time stamp. The records are adjacent and in this
 //! order: `JIT_CODE_DEBUG_INFO`, `JIT_CODE_UNWINDING_INFO`, `JIT_CODE_LOAD`. perf applies the first two records to the next
-//! LOAD, whatever the address of the LOAD is. Records have no padding, because perf takes the code from the end of the LOAD
+//! LOAD, whatever the address of the LOAD is. If the user asks for it, the group of code with inlined functions begins with a
+//! further record (`debug_info2`). Records have no padding, because perf takes the code from the end of the LOAD
 //! record.
 
+pub mod debug_info2;
 pub mod frame_load;
 pub mod inlines;
 mod lines;
@@ -261,6 +263,7 @@ pub fn relocate(group: &mut [u8], change: &Relocation) {
     for_each_record(group, |id, record, is_frame_load| {
         put_at(record, 8, &change.timestamp.to_ne_bytes());
         match id {
+            id::DEBUG_INFO2 => put_at(record, PREFIX_SIZE, &change.addr.to_ne_bytes()),
             id::DEBUG_INFO => relocate_debug(record, change.addr),
             id::UNWINDING_INFO if !is_frame_load => put_at(record, 32, &change.mapped_size.to_ne_bytes()),
             id::LOAD => {

@@ -12,16 +12,16 @@ use crate::format::get::{u32_at, u64_at};
 #[derive(Clone, Copy, Debug)]
 pub struct Fields<'a> {
     pub bytes: &'a [u8],
-    swapped: bool,
+    pub(super) swapped: bool,
 }
 
 impl Fields<'_> {
-    fn u32_at(&self, at: usize) -> Option<u32> {
+    pub(super) fn u32_at(&self, at: usize) -> Option<u32> {
         let value = u32_at(self.bytes, at)?;
         Some(if self.swapped { value.swap_bytes() } else { value })
     }
 
-    fn u64_at(&self, at: usize) -> Option<u64> {
+    pub(super) fn u64_at(&self, at: usize) -> Option<u64> {
         let value = u64_at(self.bytes, at)?;
         Some(if self.swapped { value.swap_bytes() } else { value })
     }
@@ -180,7 +180,7 @@ pub struct RawRecord<'a> {
     /// One of the constants in `id`, or any other value.
     pub id: u32,
     pub timestamp: u64,
-    fields: Fields<'a>,
+    pub(super) fields: Fields<'a>,
 }
 
 impl<'a> RawRecord<'a> {

@@ -22,16 +22,17 @@ pub fn is_group_head(head: &[u8], size: u64, name_len: usize) -> bool {
                     && name_len > 0
                     && head[name_at..].iter().position(|&byte| byte == 0) == Some(name_len);
             }
-            id::DEBUG_INFO | id::UNWINDING_INFO if is_sound(head, at) => at = end,
+            id::DEBUG_INFO2 | id::DEBUG_INFO | id::UNWINDING_INFO if is_sound(head, at) => at = end,
             _ => return false,
         }
     }
     false
 }
 
-/// Whether the DEBUG_INFO or UNWINDING_INFO record at `at` is whole and its fields are consistent.
+/// Whether the DEBUG_INFO2, DEBUG_INFO or UNWINDING_INFO record at `at` is whole and its fields are consistent.
 fn is_sound(bytes: &[u8], at: usize) -> bool {
     let is_whole = RawRecords::from(bytes, at).next().and_then(|record| match record.id {
+        id::DEBUG_INFO2 => record.debug_info2()?.is_whole().then_some(()),
         id::DEBUG_INFO => {
             let mut entries = record.debug_info()?.entries();
             entries.by_ref().for_each(drop);
@@ -108,7 +109,7 @@ pub fn places(
             _ => {}
         }
         at += record.total_size as u64;
-        if !matches!(record.id, id::DEBUG_INFO | id::UNWINDING_INFO) {
+        if !matches!(record.id, id::DEBUG_INFO2 | id::DEBUG_INFO | id::UNWINDING_INFO) {
             (group, tables_len, mapped) = (at, 0, 0);
         }
     }

@@ -34,6 +34,8 @@ pub mod id {
     pub const CLOSE: u32 = 3;
     /// Unwind tables of the next LOAD.
     pub const UNWINDING_INFO: u32 = 4;
+    /// Lines and inlined functions of the next LOAD, for samply (`debug_info2`).
+    pub const DEBUG_INFO2: u32 = 827_346_260;
     /// Inlined functions of the next LOAD. This project has defined the record, and no jitdump file contains it.
     pub const INLINES: u32 = u32::from_be_bytes(*b"Inln");
 }

@@ -68,6 +68,7 @@ pub struct Shared {
     /// Number of threads that have a slot.
     attached: AtomicUsize,
     unwind_records: AtomicBool,
+    inline_records: AtomicBool,
     drop_when_full: AtomicBool,
     max_wait_ms: AtomicU32,
     fork: AtomicU8,
@@ -120,6 +121,7 @@ impl Shared {
             next_slot: AtomicU64::new(0),
             attached: AtomicUsize::new(0),
             unwind_records: AtomicBool::new(false),
+            inline_records: AtomicBool::new(false),
             drop_when_full: AtomicBool::new(false),
             max_wait_ms: AtomicU32::new(0),
             fork: AtomicU8::new(config.fork as u8),
@@ -143,6 +145,7 @@ impl Shared {
     pub fn configure(&self, config: &Config) {
         clock::find_host();
         self.unwind_records.store(config.unwind, Ordering::Relaxed);
+        self.inline_records.store(config.inlines, Ordering::Relaxed);
         self.drop_when_full.store(config.drop_when_full, Ordering::Relaxed);
         let wait = u32::try_from(config.max_wait.as_millis()).unwrap_or(u32::MAX);
         self.max_wait_ms.store(wait, Ordering::Relaxed);
@@ -180,6 +183,11 @@ impl Shared {
     #[inline]
     pub fn unwind_records(&self) -> bool {
         self.unwind_records.load(Ordering::Relaxed)
+    }
+
+    /// Whether registering threads have to add records of inlined functions for the jitdump.
+    pub fn inline_records(&self) -> bool {
+        self.inline_records.load(Ordering::Relaxed)
     }
 
     /// The sinks for which threads write records, with flags in the other bits (see [`Status::wanted`]).

@@ -13,7 +13,7 @@ use crate::api::limits::CODE_SIZE_MAX;
 use crate::api::options::Sinks;
 use crate::api::Id;
 use crate::format::cfi::absolute::Frame;
-use crate::format::jitdump::{inlines, Group, Unwinding};
+use crate::format::jitdump::{debug_info2, inlines, Group, Unwinding};
 use crate::format::name;
 use crate::format::name_and_file::Composed;
 use crate::format::unwind::Cache;
@@ -262,8 +262,8 @@ impl Local {
         let mut group = Group { pid, tid, index, addr, size, name: &name, lines, unwind };
         let wanted = shared.wanted();
         let tail = Tail::new(shared, wanted, &code.bytes, addr, size, code.stable);
-        let inlines = inlines_of(shared, wanted, self.regions, code)?;
-        if !inlines.is_empty() {
+        let inlines = inlines_of(shared, wanted, self.regions, code, &group)?;
+        if inlines::len(&inlines) > 0 {
             event.flags |= flag::INLINES;
         }
         if !wanted.want_groups() {
@@ -302,15 +302,23 @@ impl Local {
     }
 }
 
-/// The record of the code's inlined functions. Only the sink for debuggers and the files of regions can use this record. The
-/// record is empty if that sink does not run, and no region's file can name the code. The code's memory may become part of a
-/// region later, and the file of such a region counts too. Invalid inlines are an error even if no sink reads them.
-fn inlines_of(shared: &Shared, wanted: Sinks, regions: &Regions, code: &Code<'_>) -> Result<Vec<u8>> {
+/// The records of the code's inlined functions: the project's own record, and the one for samply. Only the sink for debuggers
+/// and the files of regions can use the own record. The own record is left out if that sink does not run, and no region's file
+/// can name the code. The code's memory may become part of a region later, and the file of such a region counts too. Invalid
+/// inlines are an error even if no sink reads them.
+fn inlines_of(
+    shared: &Shared,
+    wanted: Sinks,
+    regions: &Regions,
+    code: &Code<'_>,
+    group: &Group<'_>,
+) -> Result<Vec<u8>> {
     if code.inlines.is_empty() {
         return Ok(Vec::new());
     }
     let is_read = wanted.has(Sinks::GDB) || regions.are_watching() && regions.may_name(code.addr, code.size);
-    if !is_read {
+    let is_dumped = shared.inline_records() && wanted.want_groups();
+    if !is_read && !is_dumped {
         return inlines::check(code.inlines, code.size).map(|()| Vec::new());
     }
     // The record contains a file name for each call. If all calls are in one file with a long name, the record repeats this
@@ -319,7 +327,18 @@ fn inlines_of(shared: &Shared, wanted: Sinks, regions: &Regions, code: &Code<'_>
     if !shared.pool.can_hold(files) {
         return Err(Error::NoMemory);
     }
-    inlines::record(code.inlines, code.size)
+    let own = inlines::record(code.inlines, code.size)?;
+    if !is_dumped {
+        return Ok(own);
+    }
+    if !shared.pool.can_hold(group.size()?) {
+        return Err(Error::NoMemory);
+    }
+    let dumped = debug_info2::record(group, &own)?;
+    let mut records = if is_read { own } else { Vec::new() };
+    records.try_reserve_exact(dumped.len()).map_err(|_| Error::NoMemory)?;
+    records.extend_from_slice(&dumped);
+    Ok(records)
 }
 
 /// The unwind tables of code, if they are wanted. An invalid description is an error even if no tables are wanted.

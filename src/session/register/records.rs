@@ -4,7 +4,7 @@ use crate::api::code::Bytes;
 use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;
 use crate::api::Id;
-use crate::format::jitdump::Group;
+use crate::format::jitdump::{inlines, set_time, Group};
 use crate::queue::record::{flag, Event};
 use crate::queue::shared::Shared;
 use crate::queue::thread_queue::Fill;
@@ -71,7 +71,7 @@ impl<'a> Tail<'a> {
 
 /// The record of a registration.
 pub struct Load<'a> {
-    /// The record of the inlined functions. May be empty.
+    /// The records of the inlined functions. May be empty.
     pub inlines: Vec<u8>,
     pub group: Group<'a>,
     pub tail: Tail<'a>,
@@ -92,6 +92,8 @@ impl Fill for Load<'_> {
     fn fill(&self, room: &mut [u8], timestamp: u64) -> Result<Option<Event>> {
         let Some((first, room)) = room.split_at_mut_checked(self.inlines.len()) else { return Ok(None) };
         first.copy_from_slice(&self.inlines);
+        let own = inlines::len(first);
+        set_time(&mut first[own..], timestamp);
         let Some(layout) = self.group.write(timestamp, room, self.tail.len())? else { return Ok(None) };
         let group_len = layout.code + self.tail.len();
         let flags = self.event.flags | self.tail.write(&mut room[layout.code..group_len]);

@@ -1,0 +1,386 @@
+//! The record in which samply finds the inlined functions of the next LOAD. perf skips this record with a warning.
+//!
+//! samply's reader is the specification: `SAMPLY_JIT_CODE_DEBUG_INFO2` in `samply-symbols/src/jitdump.rs` of mstange/samply, in
+//! the branch `support-inlines` (commit 1d15c553; no release contains the reader). All numbers have the file's byte order:
+//!
+//! ```text
+//! | prefix | u64 code_addr, code_offset_count, source_position_count, string_count |
+//! | code offsets: u32 code_offset, source_position                                 |
+//! | source positions: i32 caller_index; u32 function_name; i32 file;               |
+//! |     u32 function_start_line, function_start_column, line, column               |
+//! | strings, each with a NUL                                                       |
+//! ```
+//!
+//! A code offset holds up to the next one, and the reader searches the offsets by halving. `source_position`, `function_name` and
+//! `file` are indices. `caller_index` is the index of the position of the call in the caller, and -1 if the function is not
+//! inlined. An unknown `file` is -1, and an unknown line or column is 0. If there is such a record, the reader takes no lines
+//! from the DEBUG_INFO record.
+
+use super::inlines;
+use super::raw::{c_string, Fields, RawDebug, RawEntry, RawRecord, RawRecords};
+use super::record::{id, put_prefix, PREFIX_SIZE};
+use super::Group;
+use crate::api::code::Inline;
+use crate::api::error::{Error, Result};
+use crate::format::numbers::Numbers;
+use crate::format::put::Put;
+use crate::sys::sort::sort;
+
+/// Size of the record before its code offsets.
+pub const DEBUG2_FIXED_SIZE: usize = 48;
+const OFFSET_SIZE: usize = 8;
+const POSITION_SIZE: usize = 28;
+
+/// The value of an index that is missing.
+const NONE: u32 = u32::MAX;
+
+/// Makes the record for a group. `inlines` is the record of its inlined functions (`inlines::record`). The time stamp is 0.
+pub fn record(group: &Group<'_>, inlines: &[u8]) -> Result<Vec<u8>> {
+    let mut debug = Vec::new();
+    if !group.lines.is_empty() {
+        let size = super::debug_size(group.lines, group.addr, group.size)?;
+        debug.try_reserve_exact(size).map_err(|_| Error::NoMemory)?;
+        debug.resize(size, 0);
+        super::put_debug_of_any(group.lines, group.addr, group.size, 0, &mut debug)?;
+    }
+    let lines = RawRecords::from(&debug, 0).next().and_then(|record| record.debug_info());
+    let inlines = RawRecords::from(inlines, 0).next();
+    try_record(group, inlines.as_ref(), lines).unwrap_or(Err(Error::NoMemory))
+}
+
+/// `None` if there is no memory.
+fn try_record(
+    group: &Group<'_>,
+    inlines: Option<&RawRecord<'_>>,
+    lines: Option<RawDebug<'_>>,
+) -> Option<Result<Vec<u8>>> {
+    let all = listed(inlines.into_iter().flat_map(inlines::entries))?;
+    let end = group.addr + group.size;
+    let rows = listed(lines.into_iter().flat_map(|lines| lines.entries()).filter(|row| row.addr < end))?;
+    let offset = |row: &RawEntry<'_>| (row.addr - group.addr) as u32;
+    let leaves = leaves(&all, &listed(rows.iter().map(offset))?, group.size)?;
+
+    let strings = || {
+        let named = all.iter().flat_map(|inline| [inline.name, inline.call_file]);
+        named.chain(rows.iter().map(|row| row.file)).chain([group.name])
+    };
+    let (mut numbers, mut count) = (Numbers::new(strings())?, 0);
+    // The numbers count from 1.
+    for string in strings() {
+        let number = numbers.of(string)?;
+        if *number == 0 {
+            count += 1;
+            *number = count;
+        }
+    }
+    let mut out = Vec::new();
+    let mut put = |bytes: &[u8]| {
+        out.try_reserve(bytes.len()).ok()?;
+        out.extend_from_slice(bytes);
+        Some(())
+    };
+    put(&[0; PREFIX_SIZE])?;
+    for count in [group.addr, leaves.len() as u64, (all.len() + leaves.len()) as u64, count.into()] {
+        put(&count.to_ne_bytes())?;
+    }
+    for (index, leaf) in leaves.iter().enumerate() {
+        put(&leaf.offset.to_ne_bytes())?;
+        put(&((all.len() + index) as u32).to_ne_bytes())?;
+    }
+    let mut position = |function: u32, file: Option<&[u8]>, line: u32, column: u32| {
+        let name = all.get(function as usize).map_or(group.name, |inline| inline.name);
+        let name = *numbers.of(name)? - 1;
+        let file = file.map_or(Some(NONE), |file| Some(*numbers.of(file)? - 1))?;
+        // The positions of the calls come first, and have the indices of the called functions.
+        [function, name, file, 0, 0, line, column].iter().try_for_each(|word| put(&word.to_ne_bytes()))
+    };
+    for inline in &all {
+        position(inline.parent.unwrap_or(NONE), Some(inline.call_file), inline.call_line, inline.call_column)?;
+    }
+    for leaf in &leaves {
+        let row = rows.get(leaf.row as usize);
+        let (line, column) = row.map_or((0, 0), |row| (row.line, row.column));
+        position(leaf.function, row.map(|row| row.file), line, column)?;
+    }
+    let mut written = 0;
+    for string in strings() {
+        if *numbers.of(string)? > written {
+            written += 1;
+            put(string)?;
+            put(&[0])?;
+        }
+    }
+    // Record sizes are 32 bits wide.
+    let size = u32::try_from(out.len()).map_err(|_| Error::TooLarge);
+    Some(size.map(|size| {
+        put_prefix(&mut Put::new(&mut out[..PREFIX_SIZE]), 0, id::DEBUG_INFO2, size as usize);
+        out
+    }))
+}
+
+/// The place from which on the code comes from a row of the line table, and from an inlined function. Each of the two may be
+/// missing.
+struct Leaf {
+    offset: u32,
+    row: u32,
+    function: u32,
+}
+
+/// The places in code of `size` bytes at which the row or the innermost function changes. The first place is the start of the
+/// code. `rows` has the offsets of the rows, in order. `None` if there is no memory.
+fn leaves(all: &[Inline<'_>], rows: &[u32], size: u64) -> Option<Vec<Leaf>> {
+    let ends = all.iter().flat_map(|inline| [inline.begin, inline.end]).filter(|&at| u64::from(at) < size);
+    let mut places = listed(rows.iter().copied().chain(ends).chain([0]))?;
+    sort(&mut places);
+    places.dedup();
+    // A function comes before the functions that are inlined into it, also if both begin at the same place.
+    let mut begins = listed(all.iter().enumerate().map(|(index, inline)| (inline.begin, index as u32)))?;
+    sort(&mut begins);
+    let (mut row, mut function) = (NONE, NONE);
+    let (mut rows, mut begins) = (rows.iter().zip(0..).peekable(), begins.iter().peekable());
+    let leaf = |offset| {
+        while let Some((_, index)) = rows.next_if(|&(&at, _)| at <= offset) {
+            row = index;
+        }
+        while let Some(ended) = all.get(function as usize).filter(|inline| inline.end <= offset) {
+            function = ended.parent.unwrap_or(NONE);
+        }
+        while let Some(&(_, index)) = begins.next_if(|&&(at, _)| at <= offset) {
+            function = index;
+        }
+        Leaf { offset, row, function }
+    };
+    listed(places.into_iter().map(leaf))
+}
+
+/// The fields of a DEBUG_INFO2 record.
+#[derive(Clone, Copy, Debug)]
+pub struct RawDebug2<'a> {
+    /// Start of the code.
+    pub addr: u64,
+    /// The number of strings that the record states.
+    pub string_count: u64,
+    offsets: Fields<'a>,
+    positions: Fields<'a>,
+    strings: &'a [u8],
+}
+
+/// A source position. `None` and 0 stand for what is unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawPosition {
+    /// The index of the position of the call in the caller; -1 if the function is not inlined.
+    pub caller: i32,
+    /// Index of the string with the function's name.
+    pub function: u32,
+    /// Index of the string with the file's name; -1 if the file is unknown.
+    pub file: i32,
+    pub line: u32,
+    pub column: u32,
+}
+
+impl<'a> RawRecord<'a> {
+    /// The fields of a DEBUG_INFO2. `None` if the record is too short for the code offsets and positions that it states.
+    pub fn debug_info2(&self) -> Option<RawDebug2<'a>> {
+        let fields = self.fields;
+        let count = |at| usize::try_from(fields.u64_at(at)?).ok();
+        let (offsets, rest) = self.tail(DEBUG2_FIXED_SIZE).split_at_checked(count(24)?.checked_mul(OFFSET_SIZE)?)?;
+        let (positions, strings) = rest.split_at_checked(count(32)?.checked_mul(POSITION_SIZE)?)?;
+        Some(RawDebug2 {
+            addr: fields.u64_at(16)?,
+            string_count: fields.u64_at(40)?,
+            offsets: Fields { bytes: offsets, ..fields },
+            positions: Fields { bytes: positions, ..fields },
+            strings,
+        })
+    }
+}
+
+impl<'a> RawDebug2<'a> {
+    /// Each code offset with the index of its source position.
+    pub fn offsets(&self) -> impl Iterator<Item = (u32, u32)> + 'a {
+        let offsets = self.offsets;
+        let word = move |at| offsets.u32_at(at);
+        (0..offsets.bytes.len()).step_by(OFFSET_SIZE).map_while(move |at| Some((word(at)?, word(at + 4)?)))
+    }
+
+    pub fn position_count(&self) -> usize {
+        self.positions.bytes.len() / POSITION_SIZE
+    }
+
+    pub fn position(&self, index: usize) -> Option<RawPosition> {
+        let at = index.checked_mul(POSITION_SIZE)?;
+        let word = |number: usize| self.positions.u32_at(at.checked_add(4 * number)?);
+        Some(RawPosition {
+            caller: word(0)? as i32,
+            function: word(1)?,
+            file: word(2)? as i32,
+            line: word(5)?,
+            column: word(6)?,
+        })
+    }
+
+    /// The strings, up to the first one without a NUL.
+    pub fn strings(&self) -> impl Iterator<Item = &'a [u8]> {
+        let (mut left, mut rest) = (self.string_count, self.strings);
+        std::iter::from_fn(move || {
+            left = left.checked_sub(1)?;
+            let string = c_string(rest)?;
+            rest = rest.get(string.len() + 1..)?;
+            Some(string)
+        })
+    }
+
+    /// Whether no string is missing.
+    pub fn is_whole(&self) -> bool {
+        self.strings().count() as u64 == self.string_count
+    }
+}
+
+/// Collects the items. `None` if there is no memory.
+fn listed<T>(items: impl Iterator<Item = T>) -> Option<Vec<T>> {
+    let mut list = Vec::new();
+    for item in items {
+        list.try_reserve(1).ok()?;
+        list.push(item);
+    }
+    Some(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::code::{Line, Lines};
+    use crate::format::jitdump::{is_group_head, relocate, Relocation};
+    use crate::sink::random::{Random, Seed};
+
+    const ADDR: u64 = 0x7f00_0000_1000;
+
+    fn group<'a>(name: &'a [u8], lines: &'a [Line<'a>], size: u64) -> Group<'a> {
+        Group { pid: 1, tid: 1, index: 1, addr: ADDR, size, name, lines: Lines::Rows(lines), unwind: None }
+    }
+
+    fn made(group: &Group<'_>, all: &[Inline<'_>]) -> Vec<u8> {
+        record(group, &inlines::record(all, group.size).unwrap()).unwrap()
+    }
+
+    /// The functions at an offset as samply finds them, the innermost first: name, file, line, column.
+    fn frames<'a>(debug: &RawDebug2<'a>, offset: u32) -> Vec<(&'a [u8], &'a [u8], u32, u32)> {
+        let strings: Vec<&[u8]> = debug.strings().collect();
+        let at = debug.offsets().take_while(|&(at, _)| at <= offset).last().unwrap().1;
+        let mut frames = Vec::new();
+        let mut next = at as i32;
+        while let Some(position) = usize::try_from(next).ok().map(|index| debug.position(index).unwrap()) {
+            let file = usize::try_from(position.file).map_or(&b""[..], |index| strings[index]);
+            frames.push((strings[position.function as usize], file, position.line, position.column));
+            assert!(position.caller < next);
+            next = position.caller;
+        }
+        frames
+    }
+
+    #[test]
+    fn golden_debug_info2() {
+        let lines = [
+            Line { offset: 2, line: 10, column: 1, file: b"/a.js" },
+            Line { offset: 4, line: 50, column: 0, file: b"/b.js" },
+        ];
+        let inline =
+            Inline { begin: 4, end: 8, name: b"map", call_file: b"/a.js", call_line: 11, call_column: 7, parent: None };
+        let expected = |addr: u64| {
+            let words = |words: &[i32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+            let wide = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+            let offsets = words(&[0, 1, 2, 2, 4, 3, 8, 4]);
+            let positions = words(
+                &[
+                    [-1, 3, 1, 0, 0, 11, 7],
+                    [-1, 3, -1, 0, 0, 0, 0],
+                    [-1, 3, 1, 0, 0, 10, 1],
+                    [0, 0, 2, 0, 0, 50, 0],
+                    [-1, 3, 2, 0, 0, 50, 0],
+                ]
+                .concat(),
+            );
+            let strings = b"map\0/a.js\0/b.js\0main\0";
+            let size = 48 + offsets.len() + positions.len() + strings.len();
+            let prefix = [827_346_260_u32, size as u32].map(u32::to_le_bytes).concat();
+            [&prefix[..], &wide(&[0, addr, 4, 5, 4]), &offsets, &positions, strings].concat()
+        };
+        let mut made = made(&group(b"main", &lines, 12), &[inline]);
+        assert_eq!(made, expected(ADDR));
+        relocate(&mut made, &Relocation { timestamp: 0, tid: 1, addr: 0x5000, index: 1, mapped_size: 0 });
+        assert_eq!(made, expected(0x5000));
+    }
+
+    /// For random code, the frames at each offset are the functions around it, with the line of each call.
+    #[test]
+    fn frames_at_each_offset() {
+        const SIZE: u32 = 40;
+        const NAMES: [&[u8]; 4] = [b"one", b"two", b"three", b"four"];
+        const FILES: [&[u8]; 3] = [b"/a", b"/b", b"one"];
+        let seed = Seed::new();
+        let mut random = Random(seed.0);
+        let mut any = |below: usize| random.below(below as u64) as usize;
+        for _ in 0..500 {
+            let mut all: Vec<Inline<'_>> = Vec::new();
+            for number in 0..any(12) {
+                let parent = Some(any(all.len() + 1)).filter(|&parent| parent < all.len()).map(|parent| parent as u32);
+                let around = parent.map_or((0, SIZE), |parent| (all[parent as usize].begin, all[parent as usize].end));
+                let begin = around.0 + any((around.1 - around.0) as usize) as u32;
+                let end = begin + 1 + any((around.1 - begin) as usize) as u32;
+                let (name, call_file) = (NAMES[any(4)], FILES[any(3)]);
+                all.push(Inline { begin, end, name, call_file, call_line: number as u32 + 1, call_column: 3, parent });
+                if inlines::check(&all, SIZE.into()).is_err() {
+                    all.pop();
+                }
+            }
+            let mut lines = Vec::new();
+            for line in 0..any(10) {
+                lines.push(Line {
+                    offset: any(SIZE as usize) as u32,
+                    line: line as u32,
+                    column: 2,
+                    file: FILES[any(3)],
+                });
+            }
+            let made = made(&group(NAMES[any(4)], &lines, SIZE.into()), &all);
+            let read = RawRecords::from(&made, 0).next().unwrap();
+            let debug = read.debug_info2().unwrap();
+            assert!(debug.is_whole() && debug.strings().all(|string| !string.is_empty()));
+            assert!(debug.offsets().map(|(at, _)| at).is_sorted_by(|one, other| one < other));
+            lines.sort_by_key(|line| line.offset);
+            for offset in 0..SIZE {
+                let row = lines.iter().rev().find(|row| row.offset <= offset && row.line != 0);
+                let mut place = row.map_or((&b""[..], 0, 0), |row| (row.file, row.line, row.column));
+                // The functions around the offset. Each contains the next.
+                let around: Vec<&Inline<'_>> =
+                    all.iter().filter(|inline| (inline.begin..inline.end).contains(&offset)).collect();
+                let mut expected = Vec::new();
+                for inline in around.iter().rev() {
+                    expected.push((inline.name, place.0, place.1, place.2));
+                    place = (inline.call_file, inline.call_line, inline.call_column);
+                }
+                let found = frames(&debug, offset);
+                assert_eq!(found[..expected.len()], expected, "{offset}: {all:?} {lines:?}");
+                let (outer, rest) = found[expected.len()..].split_first().unwrap();
+                assert_eq!(((outer.1, outer.2, outer.3), rest.len()), (place, 0));
+            }
+        }
+    }
+
+    /// A group with the record is a whole group. A group whose record lacks a part is not.
+    #[test]
+    fn torn_records_are_no_groups() {
+        let inline =
+            Inline { begin: 0, end: 4, name: b"map", call_file: b"/a", call_line: 1, call_column: 0, parent: None };
+        let group = group(b"main", &[], 8);
+        let before = made(&group, &[inline]);
+        let mut rest = vec![0; group.fixed_size()];
+        group.write(1, &mut rest, 0).unwrap().unwrap();
+        assert!(is_group_head(&[&before[..], &rest].concat(), 8, 4));
+        for len in PREFIX_SIZE..before.len() {
+            let mut torn = before[..len].to_vec();
+            torn[4..8].copy_from_slice(&(len as u32).to_ne_bytes());
+            assert!(!is_group_head(&[&torn[..], &rest].concat(), 8, 4), "{len}");
+        }
+    }
+}
