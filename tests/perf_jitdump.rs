@@ -73,6 +73,19 @@ fn each_instruction() {
     perf::check_lines(&recording.truth, &samples, 20);
 }
 
+/// perf skips the records of inlined functions: names, stacks and lines are as without them, also with frame loads and moves.
+#[test]
+fn records_of_inlined_functions_are_skipped() {
+    let arguments = ["scenario=stacks", "layout=gap", "inlined=1"];
+    let (recording, moments) = Recording::stepped("inlined", perf::program(), perf::TABLES, &arguments);
+    let said = recording.inject_loudly();
+    assert!(said.contains("unknown record type 827346260, skipping"), "{said}");
+    let samples = perf::samples(&recording.truth, &recording.inject(), true);
+    moments.check(&recording.truth, &samples);
+    perf::check_lines(&recording.truth, &samples, 20);
+    check_phases("move-inlined", perf::program(), &["scenario=move", "layout=marked", "inlined=1"], 4);
+}
+
 /// Code without a free byte between the pieces keeps the right names, even where free bytes were claimed that there are not.
 #[test]
 fn packed_code_keeps_its_names() {

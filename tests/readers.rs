@@ -11,6 +11,9 @@ use gimli::{UnwindContext, UnwindSection};
 use linux_perf_data::jitdump::{JitDumpReader, JitDumpRecord, JitDumpRecordType};
 use linux_perf_data::Endianness;
 
+/// The record of inlined functions that samply's branch `support-inlines` reads.
+const DEBUG_INFO2: JitDumpRecordType = JitDumpRecordType(827_346_260);
+
 /// One piece of code with what belongs to it, in the order of the file.
 struct Group {
     timestamp: u64,
@@ -21,6 +24,53 @@ struct Group {
     /// Address, line, column, file.
     lines: Vec<(u64, u32, u32, String)>,
     unwind: Option<UnwindInfo>,
+    inlines: Option<Inlines>,
+}
+
+/// A record of inlined functions.
+struct Inlines {
+    addr: u64,
+    /// Code offset, source position.
+    offsets: Vec<[u32; 2]>,
+    /// Caller, function, file, start line, start column, line, column.
+    positions: Vec<[u32; 7]>,
+    strings: Vec<String>,
+}
+
+impl Inlines {
+    /// Takes the body of a record apart as samply does.
+    fn new(body: &[u8]) -> Self {
+        let wide = |at: usize| u64::from_le_bytes(body[at..at + 8].try_into().expect("8 bytes"));
+        let word = |at: usize| u32::from_le_bytes(body[at..at + 4].try_into().expect("4 bytes"));
+        let [offsets, positions, strings] = [8, 16, 24].map(|at| wide(at) as usize);
+        let [positions_at, strings_at] = [32 + 8 * offsets, 32 + 8 * offsets + 28 * positions];
+        let (last, text) = body[strings_at..].split_last().expect("strings");
+        assert_eq!(*last, 0);
+        let text = std::str::from_utf8(text).expect("UTF-8");
+        let inlines = Inlines {
+            addr: wide(0),
+            offsets: (0..offsets).map(|at| [0, 4].map(|field| word(32 + 8 * at + field))).collect(),
+            positions: (0..positions)
+                .map(|at| [0, 4, 8, 12, 16, 20, 24].map(|field| word(positions_at + 28 * at + field)))
+                .collect(),
+            strings: text.split('\0').map(str::to_owned).collect(),
+        };
+        assert_eq!(inlines.strings.len(), strings);
+        inlines
+    }
+
+    /// The functions at an offset, the innermost first, with file, line and column.
+    fn frames(&self, offset: u64) -> Vec<(&str, &str, u32, u32)> {
+        let behind = self.offsets.partition_point(|entry| u64::from(entry[0]) <= offset);
+        let mut next = self.offsets[behind - 1][1];
+        let mut frames = Vec::new();
+        while next != u32::MAX {
+            let [caller, function, file, _, _, line, column] = self.positions[next as usize];
+            frames.push((&*self.strings[function as usize], &*self.strings[file as usize], line, column));
+            next = caller;
+        }
+        frames
+    }
 }
 
 /// An unwinding record.
@@ -44,10 +94,15 @@ fn read_dump(truth: &Truth) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     let mut lines: Option<(u64, Vec<_>)> = None;
     let mut unwind: Option<(u64, UnwindInfo)> = None;
+    let mut inlines: Option<(u64, Inlines)> = None;
     while let Some(raw) = reader.next_record().expect("jitdump record") {
         assert!(raw.timestamp >= last, "time goes back to {} from {last}", raw.timestamp);
         last = raw.timestamp;
         match raw.parse().expect("jitdump record") {
+            JitDumpRecord::Other(record) if record.record_type == DEBUG_INFO2 => {
+                assert!(inlines.is_none() && lines.is_none() && unwind.is_none(), "inlined functions come first");
+                inlines = Some((last, Inlines::new(&record.body.as_slice())));
+            }
             JitDumpRecord::CodeDebugInfo(record) => {
                 assert!(lines.is_none() && unwind.is_none(), "lines come first in their group");
                 let line = |entry: &linux_perf_data::jitdump::JitCodeDebugInfoEntry| {
@@ -78,6 +133,10 @@ fn read_dump(truth: &Truth) -> Vec<Group> {
                     assert_eq!(timestamp, raw.timestamp, "a group is of one time");
                     unwind
                 });
+                let inlines = inlines.take().map(|(timestamp, inlines)| {
+                    assert_eq!((timestamp, inlines.addr), (raw.timestamp, record.code_addr));
+                    inlines
+                });
                 groups.push(Group {
                     timestamp: raw.timestamp,
                     addr: record.code_addr,
@@ -86,6 +145,7 @@ fn read_dump(truth: &Truth) -> Vec<Group> {
                     code: record.code_bytes.as_slice().into(),
                     lines: lines.unwrap_or_default(),
                     unwind,
+                    inlines,
                 });
             }
             // perf 7.2 crashes on MOVE, and a CLOSE that is not the last record hides the rest.
@@ -98,7 +158,7 @@ fn read_dump(truth: &Truth) -> Vec<Group> {
         std::fs::metadata(path).expect("jitdump").len(),
         "bytes behind the records"
     );
-    assert!(lines.is_none() && unwind.is_none(), "a group without code");
+    assert!(inlines.is_none() && lines.is_none() && unwind.is_none(), "a group without code");
     let indices: HashSet<u64> = groups.iter().map(|group| group.index).collect();
     assert_eq!(indices.len(), groups.len(), "indices are unique");
     groups
@@ -161,6 +221,42 @@ fn check_lines(truth: &Truth, place: &Place, group: &Group, function: &Function)
     let (last, closing) = (found.len() - 1, expected.len() - 1);
     assert_eq!((&found[..last], found[last].0), (&expected[..closing], expected[closing].0), "lines of {}", place.name);
     assert_eq!(found[last].3, source, "file of the closing entry of {}", place.name);
+}
+
+/// The records of inlined functions that samply's branch `support-inlines` reads: at each byte of each function the frames are
+/// those that were announced, also after a move and where code was replaced. Without the variable there is no such record.
+#[test]
+fn inlined_functions_on_request() {
+    for scenario in ["stacks", "move", "reuse"] {
+        let arguments = [&*format!("scenario={scenario}"), "layout=gap", "inlined=1"];
+        let (truth, groups, _files) = dump(&arguments);
+        let source = truth.source.to_str().expect("source name");
+        let mut with = 0;
+        for (place, group, function) in pairs(&truth, &groups) {
+            check_lines(&truth, place, group, function);
+            let Some(inlines) = &group.inlines else {
+                assert!(function.rows.len() <= 2, "{} has inlined functions", place.name);
+                continue;
+            };
+            with += 1;
+            let (outer, inner) = (&function.rows[1], &function.rows[function.rows.len() - 1]);
+            for offset in 0..place.size {
+                let mut expected = vec![(&*place.name, source, function.rows[0].1, 0)];
+                if offset >= outer.0 {
+                    expected.insert(0, ("outer", source, function.rows[function.rows.len() - 2].1, 0));
+                }
+                if offset >= inner.0 {
+                    expected.insert(0, ("inner", source, 0, 0));
+                }
+                let row = function.rows.iter().rev().find(|row| row.0 <= offset).expect("a row");
+                (expected[0].2, expected[0].3) = (row.1, row.2);
+                assert_eq!(inlines.frames(offset), expected, "{} at {offset:#x}", place.name);
+            }
+        }
+        assert!(with > 3, "{with} of {} pieces of code have inlined functions", groups.len());
+        let (_, groups, _files) = dump(&arguments[..2]);
+        assert!(groups.iter().all(|group| group.inlines.is_none()));
+    }
 }
 
 /// The unwinding records, held against the instructions: at every byte of every function, the caller's frame and registers

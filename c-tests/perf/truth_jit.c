@@ -3,7 +3,7 @@
  * known call stacks, and which prints what a profiler ought to find.
  *
  *   truth_jit [scenario=stacks|walk|move|reuse|free|many|late] [layout=gap|packed|lied|marked] [sinks=map|jitdump|both]
- *             [seconds=S] [dir=DIR] [count=N] [wait=0|1] [step=0|1]
+ *             [seconds=S] [dir=DIR] [count=N] [wait=0|1] [step=0|1] [inlined=0|1]
  *
  * Every function takes a number of rounds to burn, and a path: the functions that it and its callees are to call. So
  * any function can stand anywhere in a stack, and the stack is known by construction. The time of a stack is not planned
@@ -11,6 +11,9 @@
  * CPU time is added up and printed.
  *
  * With step=1 somebody steps through `run_slice`: each stack of a phase runs once, for two rounds, and `seconds` means nothing.
+ *
+ * With inlined=1 the jitdump has records of inlined functions: each piece of code is from its second line on one of `outer`, and
+ * in its last line one of `inner`, which was inlined into that. Calls are in the line before.
  *
  * `layout` says what lies behind the code: as many free bytes as jitsym_unwind_size asks for, and not one more; no free
  * byte; or no free byte although it is claimed.
@@ -41,6 +44,7 @@
 
 #include "guest_eh.h"
 #include "jitsym_control.h"
+#include "jitsym_region.h"
 #include "pace.h"
 
 #define NOINLINE __attribute__((noinline))
@@ -97,8 +101,8 @@ static struct {
   uint32_t sinks;
   double seconds;
   unsigned count;
-  int wait, step;
-} option = {"stacks", "/tmp", GAP, JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP, 1.0, 4000, 0, 0};
+  int wait, step, inlined;
+} option = {"stacks", "/tmp", GAP, JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP, 1.0, 4000, 0, 0, 0};
 
 /* ------------------------------------------------------------------------------------- all functions of the guest */
 
@@ -276,8 +280,22 @@ static uint64_t copy_code(struct function *f, uint8_t *at) {
   return option.layout == PACKED || option.layout == MARKED ? 0 : unwind_size(f, where(f)->addr);
 }
 
+/* The part of a function that begins with this line. */
+static jitsym_inline inlined_from(const struct function *f, uint32_t number, const char *name, uint32_t parent) {
+  jitsym_inline inlined;
+  memset(&inlined, 0, sizeof inlined);
+  inlined.begin = f->lines[number].offset;
+  inlined.end = f->code.size;
+  inlined.name = name;
+  inlined.call_file = f->lines[number - 1].file;
+  inlined.call_line = f->lines[number - 1].line;
+  inlined.parent = parent;
+  return inlined;
+}
+
 static void announce(int index, uint64_t free_after) {
   struct function *f = &functions[index];
+  jitsym_inline inlines[2];
   jitsym_code code;
 
   memset(&code, 0, sizeof code);
@@ -294,6 +312,13 @@ static void announce(int index, uint64_t free_after) {
   code.lines = f->lines;
   code.line_count = f->line_count;
   code.line_size = sizeof *f->lines;
+  if (option.inlined && f->line_count > 2) {
+    inlines[0] = inlined_from(f, 1, "outer", UINT32_MAX);
+    inlines[1] = inlined_from(f, f->line_count - 1, "inner", 0);
+    code.inlines = inlines;
+    code.inline_count = 2;
+    code.inline_size = sizeof inlines[0];
+  }
   code.free_after = free_after;
   code.flags = option.layout == MARKED ? JITSYM_CODE_PACKED : 0;
 
@@ -928,6 +953,8 @@ static void parse_options(int argc, char **argv) {
       option.wait = *value == '1';
     } else if (option_value(argv[i], "step", &value)) {
       option.step = *value == '1';
+    } else if (option_value(argv[i], "inlined", &value)) {
+      option.inlined = *value == '1';
     } else {
       fail("unknown option");
     }
@@ -964,6 +991,9 @@ int main(int argc, char **argv) {
     fail("out of memory");
   }
 
+  if (option.inlined && setenv("JITSYM_JITDUMP_INLINES", "1", 1) != 0) {
+    fail("setenv");
+  }
   memset(&options, 0, sizeof options);
   options.struct_size = sizeof options;
   if (scenario == scenario_late) {

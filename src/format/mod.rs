@@ -9,7 +9,6 @@ pub mod info;
 pub mod jitdump;
 pub mod name;
 pub mod name_and_file;
-mod numbers;
 pub mod perf_map;
 mod put;
 pub mod unwind;

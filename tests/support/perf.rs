@@ -422,9 +422,15 @@ impl Recording {
 
     /// The recording with what the jitdump says worked into it.
     pub fn inject(&self) -> PathBuf {
+        self.inject_loudly();
+        self.data.with_file_name("injected.data")
+    }
+
+    /// The same. Returns what perf says.
+    pub fn inject_loudly(&self) -> String {
         let injected = self.data.with_file_name("injected.data");
-        run(perf("inject").arg("--jit").arg("-i").arg(&self.data).arg("-o").arg(&injected));
-        injected
+        let output = run(perf("inject").arg("--jit").arg("-i").arg(&self.data).arg("-o").arg(&injected));
+        String::from_utf8_lossy(&output.stderr).into_owned()
     }
 }
 

@@ -9,12 +9,13 @@ use std::path::Path;
 use jitsym::format::jitdump::id;
 
 /// The kinds of records by name, in the order in which they are listed.
-pub const RECORDS: [(u32, &str); 5] = [
+pub const RECORDS: [(u32, &str); 6] = [
     (id::LOAD, "LOAD"),
     (id::DEBUG_INFO, "DEBUG_INFO"),
     (id::UNWINDING_INFO, "UNWINDING_INFO"),
     (id::MOVE, "MOVE"),
     (id::CLOSE, "CLOSE"),
+    (id::DEBUG_INFO2, "DEBUG_INFO2"),
 ];
 
 /// Text of unknown origin, made safe for a terminal: characters that are not printable are escaped.

@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 
 use gimli::leb128::write::unsigned;
 
+use super::numbers::Numbers;
 use crate::api::code::Inline;
 use crate::format::jitdump::inlines;
 use crate::format::jitdump::raw::{RawEntry, RawRecord};
-use crate::format::numbers::Numbers;
 
 const DW_INL_INLINED: u8 = 1;
 

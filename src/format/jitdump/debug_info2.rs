@@ -16,13 +16,11 @@
 //! inlined. An unknown `file` is -1, and an unknown line or column is 0. If there is such a record, the reader takes no lines
 //! from the DEBUG_INFO record.
 
-use super::inlines;
 use super::raw::{c_string, Fields, RawDebug, RawEntry, RawRecord, RawRecords};
-use super::record::{id, put_prefix, PREFIX_SIZE};
-use super::Group;
+use super::record::{id, put_prefix};
+use super::{inlines, Group};
 use crate::api::code::Inline;
 use crate::api::error::{Error, Result};
-use crate::format::numbers::Numbers;
 use crate::format::put::Put;
 use crate::sys::sort::sort;
 
@@ -43,114 +41,120 @@ pub fn record(group: &Group<'_>, inlines: &[u8]) -> Result<Vec<u8>> {
         debug.resize(size, 0);
         super::put_debug_of_any(group.lines, group.addr, group.size, 0, &mut debug)?;
     }
-    let lines = RawRecords::from(&debug, 0).next().and_then(|record| record.debug_info());
-    let inlines = RawRecords::from(inlines, 0).next();
-    try_record(group, inlines.as_ref(), lines).unwrap_or(Err(Error::NoMemory))
-}
-
-/// `None` if there is no memory.
-fn try_record(
-    group: &Group<'_>,
-    inlines: Option<&RawRecord<'_>>,
-    lines: Option<RawDebug<'_>>,
-) -> Option<Result<Vec<u8>>> {
-    let all = listed(inlines.into_iter().flat_map(inlines::entries))?;
-    let end = group.addr + group.size;
-    let rows = listed(lines.into_iter().flat_map(|lines| lines.entries()).filter(|row| row.addr < end))?;
-    let offset = |row: &RawEntry<'_>| (row.addr - group.addr) as u32;
-    let leaves = leaves(&all, &listed(rows.iter().map(offset))?, group.size)?;
-
-    let strings = || {
-        let named = all.iter().flat_map(|inline| [inline.name, inline.call_file]);
-        named.chain(rows.iter().map(|row| row.file)).chain([group.name])
-    };
-    let (mut numbers, mut count) = (Numbers::new(strings())?, 0);
-    // The numbers count from 1.
-    for string in strings() {
-        let number = numbers.of(string)?;
-        if *number == 0 {
-            count += 1;
-            *number = count;
-        }
-    }
-    let mut out = Vec::new();
-    let mut put = |bytes: &[u8]| {
-        out.try_reserve(bytes.len()).ok()?;
-        out.extend_from_slice(bytes);
-        Some(())
-    };
-    put(&[0; PREFIX_SIZE])?;
-    for count in [group.addr, leaves.len() as u64, (all.len() + leaves.len()) as u64, count.into()] {
-        put(&count.to_ne_bytes())?;
-    }
-    for (index, leaf) in leaves.iter().enumerate() {
-        put(&leaf.offset.to_ne_bytes())?;
-        put(&((all.len() + index) as u32).to_ne_bytes())?;
-    }
-    let mut position = |function: u32, file: Option<&[u8]>, line: u32, column: u32| {
-        let name = all.get(function as usize).map_or(group.name, |inline| inline.name);
-        let name = *numbers.of(name)? - 1;
-        let file = file.map_or(Some(NONE), |file| Some(*numbers.of(file)? - 1))?;
-        // The positions of the calls come first, and have the indices of the called functions.
-        [function, name, file, 0, 0, line, column].iter().try_for_each(|word| put(&word.to_ne_bytes()))
-    };
-    for inline in &all {
-        position(inline.parent.unwrap_or(NONE), Some(inline.call_file), inline.call_line, inline.call_column)?;
-    }
-    for leaf in &leaves {
-        let row = rows.get(leaf.row as usize);
-        let (line, column) = row.map_or((0, 0), |row| (row.line, row.column));
-        position(leaf.function, row.map(|row| row.file), line, column)?;
-    }
-    let mut written = 0;
-    for string in strings() {
-        if *numbers.of(string)? > written {
-            written += 1;
-            put(string)?;
-            put(&[0])?;
-        }
-    }
+    let mut parts = Parts::default();
+    let mut out = parts.fill(group, inlines, &debug).and_then(|()| parts.whole(group)).ok_or(Error::NoMemory)?;
     // Record sizes are 32 bits wide.
-    let size = u32::try_from(out.len()).map_err(|_| Error::TooLarge);
-    Some(size.map(|size| {
-        put_prefix(&mut Put::new(&mut out[..PREFIX_SIZE]), 0, id::DEBUG_INFO2, size as usize);
-        out
-    }))
+    let size = u32::try_from(out.len()).map_err(|_| Error::TooLarge)?;
+    put_prefix(&mut Put::new(&mut out), 0, id::DEBUG_INFO2, size as usize);
+    Ok(out)
 }
 
-/// The place from which on the code comes from a row of the line table, and from an inlined function. Each of the two may be
-/// missing.
-struct Leaf {
-    offset: u32,
-    row: u32,
-    function: u32,
+/// What a record is made of. All functions return `None` if there is no memory.
+#[derive(Default)]
+struct Parts<'a> {
+    all: Vec<Inline<'a>>,
+    rows: Vec<RawEntry<'a>>,
+    /// The places at which something begins or ends, in the upper 32 bits. The lower bits are the index of the function that
+    /// begins there, or `NONE`. So a function comes before the functions that are inlined into it.
+    places: Vec<u64>,
+    /// Names and files in sorted order. The numbers are 0: the library already has code that sorts such pairs.
+    strings: Vec<(&'a [u8], u32)>,
+    offsets: Vec<u8>,
+    positions: Vec<u8>,
 }
 
-/// The places in code of `size` bytes at which the row or the innermost function changes. The first place is the start of the
-/// code. `rows` has the offsets of the rows, in order. `None` if there is no memory.
-fn leaves(all: &[Inline<'_>], rows: &[u32], size: u64) -> Option<Vec<Leaf>> {
-    let ends = all.iter().flat_map(|inline| [inline.begin, inline.end]).filter(|&at| u64::from(at) < size);
-    let mut places = listed(rows.iter().copied().chain(ends).chain([0]))?;
-    sort(&mut places);
-    places.dedup();
-    // A function comes before the functions that are inlined into it, also if both begin at the same place.
-    let mut begins = listed(all.iter().enumerate().map(|(index, inline)| (inline.begin, index as u32)))?;
-    sort(&mut begins);
-    let (mut row, mut function) = (NONE, NONE);
-    let (mut rows, mut begins) = (rows.iter().zip(0..).peekable(), begins.iter().peekable());
-    let leaf = |offset| {
-        while let Some((_, index)) = rows.next_if(|&(&at, _)| at <= offset) {
-            row = index;
+impl<'a> Parts<'a> {
+    /// Reads the records of a group's inlined functions and lines. The latter may be empty.
+    fn fill(&mut self, group: &Group<'a>, inlines: &'a [u8], debug: &'a [u8]) -> Option<()> {
+        push(&mut self.strings, (group.name, 0))?;
+        push(&mut self.places, u64::from(NONE))?;
+        for inline in RawRecords::from(inlines, 0).next().iter().flat_map(inlines::entries) {
+            push(&mut self.places, u64::from(inline.begin) << 32 | self.all.len() as u64)?;
+            push(&mut self.places, u64::from(inline.end) << 32 | u64::from(NONE))?;
+            push(&mut self.strings, (inline.name, 0))?;
+            push(&mut self.strings, (inline.call_file, 0))?;
+            push(&mut self.all, inline)?;
         }
-        while let Some(ended) = all.get(function as usize).filter(|inline| inline.end <= offset) {
-            function = ended.parent.unwrap_or(NONE);
+        let debug = RawRecords::from(debug, 0).next().and_then(|record| record.debug_info());
+        for row in debug.iter().flat_map(RawDebug::entries) {
+            push(&mut self.places, (row.addr - group.addr) << 32 | u64::from(NONE))?;
+            push(&mut self.strings, (row.file, 0))?;
+            push(&mut self.rows, row)?;
         }
-        while let Some(&(_, index)) = begins.next_if(|&&(at, _)| at <= offset) {
-            function = index;
+        sort(&mut self.places);
+        sort(&mut self.strings);
+        self.strings.dedup();
+        Some(())
+    }
+
+    /// The record without its prefix.
+    fn whole(&mut self, group: &Group<'_>) -> Option<Vec<u8>> {
+        // The positions of the calls have the indices of the called functions.
+        for index in 0..self.all.len() {
+            let Inline { parent, call_file, call_line, call_column, .. } = self.all[index];
+            self.put_position(group, parent.unwrap_or(NONE), call_file, call_line, call_column)?;
         }
-        Leaf { offset, row, function }
-    };
-    listed(places.into_iter().map(leaf))
+        let (mut function, mut rows_before) = (NONE, 0);
+        for index in 0..self.places.len() {
+            let place = self.places[index];
+            let (offset, begins) = ((place >> 32) as u32, place as u32);
+            while let Some(ended) = self.all.get(function as usize).filter(|inline| inline.end <= offset) {
+                function = ended.parent.unwrap_or(NONE);
+            }
+            if begins != NONE {
+                function = begins;
+            }
+            let goes_on = self.places.get(index + 1).is_some_and(|next| next >> 32 == offset.into());
+            if goes_on || u64::from(offset) >= group.size {
+                continue;
+            }
+            while self.rows.get(rows_before).is_some_and(|row| row.addr <= group.addr + u64::from(offset)) {
+                rows_before += 1;
+            }
+            put(&mut self.offsets, &offset.to_ne_bytes())?;
+            put(&mut self.offsets, &((self.positions.len() / POSITION_SIZE) as u32).to_ne_bytes())?;
+            let row = rows_before.checked_sub(1).and_then(|index| self.rows.get(index));
+            let (file, line, column) = row.map_or((&[][..], 0, 0), |row| (row.file, row.line, row.column));
+            self.put_position(group, function, file, line, column)?;
+        }
+        let mut out = Vec::new();
+        let counts = [self.offsets.len() / OFFSET_SIZE, self.positions.len() / POSITION_SIZE, self.strings.len()];
+        for word in [0, 0, group.addr].into_iter().chain(counts.map(|count| count as u64)) {
+            put(&mut out, &word.to_ne_bytes())?;
+        }
+        put(&mut out, &self.offsets)?;
+        put(&mut out, &self.positions)?;
+        for (string, _) in &self.strings {
+            put(&mut out, string)?;
+            put(&mut out, &[0])?;
+        }
+        Some(out)
+    }
+
+    /// Adds the position of a row or a call. `function` is the index of the inlined function that contains the position.
+    fn put_position(&mut self, group: &Group<'_>, function: u32, file: &[u8], line: u32, column: u32) -> Option<()> {
+        let name = self.all.get(function as usize).map_or(group.name, |inline| inline.name);
+        let words = [function, self.string(name), self.string(file), 0, 0, line, column];
+        words.iter().try_for_each(|word| put(&mut self.positions, &word.to_ne_bytes()))
+    }
+
+    /// The index of a string. No file has an empty name.
+    fn string(&self, string: &[u8]) -> u32 {
+        self.strings.binary_search_by(|(other, _)| (*other).cmp(string)).map_or(NONE, |index| index as u32)
+    }
+}
+
+fn push<T>(list: &mut Vec<T>, item: T) -> Option<()> {
+    list.try_reserve(1).ok()?;
+    list.push(item);
+    Some(())
+}
+
+#[inline(never)]
+fn put(out: &mut Vec<u8>, bytes: &[u8]) -> Option<()> {
+    out.try_reserve(bytes.len()).ok()?;
+    out.extend_from_slice(bytes);
+    Some(())
 }
 
 /// The fields of a DEBUG_INFO2 record.
@@ -236,21 +240,11 @@ impl<'a> RawDebug2<'a> {
     }
 }
 
-/// Collects the items. `None` if there is no memory.
-fn listed<T>(items: impl Iterator<Item = T>) -> Option<Vec<T>> {
-    let mut list = Vec::new();
-    for item in items {
-        list.try_reserve(1).ok()?;
-        list.push(item);
-    }
-    Some(list)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::api::code::{Line, Lines};
-    use crate::format::jitdump::{is_group_head, relocate, Relocation};
+    use crate::format::jitdump::{is_group_head, relocate, Relocation, PREFIX_SIZE};
     use crate::sink::random::{Random, Seed};
 
     const ADDR: u64 = 0x7f00_0000_1000;
@@ -292,15 +286,15 @@ mod tests {
             let offsets = words(&[0, 1, 2, 2, 4, 3, 8, 4]);
             let positions = words(
                 &[
-                    [-1, 3, 1, 0, 0, 11, 7],
-                    [-1, 3, -1, 0, 0, 0, 0],
-                    [-1, 3, 1, 0, 0, 10, 1],
-                    [0, 0, 2, 0, 0, 50, 0],
-                    [-1, 3, 2, 0, 0, 50, 0],
+                    [-1, 2, 0, 0, 0, 11, 7],
+                    [-1, 2, -1, 0, 0, 0, 0],
+                    [-1, 2, 0, 0, 0, 10, 1],
+                    [0, 3, 1, 0, 0, 50, 0],
+                    [-1, 2, 1, 0, 0, 50, 0],
                 ]
                 .concat(),
             );
-            let strings = b"map\0/a.js\0/b.js\0main\0";
+            let strings = b"/a.js\0/b.js\0main\0map\0";
             let size = 48 + offsets.len() + positions.len() + strings.len();
             let prefix = [827_346_260_u32, size as u32].map(u32::to_le_bytes).concat();
             [&prefix[..], &wide(&[0, addr, 4, 5, 4]), &offsets, &positions, strings].concat()

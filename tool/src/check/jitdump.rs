@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt::Display;
 
+use jitsym::format::jitdump::debug_info2::{RawDebug2, DEBUG2_FIXED_SIZE};
 use jitsym::format::jitdump::raw::{End, RawDebug, RawHeader, RawLoad, RawRecord, RawRecords, RawUnwinding};
 use jitsym::format::jitdump::UNWINDING_FIXED_SIZE;
 use jitsym::format::jitdump::{frame_load, id, DEBUG_FIXED_SIZE, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZE};
@@ -10,6 +11,7 @@ use jitsym::format::name;
 
 use super::frames;
 use super::header::{self, TODAY};
+use super::inlines::Inlines;
 use super::lines::Lines;
 use super::places::{Load, Places};
 use super::rules::{self, Rule};
@@ -32,6 +34,7 @@ pub(super) fn check(file: &[u8], report: &mut dyn Report) {
         header,
         target: Target::new(&header),
         report,
+        inlines: None,
         debug: None,
         unwinding: None,
         closed: None,
@@ -54,6 +57,8 @@ struct Check<'a, 'r> {
     header: RawHeader,
     target: Target,
     report: &'r mut dyn Report,
+    /// The record that samply keeps for the next LOAD, with its offset. The fields are missing if they do not fit.
+    inlines: Option<(usize, Option<RawDebug2<'a>>)>,
     /// The tables that perf keeps for the next LOAD, with the offsets of their records.
     debug: Option<(usize, RawDebug<'a>)>,
     unwinding: Option<(usize, RawUnwinding<'a>)>,
@@ -156,6 +161,7 @@ impl<'a> Check<'a, '_> {
         let needed = match record.id {
             id::LOAD => LOAD_FIXED_SIZE + 1,
             id::MOVE => MOVE_SIZE,
+            id::DEBUG_INFO2 => DEBUG2_FIXED_SIZE,
             id::DEBUG_INFO => DEBUG_FIXED_SIZE,
             id::UNWINDING_INFO => UNWINDING_FIXED_SIZE,
             _ => PREFIX_SIZE,
@@ -169,6 +175,10 @@ impl<'a> Check<'a, '_> {
                 if let Some(load) = record.load() {
                     self.load(offset, record.timestamp, &load);
                 }
+            }
+            id::DEBUG_INFO2 => {
+                self.dangling_inlines("another one");
+                self.inlines = Some((offset, record.debug_info2()));
             }
             id::DEBUG_INFO => {
                 if let Some((before, _)) = self.debug.take() {
@@ -223,6 +233,7 @@ impl<'a> Check<'a, '_> {
 
     /// The next record is no LOAD, so the tables before it belong to nothing.
     fn orphans(&mut self, next: &str) {
+        self.dangling_inlines(next);
         if let Some((offset, _)) = self.debug.take() {
             self.dangling_debug(offset, next);
         }
@@ -237,6 +248,12 @@ impl<'a> Check<'a, '_> {
             let text =
                 format!("the tables of the frame load for code {} are for none: behind it is {next}", frame_load.index);
             self.found(&rules::UNWIND_DANGLING, frame_load.offset, "LOAD", text);
+        }
+    }
+
+    fn dangling_inlines(&mut self, next: &str) {
+        if let Some((offset, _)) = self.inlines.take() {
+            self.found(&rules::INLINES_DANGLING, offset, "DEBUG_INFO2", format!("behind it is {next}"));
         }
     }
 
@@ -255,6 +272,7 @@ impl<'a> Check<'a, '_> {
         if frame_load::is_one(load.size, load.name().unwrap_or_default(), tables, mapped) {
             // A frame load has no code. Its tables are checked with those of the code that has the same index.
             self.unwinding = None;
+            self.dangling_inlines("a frame load");
             self.lone_frame_load("another one");
             self.process_fields(offset, &format!("LOAD \"{name}\""), load);
             self.places.push(Load { time, addr: load.addr, size: load.size, mapped_size: mapped, offset });
@@ -266,6 +284,9 @@ impl<'a> Check<'a, '_> {
         }
         let frame_load = self.frame_load.take();
         self.summary.pieces += 1;
+        if let Some((offset, debug)) = self.inlines.take() {
+            Inlines { offset, name: &name, debug, addr: load.addr, size: load.size }.check(self.report);
+        }
         if let Some((at, debug)) = self.debug.take() {
             self.summary.with_lines += u64::from(debug.count > 0);
             let may_be_biased = !self.unbiased;

@@ -7,6 +7,7 @@
 mod file;
 pub(crate) mod frames;
 mod header;
+mod inlines;
 mod jitdump;
 mod lines;
 mod perf_map;

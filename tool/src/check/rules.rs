@@ -228,6 +228,28 @@ rules! {
     DEBUG_FILE_RELATIVE "debug-file-relative" Jitdump Note "perf"
         "The path is relative: perf finds the source only from the directory that it counts from."
 
+    // ---- jitdump: DEBUG_INFO2, which samply's branch reads ----
+    INLINES_PRESENT "inlines-present" Jitdump Note "ddprof, parca, perf"
+        "perf skips a record of inlined functions with a warning; ddprof stops at it, and parca loses its place."
+    INLINES_DANGLING "inlines-dangling" Jitdump Error "branch support-inlines of samply"
+        "samply gives inlined functions to the next JIT_CODE_LOAD, whatever that is; they have to stand before their own."
+    INLINES_ADDRESS "inlines-address" Jitdump Error "branch support-inlines of samply"
+        "The inlined functions are for another address than the code behind them, which samply gives them to."
+    INLINES_TORN "inlines-torn" Jitdump Error "branch support-inlines of samply"
+        "The record has less than it announces; samply takes nothing from it, and no lines from elsewhere."
+    INLINES_EMPTY "inlines-empty" Jitdump Warning "branch support-inlines of samply"
+        "There is no code offset; samply finds no lines, and does not look for them elsewhere."
+    INLINES_START "inlines-start" Jitdump Warning "branch support-inlines of samply"
+        "The first code offset is not 0; samply finds no lines for the code before it, and does not look for them elsewhere."
+    INLINES_OUTSIDE "inlines-outside" Jitdump Warning "branch support-inlines of samply"
+        "The code offset does not lie in the code."
+    INLINES_UNSORTED "inlines-unsorted" Jitdump Warning "branch support-inlines of samply"
+        "Code offsets are looked up by halving, so each has to be above the one before."
+    INLINES_INDEX "inlines-index" Jitdump Error "branch support-inlines of samply"
+        "The index of a position or string is too large; samply leaves out the frame, name or file."
+    INLINES_CIRCLE "inlines-circle" Jitdump Error "branch support-inlines of samply"
+        "The callers of a position lead back to it; samply follows them until memory is used up."
+
     // ---- jitdump: JIT_CODE_UNWINDING_INFO ----
     UNWIND_PRESENT "unwind-present" Jitdump Note "ddprof"
         "ddprof stops reading at the first unwinding record; perf finds call stacks by them."

@@ -81,7 +81,7 @@ const EVERYTHING: &[&str] = &[
 pub fn aspect(id: &str) -> &'static str {
     match id {
         "dump-dir" => "stacks",
-        _ if id.starts_with("debug-") => "lines",
+        _ if id.starts_with("debug-") || id.starts_with("inlines-") => "lines",
         _ if ["unwind-", "mapped-", "frame-"].iter().any(|start| id.starts_with(start)) => "stacks",
         _ => "names",
     }

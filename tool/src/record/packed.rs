@@ -116,7 +116,7 @@ fn rewrite(bytes: &[u8], ranges: &[Range<u64>], words: &BTreeSet<u64>, to: &Path
                 tables = record.unwinding_info().map(|tables| (tables, end));
                 continue;
             }
-            id::DEBUG_INFO => continue,
+            id::DEBUG_INFO2 | id::DEBUG_INFO => continue,
             _ => record.load(),
         };
         let before = tables.take().filter(|(_, behind)| *behind == record.offset).map(|(tables, _)| tables);

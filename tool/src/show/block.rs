@@ -12,13 +12,14 @@ pub type Column = Vec<(u64, String)>;
 const WIDTH_MAX: usize = 56;
 
 /// Prints the columns that are not empty, by offset from the start of the code.
-pub fn write(base: u64, columns: [Column; 3], out: &mut dyn Write) -> io::Result<()> {
+pub fn write<const COUNT: usize>(base: u64, columns: [Column; COUNT], out: &mut dyn Write) -> io::Result<()> {
     let width = |column: &Column| column.iter().map(|(_, text)| text.chars().count()).max().unwrap_or(0).min(WIDTH_MAX);
-    let widths = [width(&columns[0]), width(&columns[1]), width(&columns[2])];
-    let mut rows: BTreeMap<i64, [Vec<String>; 3]> = BTreeMap::new();
+    let widths = columns.each_ref().map(width);
+    let mut rows: BTreeMap<i64, [Vec<String>; COUNT]> = BTreeMap::new();
     for (number, column) in columns.into_iter().enumerate() {
         for (addr, text) in column {
-            rows.entry(addr.wrapping_sub(base) as i64).or_default()[number].push(text);
+            let cells = rows.entry(addr.wrapping_sub(base) as i64).or_insert_with(|| [const { Vec::new() }; COUNT]);
+            cells[number].push(text);
         }
     }
     for (offset, cells) in rows {

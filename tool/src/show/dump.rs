@@ -7,7 +7,7 @@ use jitsym::format::jitdump::raw::{End, RawHeader, RawLoad, RawRecord, RawRecord
 use jitsym::format::perf_map::raw_lines;
 
 use super::block::{self, Column, Lines};
-use super::{cfi, machine_name, not_a_dump, region, Disassembler};
+use super::{cfi, inlined, machine_name, not_a_dump, region, Disassembler};
 use crate::check::Facts;
 use crate::kind::Kind;
 use crate::tables::Target;
@@ -50,15 +50,16 @@ fn jitdump(file: &[u8], how: &mut Dump, out: &mut dyn Write) -> io::Result<u64> 
     let target = Target::new(&header);
     let mut printed = 0;
     // Records that belong to the next LOAD.
-    let (mut debug, mut unwinding): (Option<RawRecord>, Option<RawRecord>) = (None, None);
+    let [mut inlines, mut debug, mut unwinding]: [Option<RawRecord>; 3] = [None; 3];
     let mut records = RawRecords::new(file, &header);
     for record in records.by_ref() {
         (how.progress)(record.offset as u64);
         let replaced = match record.id {
+            id::DEBUG_INFO2 => vec![inlines.replace(record)],
             id::DEBUG_INFO => vec![debug.replace(record)],
             id::UNWINDING_INFO => vec![unwinding.replace(record)],
             id::LOAD => {
-                let tables = (debug.take(), unwinding.take());
+                let tables = [inlines.take(), debug.take(), unwinding.take()];
                 if let Some(load) = record.load() {
                     if how.is_wanted(load.name().unwrap_or_default()) {
                         printed += 1;
@@ -66,15 +67,15 @@ fn jitdump(file: &[u8], how: &mut Dump, out: &mut dyn Write) -> io::Result<u64> 
                     }
                     continue;
                 }
-                vec![tables.0, tables.1, Some(record)]
+                vec![tables[0], tables[1], tables[2], Some(record)]
             }
-            _ => vec![debug.take(), unwinding.take(), Some(record)],
+            _ => vec![inlines.take(), debug.take(), unwinding.take(), Some(record)],
         };
         for record in replaced.into_iter().flatten().filter(|_| how.name.is_none()) {
             lone(&record, out)?;
         }
     }
-    for record in [debug, unwinding].into_iter().flatten().filter(|_| how.name.is_none()) {
+    for record in [inlines, debug, unwinding].into_iter().flatten().filter(|_| how.name.is_none()) {
         lone(&record, out)?;
     }
     let (at, left) = (records.offset(), records.rest().len());
@@ -90,7 +91,7 @@ fn jitdump(file: &[u8], how: &mut Dump, out: &mut dyn Write) -> io::Result<u64> 
 fn block<'a>(
     record: &RawRecord,
     load: &RawLoad,
-    (debug, unwinding): (Option<RawRecord<'a>>, Option<RawRecord<'a>>),
+    [inlines, debug, unwinding]: [Option<RawRecord<'a>>; 3],
     target: Target,
     machine: u32,
     how: &mut Dump,
@@ -106,7 +107,13 @@ fn block<'a>(
         write!(out, " vma {vma:#x}")?;
     }
     writeln!(out, ", at {:#x}, time {}", record.offset, record.timestamp)?;
-    let (mut lines, mut rows) = (Lines::default(), Column::new());
+    let (mut lines, mut rows, mut frames) = (Lines::default(), Column::new(), Column::new());
+    if let Some(record) = inlines {
+        match record.debug_info2() {
+            Some(inlines) => frames = inlined::frames(&inlines, *addr),
+            None => writeln!(out, "    DEBUG_INFO2, too short: {} bytes", record.size())?,
+        }
+    }
     if let Some(record) = debug {
         match record.debug_info() {
             Some(debug) => {
@@ -142,7 +149,7 @@ fn block<'a>(
         Some(disassembler) => disassembler.column(machine, *addr, load.code().unwrap_or_default())?,
         None => Column::new(),
     };
-    block::write(*addr, [lines.finish(), rows, instructions], out)
+    block::write(*addr, [lines.finish(), frames, rows, instructions], out)
 }
 
 /// Prints a record that belongs to no code.
@@ -155,6 +162,7 @@ fn lone(record: &RawRecord, out: &mut dyn Write) -> io::Result<()> {
         }
         (id::MOVE, None) => writeln!(out, "MOVE, too short: {} bytes", record.size()),
         (id::LOAD, _) => writeln!(out, "LOAD, too short: {} bytes", record.size()),
+        (id::DEBUG_INFO2, _) => writeln!(out, "DEBUG_INFO2 of no code, {} bytes", record.size()),
         (id::DEBUG_INFO, _) => writeln!(out, "DEBUG_INFO of no code, {} bytes", record.size()),
         (id::UNWINDING_INFO, _) => writeln!(out, "UNWINDING_INFO of no code, {} bytes", record.size()),
         (id::CLOSE, _) => writeln!(out, "CLOSE"),

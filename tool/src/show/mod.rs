@@ -4,6 +4,7 @@ mod block;
 mod cfi;
 mod disassemble;
 mod dump;
+mod inlined;
 mod picture;
 mod region;
 mod stat;

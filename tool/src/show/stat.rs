@@ -75,7 +75,7 @@ struct Records {
 
 #[derive(Default)]
 struct Jitdump<'a> {
-    kinds: [Records; 6],
+    kinds: [Records; RECORDS.len() + 1],
     sizes: Sizes,
     names: HashSet<&'a [u8]>,
     name_bytes: u64,

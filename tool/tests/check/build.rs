@@ -127,6 +127,44 @@ pub fn debug(entries: &[(u64, u32, &[u8])]) -> Vec<u8> {
     debug_with(ADDR, entries.len() as u64, entries)
 }
 
+/// A DEBUG_INFO2 of `inner`, which was inlined into `fib_int`.
+#[derive(Clone)]
+pub struct Inlines {
+    pub addr: u64,
+    /// If it is not that of `offsets`, of `positions` or of `strings`.
+    pub counts: [Option<u64>; 3],
+    /// Code offset, source position.
+    pub offsets: Vec<[u32; 2]>,
+    /// Caller, function, file, start line, start column, line, column.
+    pub positions: Vec<[i32; 7]>,
+    /// Each with its NUL.
+    pub strings: Vec<&'static [u8]>,
+}
+
+impl Default for Inlines {
+    fn default() -> Self {
+        Inlines {
+            addr: ADDR,
+            counts: [None; 3],
+            offsets: vec![[0, 0], [4, 1]],
+            positions: vec![[-1, 0, -1, 0, 0, 0, 0], [0, 1, 2, 0, 0, 7, 3]],
+            strings: vec![b"fib_int\0", b"inner\0", b"/a.c\0"],
+        }
+    }
+}
+
+impl Inlines {
+    pub fn bytes(&self) -> Vec<u8> {
+        let counts = [self.offsets.len(), self.positions.len(), self.strings.len()];
+        let counts: Vec<u64> = counts.iter().zip(self.counts).map(|(&is, said)| said.unwrap_or(is as u64)).collect();
+        let mut body = words(&[&[self.addr], &counts[..]].concat());
+        body.extend(self.offsets.iter().flatten().flat_map(|word| word.to_ne_bytes()));
+        body.extend(self.positions.iter().flatten().flat_map(|word| word.to_ne_bytes()));
+        body.extend(self.strings.concat());
+        record(827_346_260, TIME, &body)
+    }
+}
+
 /// A JIT_CODE_UNWINDING_INFO.
 #[derive(Clone)]
 pub struct Unwinding {

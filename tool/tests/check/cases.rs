@@ -64,6 +64,7 @@ pub fn cases() -> Vec<Case> {
         loads(),
         overlaps(),
         line_tables(),
+        inlined(),
         unwind_tables(),
         frames::cases(),
         mapped(),
@@ -295,6 +296,57 @@ impl Case {
     fn and(self, rule: &'static str) -> Case {
         Case { also: Box::leak(Box::new([rule])), ..self }
     }
+}
+
+fn inlined() -> Vec<Case> {
+    let usual = Inlines::default;
+    let good = || before_load(&[usual().bytes()]);
+    let bad = |rule, inlines: Inlines| case(rule, before_load(&[inlines.bytes()]), good());
+    let counted = |counts| bad("inlines-torn", Inlines { counts, ..usual() });
+    let offsets = |rule, offsets: &[[u32; 2]]| bad(rule, Inlines { offsets: offsets.into(), ..usual() });
+    let position = |rule, position: [i32; 7]| {
+        let positions = vec![usual().positions[0], position];
+        bad(rule, Inlines { positions, ..usual() })
+    };
+    let [caller, function, file] = [[2, 1, 2, 0, 0, 7, 3], [0, 3, 2, 0, 0, 7, 3], [0, 1, 3, 0, 0, 7, 3]];
+    let unended = vec![&b"fib_int\0"[..], b"inner\0", b"/a.c"];
+    let unwinding = Unwinding::default().bytes();
+    vec![
+        case("inlines-present", good(), plain()),
+        case("inlines-dangling", dump(&[Load::default().bytes(), usual().bytes()]), good()),
+        case("inlines-dangling", before_load(&[usual().bytes(), usual().bytes()]), good()),
+        with_also(
+            "inlines-dangling",
+            &["record-unknown"],
+            before_load(&[usual().bytes(), record(77, TIME, &[1; 8])]),
+            before_load(&[record(77, TIME, &[1; 8]), usual().bytes(), unwinding]),
+        ),
+        bad("inlines-address", Inlines { addr: ADDR + 8, ..usual() }),
+        bad("inlines-torn", Inlines { strings: unended, ..usual() }),
+        counted([None, None, Some(4)]),
+        counted([None, Some(4), None]),
+        counted([None, Some(u64::MAX), None]),
+        counted([Some(12), None, None]),
+        counted([Some(u64::MAX / 8), None, None]),
+        offsets("inlines-empty", &[]),
+        offsets("inlines-start", &[[1, 0], [4, 1]]),
+        offsets("inlines-outside", &[[0, 0], [SIZE as u32, 1]]),
+        offsets("inlines-unsorted", &[[0, 0], [4, 1], [4, 0]]),
+        offsets("inlines-unsorted", &[[0, 0], [5, 1], [4, 0]]),
+        offsets("inlines-index", &[[0, 0], [4, 2]]),
+        position("inlines-index", caller),
+        position("inlines-index", function),
+        position("inlines-index", [-2, 1, 2, 0, 0, 7, 3]),
+        position("inlines-index", file),
+        position("inlines-circle", [1, 1, 2, 0, 0, 7, 3]),
+        bad(
+            "inlines-circle",
+            Inlines {
+                positions: vec![[1, 0, -1, 0, 0, 0, 0], [2, 1, 2, 0, 0, 7, 3], [1, 1, 2, 0, 0, 7, 3]],
+                ..usual()
+            },
+        ),
+    ]
 }
 
 fn unwind_tables() -> Vec<Case> {

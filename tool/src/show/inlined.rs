@@ -1,0 +1,36 @@
+//! The functions that a DEBUG_INFO2 record names for each place in the code.
+
+use jitsym::format::jitdump::debug_info2::{RawDebug2, RawPosition};
+
+use super::block::Column;
+use crate::text::shortened;
+
+/// A text is cut as soon as it has this many bytes. Each code offset may name all functions of the record, and these may call
+/// each other in a circle.
+const TEXT_MAX: usize = 200;
+
+/// The innermost function at each code offset, and its callers. Each function has the line at which it is.
+pub fn frames(debug: &RawDebug2, addr: u64) -> Column {
+    let strings: Vec<&[u8]> = debug.strings().collect();
+    let frame = |position: &RawPosition| {
+        let name = strings.get(position.function as usize).copied().unwrap_or(b"?");
+        format!("{}:{}", shortened(name), position.line)
+    };
+    let text = |index: u32| {
+        let mut next = i32::try_from(index).ok();
+        let mut text = String::new();
+        while let Some(position) = next.and_then(|index| debug.position(usize::try_from(index).ok()?)) {
+            if !text.is_empty() {
+                text += " < ";
+            }
+            if text.len() >= TEXT_MAX {
+                text += "...";
+                break;
+            }
+            text += &frame(&position);
+            next = Some(position.caller);
+        }
+        text
+    };
+    debug.offsets().map(|(offset, index)| (addr.wrapping_add(offset.into()), text(index))).collect()
+}
