@@ -22,7 +22,7 @@ pub struct Code<'a> {
     pub unwind: Unwind<'a>,
     /// Line table.
     pub lines: Lines<'a>,
-    /// Inlined functions. Profilers show these functions only for code in a region, but debuggers show them for all code.
+    /// Inlined functions. Profilers show these functions for code in a region, and debuggers show them for all code.
     pub inlines: &'a [Inline<'a>],
     /// Number of free bytes after the code. As long as this code is registered, the free bytes hold no other code.
     pub free_after: u64,

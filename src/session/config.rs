@@ -309,6 +309,11 @@ mod tests {
     fn switches() {
         assert!(config(Options::default(), &[]).unwrap().unwind);
         assert!(!config(Options::default(), &[("JITSYM_UNWIND", "0")]).unwrap().unwind);
+        let inlines = |value| config(Options::default(), &[("JITSYM_JITDUMP_INLINES", value)]).unwrap().inlines;
+        assert_eq!(
+            (config(Options::default(), &[]).unwrap().inlines, ["0", "off", "1"].map(inlines)),
+            (false, [false, false, true])
+        );
         let most = |options: Options, value| config(options, &[("JITSYM_JITDUMP_MAX", value)]).unwrap().jitdump_max;
         assert_eq!((most(Options::default(), "64M"), most(Options::default(), "70000")), (64 << 20, 70_000));
         assert_eq!((most(Options::default(), "nonsense"), most(Options::default(), "1k")), (u64::MAX, 65536));

@@ -142,7 +142,8 @@ pub struct jitsym_code {
     /// Inlined functions (`jitsym_region.h`); may be NULL if `inline_count` is 0.
     ///
     /// [docs/special-cases.md](special-cases.md#inlined-functions) has an example. In `lines`, each row has the file
-    /// and line of the innermost function. Profilers show inlined functions only for code in regions.
+    /// and line of the innermost function. Profilers show inlined functions for code in regions, and elsewhere only on
+    /// request (`JITSYM_JITDUMP_INLINES`).
     pub inlines: *const jitsym_inline,
     /// Number of entries of `inlines`.
     pub inline_count: usize,

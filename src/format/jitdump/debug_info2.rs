@@ -49,7 +49,7 @@ pub fn record(group: &Group<'_>, inlines: &[u8]) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// What a record is made of. All functions return `None` if there is no memory.
+/// The parts of a record. All functions return `None` if there is no memory.
 #[derive(Default)]
 struct Parts<'a> {
     all: Vec<Inline<'a>>,
