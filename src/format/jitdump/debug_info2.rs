@@ -244,7 +244,7 @@ impl<'a> RawDebug2<'a> {
 mod tests {
     use super::*;
     use crate::api::code::{Line, Lines};
-    use crate::format::jitdump::{is_group_head, relocate, Relocation, PREFIX_SIZE};
+    use crate::format::jitdump::{is_group_head, places, relocate, Relocation, PREFIX_SIZE};
     use crate::sink::random::{Random, Seed};
 
     const ADDR: u64 = 0x7f00_0000_1000;
@@ -370,7 +370,19 @@ mod tests {
         let before = made(&group, &[inline]);
         let mut rest = vec![0; group.fixed_size()];
         group.write(1, &mut rest, 0).unwrap().unwrap();
-        assert!(is_group_head(&[&before[..], &rest].concat(), 8, 4));
+        let head = [&before[..], &rest].concat();
+        assert!(is_group_head(&head, 8, 4));
+        let (file, mut found) = ([&head[..], &[0x90; 8]].concat(), Vec::new());
+        let read = |bytes: &mut [u8], at: u64| {
+            bytes.copy_from_slice(&file[at as usize..][..bytes.len()]);
+            Ok(())
+        };
+        places(0..file.len() as u64, read, |place| {
+            found.push((place.offset, place.head_len));
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(found, [(0, head.len())]);
         for len in PREFIX_SIZE..before.len() {
             let mut torn = before[..len].to_vec();
             torn[4..8].copy_from_slice(&(len as u32).to_ne_bytes());
