@@ -14,6 +14,8 @@ mod said;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 mod toy;
+#[path = "record/views.rs"]
+mod views;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

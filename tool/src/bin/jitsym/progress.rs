@@ -72,7 +72,7 @@ pub fn reading<T>(body: impl FnOnce(&mut dyn FnMut(&Sample)) -> T) -> T {
 pub fn injecting<'a>(mut say: impl FnMut(&str) + 'a) -> impl FnMut(Step<'_>) + 'a {
     let mut ticking = None;
     move |step| match step {
-        Step::Line(line) => say(line),
+        Step::Line(line) | Step::Problem(line) => say(line),
         Step::Injecting => ticking = Some(Ticking::start("perf inject --jit")),
         Step::Injected => drop(ticking.take()),
     }

@@ -1,8 +1,7 @@
 //! `jitsym record`
 
 use std::ffi::OsString;
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -14,9 +13,10 @@ use jitsym_tool::record::perf::Perf;
 use jitsym_tool::record::plan::{Options, Stacks as How, Target};
 use jitsym_tool::record::stacks::Stacks;
 use jitsym_tool::record::{self, command_line, Made, PROC};
-use jitsym_tool::text::{Safe, Shown};
+use jitsym_tool::text::Safe;
 
 use crate::progress::{injecting, reading};
+use crate::view;
 
 /// Record a program or a running process with perf, so that compiled code has names, stacks and lines
 ///
@@ -176,19 +176,6 @@ fn print_json(report: &Report, data: &Path, made: &Made) -> io::Result<()> {
     json::write(report, &more, &mut io::stdout().lock())
 }
 
-/// Where to write a file first: in a private directory, unless the path is not a regular file. So a link of another user is not
-/// followed.
-fn place_for(path: &Path) -> io::Result<(Option<PrivateDir>, PathBuf)> {
-    match fs::metadata(path) {
-        // A terminal, a pipe or a device.
-        Ok(data) if !data.is_file() => Ok((None, path.to_owned())),
-        _ => PrivateDir::beside(path).map(|work| {
-            let target = work.path().join("new");
-            (Some(work), target)
-        }),
-    }
-}
-
 /// Prints the hottest functions, and writes the flame graph.
 fn show(stacks: &Stacks, data: &Path, top: bool, flamegraph: Option<&Path>) -> Result<(), String> {
     if top {
@@ -197,20 +184,5 @@ fn show(stacks: &Stacks, data: &Path, top: bool, flamegraph: Option<&Path>) -> R
             _ => {}
         }
     }
-    if let Some(path) = flamegraph {
-        let (samples, _) = stacks.counts();
-        if samples == 0 {
-            return Err(format!("{}: no sample, no flame graph", path.shown()));
-        }
-        let write = || {
-            let (work, target) = place_for(path)?;
-            let mut file = BufWriter::new(File::create(&target)?);
-            stacks.flamegraph(&data.shown().to_string(), &mut file)?;
-            file.flush()?;
-            work.map_or(Ok(()), |_work| fs::rename(target, path))
-        };
-        write().map_err(|error| format!("{}: {error}", path.shown()))?;
-        say(&format!("the flame graph is {} (compiled code is green)", path.shown()));
-    }
-    Ok(())
+    flamegraph.map_or(Ok(()), |path| view::draw(stacks, data, path))
 }
