@@ -447,7 +447,7 @@ _jitsym() {
             return 0
             ;;
         jitsym__subcmd__record)
-            opts="-p -o -F -g -e -h --pid --seconds --output --frequency --call-graph --event --adopt --top --flamegraph --json --perf --help"
+            opts="-p -o -F -g -e -h --pid --seconds --output --frequency --call-graph --event --adopt --no-runtime-setup --top --flamegraph --json --perf --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

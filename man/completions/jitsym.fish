@@ -54,11 +54,12 @@ complete -c jitsym -n "__fish_jitsym_using_subcommand record" -s p -l pid -d 'Re
 complete -c jitsym -n "__fish_jitsym_using_subcommand record" -l seconds -d 'Stop recording the process of --pid after S seconds, such as 0.5 (above 0; default: when the process ends)' -r
 complete -c jitsym -n "__fish_jitsym_using_subcommand record" -s o -l output -d 'Write the recording to FILE, and rename an existing FILE to FILE.old' -r -F
 complete -c jitsym -n "__fish_jitsym_using_subcommand record" -s F -l frequency -d 'Take N samples per second (at least 1)' -r
-complete -c jitsym -n "__fish_jitsym_using_subcommand record" -s g -l call-graph -d 'Find stacks by unwind tables (dwarf) or frame pointers (fp), or record no stacks (none); dwarf,BYTES copies BYTES of stack per sample, 8 to 65528 in steps of 8 (dwarf alone: 8192)' -r
+complete -c jitsym -n "__fish_jitsym_using_subcommand record" -s g -l call-graph -d 'Find stacks by unwind tables (dwarf) or frame pointers (fp), or record no stacks (none); dwarf,BYTES copies BYTES of stack per sample, 8 to 65528 in steps of 8 (dwarf alone: 8192) (default: dwarf, or fp for a runtime whose code keeps frame pointers)' -r
 complete -c jitsym -n "__fish_jitsym_using_subcommand record" -s e -l event -d 'Sample this event, written as for `perf record -e` (default: cycles, or cpu-clock if the processor has no counters)' -r
 complete -c jitsym -n "__fish_jitsym_using_subcommand record" -l flamegraph -d 'Write a flame graph of the recording to FILE.svg' -r -F
 complete -c jitsym -n "__fish_jitsym_using_subcommand record" -l perf -d 'Run this program instead of the perf in PATH' -r -F
 complete -c jitsym -n "__fish_jitsym_using_subcommand record" -l adopt -d 'Set JITSYM_ADOPT=1, unless the variable is set: code memory becomes a mapping of ELF files, which every profiler reads. Use this only if one compiler, in one thread at a time, writes code'
+complete -c jitsym -n "__fish_jitsym_using_subcommand record" -l no-runtime-setup -d 'Set no variables and arguments that make runtimes (Node.js, Deno, Python, wasmtime, Erlang, PHP, Java, .NET, MoarVM, Julia, Mono) write jitdumps or perf maps'
 complete -c jitsym -n "__fish_jitsym_using_subcommand record" -l top -d 'Print the 10 hottest functions, each with its 3 most frequent callers'
 complete -c jitsym -n "__fish_jitsym_using_subcommand record" -l json -d 'Print JSON as `jitsym doctor --json` does, with "recording" and "status" added; the recorded command prints to standard error'
 complete -c jitsym -n "__fish_jitsym_using_subcommand record" -s h -l help -d 'Print help (see more with \'--help\')'

@@ -9,6 +9,8 @@ mod perf;
 mod planted;
 #[path = "record/refusals.rs"]
 mod refusals;
+#[path = "record/runtimes.rs"]
+mod runtimes;
 #[path = "record/said.rs"]
 mod said;
 #[path = "../../tests/support/mod.rs"]

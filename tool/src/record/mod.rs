@@ -6,11 +6,15 @@ pub mod contents;
 mod data;
 mod dumps;
 mod inject;
+mod linked;
 mod packed;
 pub mod perf;
 pub mod plan;
+mod resolve;
 pub mod run;
+mod runtimes;
 pub mod script;
+mod setup;
 pub mod stacks;
 pub mod view;
 pub mod watch;
@@ -90,13 +94,19 @@ pub fn record(perf: &Perf, options: &Options, tell: &mut dyn FnMut(Step<'_>)) ->
     let mut say = |line: &str| tell(Step::Line(line));
     let version = perf.version().map_err(Failure::of)?;
     let event = plan::event(options, Path::new("/sys"));
+    let mut setup = setup::Setup::default();
     let (pids, command, environment) = match &options.target {
         Target::Command(command) => {
             if let Some((status, cause)) = command.first().and_then(|word| plan::refusal(word)) {
                 return Err(Failure { status, cause });
             }
-            let environment = plan::environment(options.adopt, &|name| std::env::var_os(name));
-            (BTreeSet::new(), command.clone(), environment)
+            let env = |name: &str| std::env::var_os(name);
+            let environment = plan::environment(options.adopt, &env);
+            if options.sets_up {
+                setup = setup::of(command, &env).unwrap_or_default();
+            }
+            setup.line.iter().for_each(|line| say(line));
+            (BTreeSet::new(), setup.command.take().unwrap_or_else(|| command.clone()), environment)
         }
         Target::Process(pid, seconds) => {
             if !Path::new(PROC).join(pid.to_string()).exists() {
@@ -114,7 +124,8 @@ pub fn record(perf: &Perf, options: &Options, tell: &mut dyn FnMut(Step<'_>)) ->
     let out = options.out.shown();
     let mut work = PrivateDir::beside(&options.out).map_err(|error| Failure::of(format!("{out}: {error}")))?;
     let raw = work.path().join("perf.data");
-    let arguments = plan::arguments(options, &event, &raw, &pids);
+    let stacks = options.stacks.or(setup.stacks).unwrap_or(plan::STACKS);
+    let arguments = plan::arguments(options, stacks, &event, &raw, &pids);
     let cannot_start = |error| Failure::of(perf.cannot_start(&error));
     let is_command = matches!(options.target, Target::Command(_));
     if is_command {
@@ -129,7 +140,8 @@ pub fn record(perf: &Perf, options: &Options, tell: &mut dyn FnMut(Step<'_>)) ->
     }
     let start = Instant::now();
     let log = options.log.as_ref().map(|path| ("JITSYM_DEBUG", path.as_os_str()));
-    let variables = environment.iter().map(|&(name, value)| (name, value.as_ref())).chain(log);
+    let of_runtime = setup.variables.iter().map(|(name, value)| (*name, value.as_os_str()));
+    let variables = environment.iter().map(|&(name, value)| (name, value.as_ref())).chain(log).chain(of_runtime);
     let how = run::How { is_quiet: is_command, to_stderr: options.to_stderr, pids: &pids };
     let ran = run::run(perf, &arguments, &command, variables, &raw, how).map_err(cannot_start)?;
     let seconds = start.elapsed().as_secs_f64();
@@ -145,7 +157,7 @@ pub fn record(perf: &Perf, options: &Options, tell: &mut dyn FnMut(Step<'_>)) ->
         format!(
             "{samples} samples in {seconds:.1} s by perf {version} ({event}, {} a second, {}){set}",
             options.frequency,
-            match options.stacks {
+            match stacks {
                 plan::Stacks::Dwarf(size) => format!("stacks by unwind tables from {size} bytes"),
                 plan::Stacks::FramePointers => "stacks by frame pointers".into(),
                 plan::Stacks::None => "no stacks".into(),

@@ -9,7 +9,7 @@ use jitsym_tool::doctor::recording::Run;
 use jitsym_tool::doctor::{debuggers, json, machine, process, recording, Rank, Report};
 use jitsym_tool::private::PrivateDir;
 use jitsym_tool::record::perf::Perf;
-use jitsym_tool::record::plan::{Options, Stacks, Target, STACK_BYTES};
+use jitsym_tool::record::plan::{Options, Target};
 use jitsym_tool::record::{self, command_line, view, PROC};
 
 use crate::process::pid_of;
@@ -90,7 +90,8 @@ fn run_command(
         out: data.clone(),
         frequency: 499,
         event: None,
-        stacks: Stacks::Dwarf(STACK_BYTES),
+        stacks: None,
+        sets_up: false,
         adopt: false,
         to_stderr: json,
         log: Some(log.clone()),

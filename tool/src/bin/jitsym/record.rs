@@ -39,9 +39,10 @@ pub struct Record {
     #[arg(short = 'F', long, value_name = "N", default_value_t = 499, value_parser = clap::value_parser!(u32).range(1..))]
     frequency: u32,
     /// Find stacks by unwind tables (dwarf) or frame pointers (fp), or record no stacks (none); dwarf,BYTES copies BYTES of
-    /// stack per sample, 8 to 65528 in steps of 8 (dwarf alone: 8192)
-    #[arg(short = 'g', long = "call-graph", value_name = "HOW", default_value = "dwarf")]
-    stacks: How,
+    /// stack per sample, 8 to 65528 in steps of 8 (dwarf alone: 8192) (default: dwarf, or fp for a runtime whose code keeps
+    /// frame pointers)
+    #[arg(short = 'g', long = "call-graph", value_name = "HOW")]
+    stacks: Option<How>,
     /// Sample this event, written as for `perf record -e` (default: cycles, or cpu-clock if the processor has no counters)
     #[arg(short, long, value_name = "EVENT")]
     event: Option<String>,
@@ -49,6 +50,10 @@ pub struct Record {
     /// Use this only if one compiler, in one thread at a time, writes code
     #[arg(long, conflicts_with = "pid")]
     adopt: bool,
+    /// Set no variables and arguments that make runtimes (Node.js, Deno, Python, wasmtime, Erlang, PHP, Java, .NET, MoarVM,
+    /// Julia, Mono) write jitdumps or perf maps
+    #[arg(long, conflicts_with = "pid")]
+    no_runtime_setup: bool,
     /// Print the 10 hottest functions, each with its 3 most frequent callers
     #[arg(long)]
     top: bool,
@@ -113,6 +118,7 @@ pub fn run(args: Record) -> ExitCode {
         frequency: args.frequency,
         event: args.event,
         stacks: args.stacks,
+        sets_up: !args.no_runtime_setup,
         adopt: args.adopt,
         to_stderr: args.json,
         log: work.as_ref().map(|work| work.path().join("log")),
