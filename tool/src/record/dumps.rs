@@ -8,6 +8,8 @@ use super::perf::{Perf, Unwinder};
 use super::Step;
 use crate::private::PrivateDir;
 
+/// The command that injects, for messages.
+pub const INJECTOR: &str = "perf inject --jit";
 /// The most processes that are reported one by one.
 const TOLD: usize = 6;
 
@@ -59,22 +61,15 @@ pub fn put_in(
     if !copies.is_empty() {
         let injected = work.path().join("injected");
         tell(Step::Injecting);
-        // A perf with libdw finds the tables of packed code by itself.
-        if perf.unwinder().is_ok_and(|unwinder| unwinder == Unwinder::Libunwind) {
-            copies.give_frame_loads(raw, &contents.mapped);
-        }
-        let made = copies.inject(perf, raw, work, &injected);
+        let made = inject(copies, perf, raw, work, contents, &injected);
         tell(Step::Injected);
         match made {
             Ok(objects) => {
                 let done = !objects.is_empty();
-                say(
-                    tell,
-                    if done { "perf inject --jit has put that in" } else { "perf inject --jit has put nothing in" },
-                );
+                say(tell, &format!("{INJECTOR} has put {} in", if done { "that" } else { "nothing" }));
                 return Ok((injected, objects));
             }
-            Err(cause) => tell(Step::Problem(&format!("perf inject --jit has failed: {cause}"))),
+            Err(cause) => tell(Step::Problem(&format!("{INJECTOR} has failed: {cause}"))),
         }
     } else if let Some(problem) = problems.pop() {
         tell(Step::Problem(&format!("there is nothing to put in: {problem}")));
@@ -82,4 +77,21 @@ pub fn put_in(
         say(tell, "no process had compiled code in memory: is it the right one, and did it run for long enough?");
     }
     Ok((raw.to_owned(), Vec::new()))
+}
+
+/// Injects copies of jitdumps: reads the recording `raw`, and writes the recording `to`. Returns the directories of the objects that
+/// readers of the new recording need, or none if nothing was added. No other function calls an injector.
+fn inject(
+    copies: Copies,
+    perf: &Perf,
+    raw: &Path,
+    work: &PrivateDir,
+    contents: &Contents,
+    to: &Path,
+) -> Result<Vec<PrivateDir>, String> {
+    // A perf with libdw finds the tables of packed code by itself.
+    if perf.unwinder().is_ok_and(|unwinder| unwinder == Unwinder::Libunwind) {
+        copies.give_frame_loads(raw, &contents.mapped);
+    }
+    copies.inject(perf, raw, work, to)
 }

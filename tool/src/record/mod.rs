@@ -4,7 +4,7 @@ mod children;
 pub mod command_line;
 pub mod contents;
 mod data;
-mod dumps;
+pub mod dumps;
 mod inject;
 mod linked;
 mod packed;
@@ -81,7 +81,7 @@ pub enum Step<'a> {
     Line(&'a str),
     /// A line to print about something that is missing.
     Problem(&'a str),
-    /// perf inject, which may take long, is about to run (`Injecting`) or has ended (`Injected`).
+    /// The injection, which may take long, is about to run (`Injecting`) or has ended (`Injected`).
     Injecting,
     Injected,
 }
