@@ -41,7 +41,7 @@ const PYTHON: &[&str] = &["python", "python3"];
 
 /// For each runtime, the first row that fits counts.
 pub const RUNTIMES: &[Runtime] = &[
-    // Node accepts few options of V8 in this variable, and none for the directory of the jitdump.
+    // In this variable, Node.js accepts few options of V8: these two since version 12, and none for the place of the jitdump.
     Runtime {
         name: "Node.js",
         programs: &["node", "nodejs"],

@@ -20,7 +20,7 @@ const CLEAR: &[u8] = b"\x1b[H\x1b[J";
 /// last session of libjitsym ends. For a recording of perf, jitsym prints the 10 hottest functions, each with its 3 most
 /// frequent callers. If the jitdumps of the recording are not in it, jitsym runs `perf inject --jit` on a private copy first.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  jitsym top perf.data")]
+#[command(after_help = "Example:\n  jitsym top 4711\n  jitsym top perf.data")]
 pub struct Top {
     /// Show the process with this PID, or this recording of perf
     #[arg(value_name = "PID|FILE")]
