@@ -31,6 +31,9 @@ _jitsym() {
             jitsym,dump)
                 cmd="jitsym__subcmd__dump"
                 ;;
+            jitsym,flamegraph)
+                cmd="jitsym__subcmd__flamegraph"
+                ;;
             jitsym,help)
                 cmd="jitsym__subcmd__help"
                 ;;
@@ -67,6 +70,9 @@ _jitsym() {
             jitsym__subcmd__help,dump)
                 cmd="jitsym__subcmd__help__subcmd__dump"
                 ;;
+            jitsym__subcmd__help,flamegraph)
+                cmd="jitsym__subcmd__help__subcmd__flamegraph"
+                ;;
             jitsym__subcmd__help,help)
                 cmd="jitsym__subcmd__help__subcmd__help"
                 ;;
@@ -95,7 +101,7 @@ _jitsym() {
 
     case "${cmd}" in
         jitsym)
-            opts="-h -V --help --version check dump stat record verify callgrind doctor top recover clean version help"
+            opts="-h -V --help --version check dump stat record verify callgrind doctor top flamegraph recover clean version help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -218,8 +224,34 @@ _jitsym() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        jitsym__subcmd__flamegraph)
+            opts="-o -h --output --perf --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --perf)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         jitsym__subcmd__help)
-            opts="check dump stat record verify callgrind doctor top recover clean version help"
+            opts="check dump stat record verify callgrind doctor top flamegraph recover clean version help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -289,6 +321,20 @@ _jitsym() {
             return 0
             ;;
         jitsym__subcmd__help__subcmd__dump)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        jitsym__subcmd__help__subcmd__flamegraph)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -401,7 +447,7 @@ _jitsym() {
             return 0
             ;;
         jitsym__subcmd__record)
-            opts="-p -o -F -g -e -h --pid --seconds --output --frequency --call-graph --event --adopt --top --flamegraph --json --perf --help"
+            opts="-p -o -F -g -e -h --pid --seconds --output --frequency --call-graph --event --adopt --no-runtime-setup --top --flamegraph --json --perf --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -503,13 +549,17 @@ _jitsym() {
             return 0
             ;;
         jitsym__subcmd__top)
-            opts="-h --seconds --help"
+            opts="-h --seconds --perf --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --seconds)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --perf)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

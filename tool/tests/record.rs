@@ -9,11 +9,15 @@ mod perf;
 mod planted;
 #[path = "record/refusals.rs"]
 mod refusals;
+#[path = "record/runtimes.rs"]
+mod runtimes;
 #[path = "record/said.rs"]
 mod said;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 mod toy;
+#[path = "record/views.rs"]
+mod views;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -19,6 +19,9 @@ const ROOTS: &[&str] = &[
     "_dl_start_user",
     "runtime.goexit",
     "ret_from_fork",
+    // The first frame of a process of Erlang, in a jitdump and in a perf map.
+    "erts_beamasm:normal_exit/0",
+    "$erts_beamasm:normal_exit/0",
 ];
 /// The number of outermost frames that are searched for such a function. In a program without symbols, the first function has
 /// no name.

@@ -4,25 +4,30 @@ mod children;
 pub mod command_line;
 pub mod contents;
 mod data;
+pub mod dumps;
 mod inject;
+mod linked;
 mod packed;
 pub mod perf;
 pub mod plan;
+mod resolve;
 pub mod run;
+mod runtimes;
 pub mod script;
+mod setup;
 pub mod stacks;
+pub mod view;
 pub mod watch;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
-use contents::{open_dump, Contents, Dump};
-use inject::Copies;
-use perf::{Perf, Unwinder};
+use contents::Contents;
+use perf::Perf;
 use plan::{Options, Target};
 pub use run::{is_recording, unfinished};
 
@@ -74,7 +79,9 @@ impl Made {
 pub enum Step<'a> {
     /// A line to print.
     Line(&'a str),
-    /// perf inject, which may take long, is about to run (`Injecting`) or has ended (`Injected`).
+    /// A line to print about something that is missing.
+    Problem(&'a str),
+    /// The injection, which may take long, is about to run (`Injecting`) or has ended (`Injected`).
     Injecting,
     Injected,
 }
@@ -87,13 +94,19 @@ pub fn record(perf: &Perf, options: &Options, tell: &mut dyn FnMut(Step<'_>)) ->
     let mut say = |line: &str| tell(Step::Line(line));
     let version = perf.version().map_err(Failure::of)?;
     let event = plan::event(options, Path::new("/sys"));
+    let mut setup = setup::Setup::default();
     let (pids, command, environment) = match &options.target {
         Target::Command(command) => {
             if let Some((status, cause)) = command.first().and_then(|word| plan::refusal(word)) {
                 return Err(Failure { status, cause });
             }
-            let environment = plan::environment(options.adopt, &|name| std::env::var_os(name));
-            (BTreeSet::new(), command.clone(), environment)
+            let env = |name: &str| std::env::var_os(name);
+            let environment = plan::environment(options.adopt, &env);
+            if options.sets_up {
+                setup = setup::of(command, &env).unwrap_or_default();
+            }
+            setup.line.iter().for_each(|line| say(line));
+            (BTreeSet::new(), setup.command.take().unwrap_or_else(|| command.clone()), environment)
         }
         Target::Process(pid, seconds) => {
             if !Path::new(PROC).join(pid.to_string()).exists() {
@@ -111,7 +124,8 @@ pub fn record(perf: &Perf, options: &Options, tell: &mut dyn FnMut(Step<'_>)) ->
     let out = options.out.shown();
     let mut work = PrivateDir::beside(&options.out).map_err(|error| Failure::of(format!("{out}: {error}")))?;
     let raw = work.path().join("perf.data");
-    let arguments = plan::arguments(options, &event, &raw, &pids);
+    let stacks = options.stacks.or(setup.stacks).unwrap_or(plan::STACKS);
+    let arguments = plan::arguments(options, stacks, &event, &raw, &pids);
     let cannot_start = |error| Failure::of(perf.cannot_start(&error));
     let is_command = matches!(options.target, Target::Command(_));
     if is_command {
@@ -126,7 +140,8 @@ pub fn record(perf: &Perf, options: &Options, tell: &mut dyn FnMut(Step<'_>)) ->
     }
     let start = Instant::now();
     let log = options.log.as_ref().map(|path| ("JITSYM_DEBUG", path.as_os_str()));
-    let variables = environment.iter().map(|&(name, value)| (name, value.as_ref())).chain(log);
+    let of_runtime = setup.variables.iter().map(|(name, value)| (*name, value.as_os_str()));
+    let variables = environment.iter().map(|&(name, value)| (name, value.as_ref())).chain(log).chain(of_runtime);
     let how = run::How { is_quiet: is_command, to_stderr: options.to_stderr, pids: &pids };
     let ran = run::run(perf, &arguments, &command, variables, &raw, how).map_err(cannot_start)?;
     let seconds = start.elapsed().as_secs_f64();
@@ -142,7 +157,7 @@ pub fn record(perf: &Perf, options: &Options, tell: &mut dyn FnMut(Step<'_>)) ->
         format!(
             "{samples} samples in {seconds:.1} s by perf {version} ({event}, {} a second, {}){set}",
             options.frequency,
-            match options.stacks {
+            match stacks {
                 plan::Stacks::Dwarf(size) => format!("stacks by unwind tables from {size} bytes"),
                 plan::Stacks::FramePointers => "stacks by frame pointers".into(),
                 plan::Stacks::None => "no stacks".into(),
@@ -151,7 +166,7 @@ pub fn record(perf: &Perf, options: &Options, tell: &mut dyn FnMut(Step<'_>)) ->
     };
     let worked_in = Contents::read(perf, &raw).and_then(|contents| {
         tell(Step::Line(&head(contents.samples)));
-        work_in(perf, &options.out, &raw, &work, &contents, tell)
+        dumps::put_in(perf, &options.out, &raw, &work, &contents, tell)
     });
     // Even after a failure, the recording of perf exists.
     let made = worked_in.as_ref().map_or(&raw, |(made, _)| made);
@@ -179,82 +194,6 @@ fn named(pid: u32, children: usize) -> String {
         1 => format!("{pid} and its child"),
         _ => format!("{pid} and its {children} children"),
     }
-}
-
-/// The most processes that are reported one by one.
-const TOLD: usize = 6;
-
-/// Injects the jitdumps if there are any. Returns the path of the recording to keep, and the directories of the objects.
-fn work_in(
-    perf: &Perf,
-    out: &Path,
-    raw: &Path,
-    work: &PrivateDir,
-    contents: &Contents,
-    tell: &mut dyn FnMut(Step<'_>),
-) -> Result<(PathBuf, Vec<PrivateDir>), String> {
-    let say = |tell: &mut dyn FnMut(Step<'_>), line: &str| tell(Step::Line(line));
-    let (mut copies, mut lines, mut problems) = (Copies::default(), Vec::new(), Vec::new());
-    for (&pid, process) in contents.with_jit() {
-        for path in &process.dumps {
-            let problem = match open_dump(pid, path) {
-                (Dump::Here { codes: 0, .. }, _) => {
-                    lines.push(format!("process {pid}: no code in {path}"));
-                    continue;
-                }
-                (Dump::Here { codes, .. }, Some(file)) => match copies.add(pid, path, &file, out) {
-                    Ok(()) => {
-                        let pieces = if codes == 1 { "piece" } else { "pieces" };
-                        lines.push(format!("process {pid}: {codes} {pieces} of code in {path}"));
-                        continue;
-                    }
-                    Err(error) => error.to_string(),
-                },
-                (Dump::Unreadable(error), _) => error,
-                _ => "is gone".into(),
-            };
-            problems.push(format!("process {pid}: {path} {problem}"));
-        }
-        if !process.regions.is_empty() {
-            let count = process.regions.len();
-            let files = if count == 1 { "file" } else { "files" };
-            lines.push(format!("process {pid}: {count} {files} of regions, which perf reads as they are"));
-        }
-    }
-    if !copies.is_empty() {
-        lines.extend(problems.iter().map(|problem| format!("left out: {problem}")));
-    }
-    let more = lines.len().saturating_sub(TOLD);
-    lines.iter().take(TOLD).for_each(|line| say(tell, line));
-    if more > 0 {
-        say(tell, &format!("and {more} more"));
-    }
-    if !copies.is_empty() {
-        let injected = work.path().join("injected");
-        tell(Step::Injecting);
-        // A perf with libdw finds the tables of packed code by itself.
-        if perf.unwinder().is_ok_and(|unwinder| unwinder == Unwinder::Libunwind) {
-            copies.give_frame_loads(raw, &contents.mapped);
-        }
-        let made = copies.inject(perf, raw, work, &injected);
-        tell(Step::Injected);
-        match made {
-            Ok(objects) => {
-                let done = !objects.is_empty();
-                say(
-                    tell,
-                    if done { "perf inject --jit has put that in" } else { "perf inject --jit has put nothing in" },
-                );
-                return Ok((injected, objects));
-            }
-            Err(cause) => say(tell, &format!("perf inject --jit has failed: {cause}")),
-        }
-    } else if let Some(problem) = problems.pop() {
-        say(tell, &format!("there is nothing to put in: {problem}"));
-    } else if contents.with_jit().next().is_none() {
-        say(tell, "no process had compiled code in memory: is it the right one, and did it run for long enough?");
-    }
-    Ok((raw.to_owned(), Vec::new()))
 }
 
 /// Moves the recording to its final name. An existing recording is renamed to `.old`, as perf does it.

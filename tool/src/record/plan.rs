@@ -20,6 +20,8 @@ pub enum Stacks {
 
 /// The bytes of a stack that are copied by default, as in perf.
 pub const STACK_BYTES: u32 = 8192;
+/// How stacks are recorded if nothing suggests another way.
+pub const STACKS: Stacks = Stacks::Dwarf(STACK_BYTES);
 /// The most bytes that the kernel copies.
 const STACK_MOST: u32 = 65528;
 
@@ -55,7 +57,10 @@ pub struct Options {
     pub frequency: u32,
     /// The event in perf's notation. Without it, this program chooses an event.
     pub event: Option<String>,
-    pub stacks: Stacks,
+    /// Without it, this program chooses: as the runtime of the command suggests, or `STACKS`.
+    pub stacks: Option<Stacks>,
+    /// Whether the support of perf in runtimes is turned on.
+    pub sets_up: bool,
     /// `JITSYM_ADOPT=1`.
     pub adopt: bool,
     /// Whether the output of the command goes to the standard error output.
@@ -82,11 +87,11 @@ pub fn event(options: &Options, sys: &Path) -> String {
 }
 
 /// The arguments of `perf record` before the command. `data`: the output file.
-pub fn arguments(options: &Options, event: &str, data: &Path, pids: &BTreeSet<u32>) -> Vec<OsString> {
+pub fn arguments(options: &Options, stacks: Stacks, event: &str, data: &Path, pids: &BTreeSet<u32>) -> Vec<OsString> {
     // The clock of the jitdump. perf inject refuses recordings with another clock.
     let mut arguments: Vec<OsString> = ["-k", "1", "-e", event, "-F"].map(OsString::from).to_vec();
     arguments.push(options.frequency.to_string().into());
-    match options.stacks {
+    match stacks {
         Stacks::Dwarf(size) => arguments.extend(["--call-graph".into(), format!("dwarf,{size}").into()]),
         Stacks::FramePointers => arguments.extend(["--call-graph".into(), "fp".into()]),
         Stacks::None => {}
@@ -232,14 +237,15 @@ fn elf_interpreter(start: &[u8]) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    fn options(stacks: Stacks, adopt: bool) -> Options {
+    fn options() -> Options {
         let target = Target::Command(vec!["vm".into()]);
         Options {
             out: "perf.data".into(),
             frequency: 499,
             event: None,
-            stacks,
-            adopt,
+            stacks: None,
+            sets_up: false,
+            adopt: false,
             to_stderr: false,
             log: None,
             target,
@@ -249,10 +255,10 @@ mod tests {
     #[test]
     fn perf_is_called_with_the_clock_of_the_jitdump() {
         let pids = BTreeSet::from([7, 8]);
-        let words = arguments(&options(Stacks::Dwarf(16384), false), "cpu-clock", Path::new("x.raw"), &pids);
+        let words = arguments(&options(), Stacks::Dwarf(16384), "cpu-clock", Path::new("x.raw"), &pids);
         let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
         assert_eq!(words.join(" "), "-k 1 -e cpu-clock -F 499 --call-graph dwarf,16384 -p 7,8 -o x.raw");
-        let words = arguments(&options(Stacks::None, false), "cycles", Path::new("x"), &BTreeSet::new());
+        let words = arguments(&options(), Stacks::None, "cycles", Path::new("x"), &BTreeSet::new());
         assert!(!words.iter().any(|word| word == "-p" || word == "--call-graph"), "{words:?}");
     }
 

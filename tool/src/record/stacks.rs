@@ -7,7 +7,7 @@ use inferno::flamegraph::color::{BasicPalette, MultiPalette, Palette};
 use inferno::flamegraph::{self, Options};
 
 use super::script::{Kind, Sample};
-use crate::text::printable;
+use crate::text::{is_bad, printable};
 
 /// The number of functions that are printed, and of callers for each.
 const FUNCTIONS: usize = 10;
@@ -47,7 +47,8 @@ impl Stacks {
                 if !stack.is_empty() {
                     stack.push(';');
                 }
-                stack.extend(frame.shown().chars().map(|c| if c == ';' || c.is_control() { ':' } else { c }));
+                stack
+                    .extend(frame.shown().chars().map(|c| if c == ';' || is_bad(c) || is_no_xml(c) { ':' } else { c }));
                 stack.push_str(match frame.kind() {
                     Kind::Kernel => "_[k]",
                     kind if kind.is_jit() => "_[j]",
@@ -97,6 +98,11 @@ impl Stacks {
         options.deterministic = true;
         flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out).map_err(io::Error::other)
     }
+}
+
+/// Whether XML cannot contain the character, even if it is no control character.
+fn is_no_xml(c: char) -> bool {
+    matches!(c, '\u{fffe}' | '\u{ffff}')
 }
 
 /// A percentage. 0 if `whole` is 0.

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::{callgrind, check, clean, doctor, record, recover, show, top, verify};
+use crate::{callgrind, check, clean, doctor, record, recover, show, top, verify, view};
 
 /// The exit codes, for `jitsym help` and the manual page.
 pub const EXIT_CODES: [(u8, &str); 3] = [
@@ -33,6 +33,7 @@ pub enum Command {
     Callgrind(callgrind::Callgrind),
     Doctor(doctor::Doctor),
     Top(top::Top),
+    Flamegraph(view::Flamegraph),
     Recover(recover::Recover),
     Clean(clean::Clean),
     /// Print the version

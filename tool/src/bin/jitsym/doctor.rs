@@ -1,18 +1,18 @@
 //! `jitsym doctor`
 
 use std::ffi::{OsStr, OsString};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use jitsym_tool::doctor::log::Log;
 use jitsym_tool::doctor::recording::Run;
 use jitsym_tool::doctor::{debuggers, json, machine, process, recording, Rank, Report};
-use jitsym_tool::open;
 use jitsym_tool::private::PrivateDir;
 use jitsym_tool::record::perf::Perf;
-use jitsym_tool::record::plan::{Options, Stacks, Target, STACK_BYTES};
-use jitsym_tool::record::{self, command_line, is_recording, PROC};
+use jitsym_tool::record::plan::{Options, Target};
+use jitsym_tool::record::{self, command_line, view, PROC};
 
+use crate::process::pid_of;
 use crate::progress::{injecting, reading};
 use crate::{written, Outcome};
 use jitsym_tool::text::Shown;
@@ -64,20 +64,10 @@ pub fn run(asked: &Doctor, out: &mut dyn Write) -> Outcome {
 }
 
 fn look(what: &Path, perf: Option<&Perf>, known: Run<'_>, report: &mut Report) -> Result<(), String> {
-    let pid = what.to_str().and_then(|text| text.parse().ok()).filter(|_| !what.exists());
-    if let Some(pid) = pid {
+    if let Some(pid) = pid_of(what) {
         return process::look(pid, Path::new(PROC), report);
     }
-    let shown = record::quoted(what);
-    let mut start = Vec::new();
-    let read = open::named(what).and_then(|file| file.take(16).read_to_end(&mut start));
-    read.map_err(|error| format!("{}: {error}", what.shown()))?;
-    if !is_recording(&start) {
-        return Err(format!(
-            "{}: no recording of perf; if it is a jitdump, a perf map or a region, look at it by\n    jitsym check {shown}",
-            what.shown()
-        ));
-    }
+    view::check(what)?;
     // A missing perf was reported as the cause, and the recording cannot be read without perf.
     perf.map_or(Ok(()), |perf| reading(|each| recording::look(perf, what, known, each, report)))
 }
@@ -100,7 +90,8 @@ fn run_command(
         out: data.clone(),
         frequency: 499,
         event: None,
-        stacks: Stacks::Dwarf(STACK_BYTES),
+        stacks: None,
+        sets_up: false,
         adopt: false,
         to_stderr: json,
         log: Some(log.clone()),

@@ -47,9 +47,7 @@ impl Source {
 
 /// The files that a word of the command line stands for: a file, standard input, or the files of the process with this pid.
 pub fn files(word: &Path) -> io::Result<Vec<Source>> {
-    let pid =
-        word.to_str().filter(|word| word.bytes().all(|byte| byte.is_ascii_digit())).and_then(|word| word.parse().ok());
-    match pid.filter(|_| !word.exists()) {
+    match process::pid_of(word) {
         Some(pid) => Source::of_process(pid),
         None => Ok(vec![Source::named(word)]),
     }

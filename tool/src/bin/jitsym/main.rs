@@ -19,6 +19,7 @@ mod recover;
 mod show;
 mod top;
 mod verify;
+mod view;
 
 use std::fmt::Display;
 use std::io::{self, BufWriter, Write};
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
             drop(out);
             return record::run(asked);
         }
+        Asked::Command(Command::Flamegraph(asked)) => view::flamegraph(&asked),
         Asked::Command(Command::Top(asked)) => top::run(&asked, &mut out),
         Asked::Command(Command::Verify(asked)) => verify::run(asked, &mut out),
         Asked::Command(Command::Recover(asked)) => recover::recover(asked, &mut out),

@@ -9,6 +9,12 @@ use std::path::{Path, PathBuf};
 use jitsym::format::file_names::{parse, FileKind};
 use jitsym_tool::record::watch;
 
+/// The pid that a word of the command line stands for. A file with this name comes first.
+pub fn pid_of(word: &Path) -> Option<u32> {
+    let digits = word.to_str().filter(|word| word.bytes().all(|byte| byte.is_ascii_digit()))?;
+    digits.parse().ok().filter(|_| !word.exists())
+}
+
 /// Whether there is a process with this pid.
 pub fn is_alive(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()

@@ -5,6 +5,7 @@ use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use jitsym_tool::record::dumps::INJECTOR;
 use jitsym_tool::record::script::Sample;
 use jitsym_tool::record::Step;
 use jitsym_tool::text::printable;
@@ -68,12 +69,12 @@ pub fn reading<T>(body: impl FnOnce(&mut dyn FnMut(&Sample)) -> T) -> T {
     })
 }
 
-/// Shows how long perf inject has been running, because it prints nothing. Other lines are passed on.
+/// Shows how long the injection has been running, because perf inject prints nothing. Other lines are passed on.
 pub fn injecting<'a>(mut say: impl FnMut(&str) + 'a) -> impl FnMut(Step<'_>) + 'a {
     let mut ticking = None;
     move |step| match step {
-        Step::Line(line) => say(line),
-        Step::Injecting => ticking = Some(Ticking::start("perf inject --jit")),
+        Step::Line(line) | Step::Problem(line) => say(line),
+        Step::Injecting => ticking = Some(Ticking::start(INJECTOR)),
         Step::Injected => drop(ticking.take()),
     }
 }

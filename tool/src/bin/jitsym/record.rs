@@ -1,8 +1,7 @@
 //! `jitsym record`
 
 use std::ffi::OsString;
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -14,9 +13,10 @@ use jitsym_tool::record::perf::Perf;
 use jitsym_tool::record::plan::{Options, Stacks as How, Target};
 use jitsym_tool::record::stacks::Stacks;
 use jitsym_tool::record::{self, command_line, Made, PROC};
-use jitsym_tool::text::{Safe, Shown};
+use jitsym_tool::text::Safe;
 
 use crate::progress::{injecting, reading};
+use crate::view;
 
 /// Record a program or a running process with perf, so that compiled code has names, stacks and lines
 ///
@@ -39,9 +39,10 @@ pub struct Record {
     #[arg(short = 'F', long, value_name = "N", default_value_t = 499, value_parser = clap::value_parser!(u32).range(1..))]
     frequency: u32,
     /// Find stacks by unwind tables (dwarf) or frame pointers (fp), or record no stacks (none); dwarf,BYTES copies BYTES of
-    /// stack per sample, 8 to 65528 in steps of 8 (dwarf alone: 8192)
-    #[arg(short = 'g', long = "call-graph", value_name = "HOW", default_value = "dwarf")]
-    stacks: How,
+    /// stack per sample, 8 to 65528 in steps of 8 (dwarf alone: 8192) (default: dwarf, or fp for a runtime whose code keeps
+    /// frame pointers)
+    #[arg(short = 'g', long = "call-graph", value_name = "HOW")]
+    stacks: Option<How>,
     /// Sample this event, written as for `perf record -e` (default: cycles, or cpu-clock if the processor has no counters)
     #[arg(short, long, value_name = "EVENT")]
     event: Option<String>,
@@ -49,6 +50,10 @@ pub struct Record {
     /// Use this only if one compiler, in one thread at a time, writes code
     #[arg(long, conflicts_with = "pid")]
     adopt: bool,
+    /// Set no variables and arguments that make runtimes (Node.js, Deno, Python, wasmtime, Erlang, PHP, Java, .NET, MoarVM,
+    /// Julia, Mono) write jitdumps or perf maps
+    #[arg(long, conflicts_with = "pid")]
+    no_runtime_setup: bool,
     /// Print the 10 hottest functions, each with its 3 most frequent callers
     #[arg(long)]
     top: bool,
@@ -113,6 +118,7 @@ pub fn run(args: Record) -> ExitCode {
         frequency: args.frequency,
         event: args.event,
         stacks: args.stacks,
+        sets_up: !args.no_runtime_setup,
         adopt: args.adopt,
         to_stderr: args.json,
         log: work.as_ref().map(|work| work.path().join("log")),
@@ -176,19 +182,6 @@ fn print_json(report: &Report, data: &Path, made: &Made) -> io::Result<()> {
     json::write(report, &more, &mut io::stdout().lock())
 }
 
-/// Where to write a file first: in a private directory, unless the path is not a regular file. So a link of another user is not
-/// followed.
-fn place_for(path: &Path) -> io::Result<(Option<PrivateDir>, PathBuf)> {
-    match fs::metadata(path) {
-        // A terminal, a pipe or a device.
-        Ok(data) if !data.is_file() => Ok((None, path.to_owned())),
-        _ => PrivateDir::beside(path).map(|work| {
-            let target = work.path().join("new");
-            (Some(work), target)
-        }),
-    }
-}
-
 /// Prints the hottest functions, and writes the flame graph.
 fn show(stacks: &Stacks, data: &Path, top: bool, flamegraph: Option<&Path>) -> Result<(), String> {
     if top {
@@ -197,20 +190,5 @@ fn show(stacks: &Stacks, data: &Path, top: bool, flamegraph: Option<&Path>) -> R
             _ => {}
         }
     }
-    if let Some(path) = flamegraph {
-        let (samples, _) = stacks.counts();
-        if samples == 0 {
-            return Err(format!("{}: no sample, no flame graph", path.shown()));
-        }
-        let write = || {
-            let (work, target) = place_for(path)?;
-            let mut file = BufWriter::new(File::create(&target)?);
-            stacks.flamegraph(&data.shown().to_string(), &mut file)?;
-            file.flush()?;
-            work.map_or(Ok(()), |_work| fs::rename(target, path))
-        };
-        write().map_err(|error| format!("{}: {error}", path.shown()))?;
-        say(&format!("the flame graph is {} (compiled code is green)", path.shown()));
-    }
-    Ok(())
+    flamegraph.map_or(Ok(()), |path| view::draw(stacks, data, path))
 }

@@ -1,0 +1,237 @@
+//! Turns on the support of perf in runtimes that have one of their own, by the table in `runtimes`.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::plan::Stacks;
+use super::resolve::Resolved;
+use super::runtimes::{Runtime, Way, RUNTIMES};
+use super::{linked, quoted};
+
+/// What is set for a command.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Setup {
+    /// One line for the user.
+    pub line: Option<String>,
+    pub variables: Vec<(&'static str, OsString)>,
+    /// The command with more arguments.
+    pub command: Option<Vec<OsString>>,
+    /// How stacks are recorded best.
+    pub stacks: Option<Stacks>,
+}
+
+/// Chooses what to set for a command. `None` if it runs no runtime of the table, or one that uses libjitsym.
+pub fn of(command: &[OsString], env: &dyn Fn(&str) -> Option<OsString>) -> Option<Setup> {
+    let found = Resolved::of(command)?;
+    let (runtime, is_itself) = runtime(&found)?;
+    (!linked::uses_library(&found.path)).then(|| choose(runtime, is_itself, &found, env))
+}
+
+/// The row for the name that is closest to the file, and whether the file itself has the name. If not, it is the interpreter of
+/// a script that starts the runtime.
+fn runtime(found: &Resolved) -> Option<(&'static Runtime, bool)> {
+    found.names.iter().enumerate().rev().find_map(|(number, name)| {
+        let name = name.to_str()?;
+        let row = RUNTIMES.iter().find(|runtime| {
+            let is_new = runtime.is_named(name).map(|version| version.is_none_or(|version| version >= runtime.since));
+            is_new == Some(true) && (runtime.agents.is_empty() || agent(runtime).is_some())
+        });
+        row.map(|row| (row, number >= found.before))
+    })
+}
+
+/// The first file of the agents that exists.
+fn agent(runtime: &Runtime) -> Option<PathBuf> {
+    runtime.agents.iter().find_map(|pattern| match pattern.split_once('*') {
+        None => Some(PathBuf::from(pattern)).filter(|path| path.is_file()),
+        Some((start, end)) => {
+            let (dir, prefix) = start.rsplit_once('/')?;
+            let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+            let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+            let fitting = names.filter(|name| name.starts_with(prefix));
+            fitting.map(|name| PathBuf::from(format!("{dir}/{name}{end}"))).find(|path| path.is_file())
+        }
+    })
+}
+
+fn choose(runtime: &Runtime, is_itself: bool, found: &Resolved, env: &dyn Fn(&str) -> Option<OsString>) -> Setup {
+    let mut setup = Setup { stacks: runtime.stacks, ..Setup::default() };
+    let of_ways = runtime.ways.iter().filter_map(|way| match way {
+        Way::Variable(name, _) | Way::Options(name, ..) => Some(*name),
+        Way::Arguments { .. } => None,
+    });
+    let mut given: Vec<String> =
+        found.words[found.at..].iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    given.extend(of_ways.filter_map(env).map(|value| value.to_string_lossy().into_owned()));
+    let given = given.join(" ");
+    let is_changed = |name: &str| found.changed.iter().any(|changed| changed == name);
+    let is_set = |way: &Way| match way {
+        Way::Variable(name, _) => env(name).is_some() || is_changed(name),
+        Way::Options(name, ..) => is_changed(name),
+        Way::Arguments { .. } => false,
+    };
+    if runtime.chosen.iter().any(|text| given.contains(text)) || runtime.ways.iter().any(is_set) {
+        setup.line =
+            Some(format!("{}: the command or the environment chooses already what it writes for perf", runtime.name));
+        return setup;
+    }
+    let agent = agent(runtime).map_or(String::new(), |path| path.display().to_string());
+    let mut set = Vec::new();
+    for way in runtime.ways {
+        match way {
+            Way::Variable(name, value) => setup.variables.push((name, value.into())),
+            Way::Options(name, options, between) => {
+                let mut value = env(name).filter(|value| !value.is_empty()).unwrap_or_default();
+                if !value.is_empty() {
+                    value.push(between);
+                }
+                value.push(options.replace("{agent}", &agent));
+                setup.variables.push((name, value));
+            }
+            Way::Arguments { words, after, idle } => {
+                let next = found.words.get(found.at + 1).map(OsString::as_os_str);
+                let is_next = |list: &[&str]| list.iter().any(|word| next == Some(OsStr::new(word)));
+                if is_next(idle) || !is_itself {
+                    return Setup::default();
+                }
+                let at = found.at + 1 + usize::from(is_next(after));
+                let mut command = found.words.clone();
+                command.splice(at..at, words.iter().map(OsString::from));
+                setup.command = Some(command);
+                set.push(format!("the arguments {}", words.join(" ")));
+            }
+        }
+    }
+    let assigned = setup.variables.iter().map(|(name, value)| format!("{name}={}", quoted(Path::new(value))));
+    set.extend(assigned);
+    let effect = runtime.effect;
+    setup.line = Some(match set.is_empty() {
+        true => format!("{}: {effect}", runtime.name),
+        false => format!("set for {}: {}; {effect} (--no-runtime-setup sets nothing)", runtime.name, set.join(" ")),
+    });
+    setup
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::private::PrivateDir;
+    use std::os::unix::fs::PermissionsExt;
+
+    struct Programs(PrivateDir);
+
+    impl Programs {
+        fn new() -> Programs {
+            let programs = Programs(PrivateDir::new(&std::env::temp_dir(), "jitsym-setup-").unwrap());
+            for name in [
+                "node",
+                "php8.2",
+                "php7.4",
+                "python3.11",
+                "python3.12",
+                "python3",
+                "wasmtime",
+                "erl",
+                "luajit",
+                "java",
+                "vm",
+            ] {
+                programs.add(name, "\x7fELF");
+            }
+            programs
+        }
+
+        fn add(&self, name: &str, text: &str) {
+            let path = self.0.path().join(name);
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+
+        /// Sets up a command. `@` stands for the directory of the programs.
+        fn set_up(&self, command: &str, env: &[(&str, &str)]) -> Option<Setup> {
+            let dir = format!("{}/", self.0.path().display());
+            let words: Vec<OsString> = command.split(' ').map(|word| word.replace('@', &dir).into()).collect();
+            of(&words, &|name| env.iter().find(|(other, _)| *other == name).map(|(_, value)| value.into()))
+        }
+
+        fn variables(&self, command: &str, env: &[(&str, &str)]) -> Vec<String> {
+            let variables = self.set_up(command, env).unwrap_or_default().variables;
+            variables.iter().map(|(name, value)| format!("{name}={}", value.display())).collect()
+        }
+
+        fn command(&self, command: &str) -> Option<String> {
+            let words = self.set_up(command, &[])?.command?;
+            let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+            Some(words.join(" ").replace(&format!("{}/", self.0.path().display()), "@"))
+        }
+    }
+
+    const NODE: &str = "NODE_OPTIONS=--perf-prof --interpreted-frames-native-stack";
+
+    #[test]
+    fn variables_of_runtimes() {
+        let programs = Programs::new();
+        assert_eq!(programs.variables("@node x.js", &[]), [NODE]);
+        assert_eq!(programs.variables("env A=b @node x.js", &[]), [NODE]);
+        let python = ["PYTHONPERFSUPPORT=1", "PYTHON_PERF_JIT_SUPPORT=1"];
+        assert_eq!(programs.variables("@python3 x", &[]), python);
+        assert_eq!(programs.variables("@python3.12 x", &[]), python[..1]);
+        let old = programs.set_up("@python3.11 x", &[]).unwrap();
+        assert!(old.variables.is_empty() && old.line.unwrap().contains("since version 3.12"));
+        let lua = programs.set_up("@luajit x", &[]).unwrap();
+        assert!(lua.variables.is_empty() && lua.command.is_none() && lua.line.unwrap().contains("-ljitsym"));
+        assert_eq!(programs.set_up("@vm node", &[]), None);
+        assert_eq!(programs.set_up("@erl", &[]).unwrap().stacks, Some(Stacks::FramePointers));
+        programs.add("script", &format!("#!/usr/bin/env -S {}/node --x\n", programs.0.path().display()));
+        assert_eq!(programs.variables("@script", &[]), [NODE]);
+    }
+
+    #[test]
+    fn choices_of_the_user_stay() {
+        let programs = Programs::new();
+        let added = programs.variables("@node x", &[("NODE_OPTIONS", "--no-warnings")]);
+        assert_eq!(added, ["NODE_OPTIONS=--no-warnings --perf-prof --interpreted-frames-native-stack"]);
+        for (command, env) in [
+            ("@node --perf-basic-prof x", &[][..]),
+            ("@node x", &[("NODE_OPTIONS", "--perf-prof")]),
+            ("env NODE_OPTIONS= @node x", &[]),
+            ("env -u NODE_OPTIONS @node x", &[]),
+            ("@python3 -X perf x", &[]),
+            ("@python3 x", &[("PYTHONPERFSUPPORT", "0")]),
+            ("@python3 x", &[("PYTHON_PERF_JIT_SUPPORT", "")]),
+            ("@erl +JPperf map", &[]),
+            ("@java -XX:+DumpPerfMapAtExit X", &[]),
+            ("@php8.2 -d opcache.jit_debug=16 x", &[]),
+            ("@wasmtime --profile=perfmap x", &[]),
+        ] {
+            let setup = programs.set_up(command, env).unwrap();
+            assert!(setup.variables.is_empty() && setup.command.is_none(), "{command} {env:?}: {setup:?}");
+            assert!(setup.line.is_some_and(|line| line.contains("chooses already")), "{command}");
+        }
+    }
+
+    #[test]
+    fn arguments_of_runtimes() {
+        let programs = Programs::new();
+        let command = |text| programs.command(text);
+        assert_eq!(command("@php8.2 a.php -d b").as_deref(), Some("@php8.2 -d opcache.jit_debug=32 a.php -d b"));
+        assert_eq!(command("@php7.4 a.php"), None);
+        assert_eq!(command("@wasmtime a.wasm").as_deref(), Some("@wasmtime --profile=jitdump a.wasm"));
+        assert_eq!(command("@wasmtime run a").as_deref(), Some("@wasmtime run --profile=jitdump a"));
+        assert_eq!(command("@wasmtime compile a"), None);
+        let dir = programs.0.path().display().to_string();
+        programs.add("script", &format!("#!{dir}/php8.2 -n\n"));
+        assert_eq!(command("@script a").as_deref(), Some("@php8.2 -d opcache.jit_debug=32 -n @script a"));
+        // A script with the name of a runtime gets no arguments.
+        programs.add("wasmtime", "#!/bin/sh\n");
+        assert_eq!(programs.set_up("@wasmtime a", &[]).unwrap(), Setup::default());
+    }
+
+    #[test]
+    fn a_runtime_with_the_library() {
+        let programs = Programs::new();
+        programs.add("node", "\x7fELF .. libjitsym.so.0.1");
+        assert_eq!(programs.set_up("@node x", &[]), None);
+    }
+}
