@@ -7,12 +7,23 @@
 //! In each file, addresses are file offsets, and the distance between two parts is the same in the file as in memory. Both are
 //! what unwinders assume.
 
+mod debug;
+mod elf;
+mod frames;
+mod layers;
 mod loads;
+mod mappings;
+mod newest;
 mod out_dir;
+mod ranges;
 mod taken;
 
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
+
+use elf::{Image, Layout};
+use frames::Tables;
 
 pub use loads::{Load, Loads};
 pub use out_dir::OutDir;
@@ -42,9 +53,9 @@ pub struct Object {
     /// The same as in the file.
     pub build_id: [u8; 20],
     /// The addresses of the code, from the first to the last byte.
-    pub code: std::ops::Range<u64>,
-    /// Where the code begins in the file.
-    pub text_offset: u64,
+    pub code: Range<u64>,
+    /// The address of the file's first byte, modulo 2^64.
+    pub origin: u64,
     /// The number of pieces of code.
     pub pieces: usize,
 }
@@ -60,9 +71,52 @@ pub struct Made {
     pub left_out: usize,
 }
 
-/// Writes the objects of one process into `dir`. `taken` has the addresses that the recording maps, so that tables are placed
-/// elsewhere.
-pub fn make(loads: &Loads<'_>, dir: &OutDir, taken: &Taken) -> io::Result<Made> {
-    let _ = (loads, dir, taken);
-    Ok(Made::default())
+/// Writes the objects of one process into `dir`. The loads are sorted by time. `taken` has the addresses that a recording maps,
+/// so that the unwind tables get other addresses. If `taken` is `None`, the tables lie right below the code.
+pub fn make(loads: &Loads<'_>, dir: &OutDir, taken: Option<&Taken>) -> io::Result<Made> {
+    let layers = layers::distribute(&loads.all);
+    let mut taken = taken.cloned();
+    if let Some(taken) = &mut taken {
+        loads.all.iter().for_each(|load| taken.add(load.addr..load.addr.saturating_add(load.size)));
+    }
+    let mut made = Made { left_out: layers.of.iter().filter(|of| of.is_none()).count(), ..Made::default() };
+    let mut tables_of = Vec::new();
+    for layer in &layers.all {
+        let pieces: Vec<&Load<'_>> = layer.pieces.iter().filter_map(|&index| loads.all.get(index)).collect();
+        let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { continue };
+        let code = first.addr..last.addr.saturating_add(last.size);
+        let tables = Tables::new(loads.machine, pieces.iter().copied());
+        let layout = layout(&code, elf::size_in_memory(&tables), taken.as_mut());
+        let image = Image::new(loads.machine, &pieces, &layout, tables);
+        tables_of.push(image.tables);
+        let hex: String = image.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
+        let name = format!("jitcode-{}-{hex}.so", loads.pid);
+        let path = match dir.has(&name, image.len(), image.head()) {
+            true => dir.path().join(&name),
+            false => dir.put(&name, |file| image.write(file))?,
+        };
+        let (build_id, origin, pieces) = (image.build_id, layout.origin, pieces.len());
+        made.objects.push(Object { path, build_id, code, origin, pieces });
+    }
+    made.mappings = mappings::all(&loads.all, &layers, &made.objects, &tables_of);
+    Ok(made)
 }
+
+/// Chooses the place of the tables, which take `size` bytes in memory, and marks the place as used.
+fn layout(code: &Range<u64>, size: u64, taken: Option<&mut Taken>) -> Layout {
+    let close = Layout::close(code.start, size);
+    let Some(taken) = taken else { return close };
+    // The distance from the tables to each piece of code has 31 bits with a sign.
+    let window = code.end.saturating_sub(DISTANCE_MAX)..code.start.saturating_add(DISTANCE_MAX);
+    match taken.free_near(code.start / taken::PAGE * taken::PAGE, size, window) {
+        Some(at) => {
+            taken.add(at..at.saturating_add(size));
+            Layout::new(code.start, at)
+        }
+        None => close,
+    }
+}
+
+/// The maximum distance between the first byte of tables and the last byte of code, or the reverse. This leaves room for the
+/// sizes of tables.
+const DISTANCE_MAX: u64 = 0x7000_0000;
