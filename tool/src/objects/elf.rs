@@ -1,5 +1,8 @@
-//! The ELF file of a part of the code. The tables that unwinders read in memory begin at the file's first byte, and the code
-//! lies above them or below them. Everything else follows at the end.
+//! The ELF file of an epoch: a header, the code, the unwind tables, and at the end what has no address in memory.
+//!
+//! The form of the files is the form with which perf 6.1, 6.12 and 7.2 find names and callers. Addresses are file offsets. One
+//! segment reaches from the header to the end of the neighbourhood. The unwind tables are in no segment, because the segments of
+//! neighbourhoods must not overlap.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -18,108 +21,95 @@ use jitsym::format::elf::header::{
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::debug::Debug;
+use super::epochs::Neighbourhood;
 use super::frames::Tables;
 use super::taken::PAGE;
 use super::Load;
 
-/// The program headers: two loaded segments, the search table, and the note.
-const SEGMENTS: u16 = 4;
+/// The program headers: the loaded segment, the note, and the search table.
+const SEGMENTS: u16 = 3;
 const NOTE_AT: u64 = ELF_HEADER as u64 + SEGMENTS as u64 * PROGRAM_HEADER as u64;
 const NOTE_SIZE: u64 = 36;
-/// Where the unwind tables begin, if they are at the beginning of the file.
-const TABLES_AT: u64 = (NOTE_AT + NOTE_SIZE).next_multiple_of(8);
+const HEAD_SIZE: u64 = NOTE_AT + NOTE_SIZE;
+/// The beginnings of the files of a neighbourhood are this far apart. Sections stay aligned.
+const STEP: u64 = 16;
 /// Offset of `e_machine` in the ELF header.
 const MACHINE_AT: usize = 18;
-/// Bytes that are written at once.
+/// The number of bytes that are written at once.
 const BLOCK: usize = 1 << 20;
 
 /// Where the parts of a file lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     /// The address of the file's first byte, modulo 2^64.
     pub origin: u64,
+    /// Offset at which all code of the neighbourhood ends.
+    pub end: u64,
     /// Offset of the unwind tables.
-    tables_at: u64,
-    /// Offset of the code.
-    pub text_at: u64,
-}
-
-/// The size of the part of a file that lies in memory besides the code, for tables of these sizes.
-pub(super) fn size_in_memory(tables: &Tables) -> u64 {
-    let (eh_frame, hdr) = tables.sizes();
-    (TABLES_AT + eh_frame.next_multiple_of(8) + hdr).next_multiple_of(PAGE)
+    pub tables_at: u64,
 }
 
 impl Layout {
-    /// For code at an address, and tables at the beginning of the page `at`. If the tables lie below the code, the file begins
-    /// there. If not, the file begins one page before the code.
-    pub fn new(code: u64, at: u64) -> Layout {
-        match at <= code {
-            true => Layout { origin: at, tables_at: TABLES_AT, text_at: code - at },
-            false => {
-                let origin = (code / PAGE * PAGE).wrapping_sub(PAGE);
-                Layout { origin, tables_at: at.wrapping_sub(origin), text_at: code.wrapping_sub(origin) }
-            }
-        }
+    /// For an epoch of a neighbourhood. Each epoch begins at a higher address than the epoch before, because perf 7 knows the
+    /// objects at an address by where they begin. All epochs end at the same address.
+    pub fn new(neighbourhood: &Neighbourhood, number: usize) -> Layout {
+        let Range { start, end } = neighbourhood.range;
+        let later = (neighbourhood.count - 1).saturating_sub(number) as u64;
+        let origin = match neighbourhood.count {
+            1 => (start / PAGE * PAGE).wrapping_sub(PAGE),
+            _ => (start / STEP * STEP).wrapping_sub(HEAD_SIZE.next_multiple_of(STEP) + STEP * later),
+        };
+        let end = end.wrapping_sub(origin);
+        Layout { origin, end, tables_at: end.next_multiple_of(STEP) }
     }
+}
 
-    /// For code at an address, with tables right below it, even if there is no address below it.
-    pub fn close(code: u64, size: u64) -> Layout {
-        let origin = (code / PAGE * PAGE).wrapping_sub(size);
-        Layout { origin, tables_at: TABLES_AT, text_at: code.wrapping_sub(origin) }
-    }
+/// The number of bytes that the tables take in memory.
+pub(super) fn size_in_memory(tables: &Tables) -> u64 {
+    let (eh_frame, hdr) = tables.sizes();
+    eh_frame.next_multiple_of(8) + hdr
 }
 
 /// A whole file, in parts by offset. Between the parts, the file has holes.
 pub(super) struct Image<'a> {
     pub build_id: [u8; 20],
     parts: Vec<(u64, Cow<'a, [u8]>)>,
-    /// Where the tables are mapped: address, number of bytes, and offset in the file. `None` if there are no tables.
-    pub tables: Option<(u64, u64, u64)>,
+    pub has_tables: bool,
 }
 
 impl<'a> Image<'a> {
-    /// The file of these pieces, which are sorted by address and do not overlap. If `machine` is 0, it is this machine. If the tables are too far away from the code,
-    /// the file has none.
+    /// The file of these pieces, which are sorted by address and do not overlap. If `machine` is 0, it is this machine. If the
+    /// tables are too far away from the code, the file has none.
     pub fn new(machine: u32, pieces: &[&Load<'a>], layout: &Layout, tables: Tables) -> Image<'a> {
         let debug = Debug::new(layout.origin, pieces.iter().copied());
-        let end_of = |load: &Load<'_>| load.addr.wrapping_sub(layout.origin).saturating_add(load.size);
-        let text = layout.text_at..pieces.last().map_or(layout.text_at, |load| end_of(load));
-        let (eh_frame_size, hdr_size) = tables.sizes();
-        let hdr_at = layout.tables_at + eh_frame_size.next_multiple_of(8);
-        let places = Places { hdr: hdr_at, eh_frame: layout.tables_at, text: layout.text_at };
-        let placed = if tables.is_empty() { None } else { tables.place(&places) };
-        let (eh_frame, hdr) = placed.unwrap_or_default();
-        let tables_end = hdr_at + hdr_size;
-        let is_below = layout.tables_at < layout.text_at;
+        let offset = |load: &Load<'_>| load.addr.wrapping_sub(layout.origin);
+        let end_of = |load: &Load<'_>| offset(load).saturating_add(load.size);
+        let text = pieces.first().map_or(0, |load| offset(load))..pieces.last().map_or(0, |load| end_of(load));
         let has_code = pieces.iter().all(|load| load.code.is_some());
-
         let mut sections = Sections::default();
-        let begin = if is_below { 0 } else { layout.text_at / PAGE * PAGE };
-        let (code, data) = (SHF_ALLOC | SHF_EXECINSTR, SHF_ALLOC);
-        let text_kind = if has_code { SHT_PROGBITS } else { SHT_NOBITS };
-        sections.add(".text", text_kind, code, &text, 16);
-        let note = NOTE_AT..NOTE_AT + NOTE_SIZE;
-        sections.add(".note.gnu.build-id", SHT_NOTE, if is_below { data } else { 0 }, &note, 4);
         let mut parts: Vec<(u64, Cow<'a, [u8]>)> = Vec::new();
-        let hdr_place = hdr_at..tables_end;
-        let mut end = if is_below { TABLES_AT } else { PAGE };
-        if !hdr.is_empty() {
-            let eh_frame_place = layout.tables_at..layout.tables_at + eh_frame_size;
-            sections.add(".eh_frame", SHT_PROGBITS, data, &eh_frame_place, 8);
-            sections.add(".eh_frame_hdr", SHT_PROGBITS, data, &hdr_place, 4);
-            // perf with libunwind uses the section's address, and subtracts the start of the first segment (linux
-            // tools/perf/util/unwind-libunwind-local.c, `read_unwind_spec_eh_frame`).
-            sections.raise_last(begin);
+
+        let (text_kind, text_in_file) = if has_code { (SHT_PROGBITS, text.end) } else { (SHT_NOBITS, HEAD_SIZE) };
+        sections.add(".text", text_kind, SHF_ALLOC | SHF_EXECINSTR, &text, 16);
+        let note = NOTE_AT..HEAD_SIZE;
+        sections.add(".note.gnu.build-id", SHT_NOTE, SHF_ALLOC, &note, 4);
+        let mut end = text_in_file;
+        if has_code {
+            parts.extend(pieces.iter().filter_map(|load| Some((offset(load), load.code?.into()))));
+        }
+        let (eh_frame_size, hdr_size) = tables.sizes();
+        let eh_frame_place = layout.tables_at..layout.tables_at + eh_frame_size;
+        let hdr_at = eh_frame_place.end.next_multiple_of(8);
+        let hdr_place = hdr_at..hdr_at + hdr_size;
+        let places = Places { hdr: hdr_at, eh_frame: layout.tables_at, text: text.start };
+        let placed = if tables.is_empty() { None } else { tables.place(&places) };
+        let has_tables = placed.is_some();
+        if let Some((eh_frame, hdr)) = placed {
+            sections.add(".eh_frame", SHT_PROGBITS, SHF_ALLOC, &eh_frame_place, 8);
+            sections.add(".eh_frame_hdr", SHT_PROGBITS, SHF_ALLOC, &hdr_place, 4);
             parts.push((layout.tables_at, eh_frame.into()));
             parts.push((hdr_at, hdr.into()));
-            end = end.max(tables_end);
-        }
-        let in_memory = end.next_multiple_of(PAGE);
-        if has_code {
-            let bytes = |load: &&Load<'a>| Some((load.addr.wrapping_sub(layout.origin), load.code?.into()));
-            parts.extend(pieces.iter().filter_map(bytes));
-            end = end.max(text.end);
+            end = hdr_place.end;
         }
 
         let abbrev = if debug.info.is_empty() { &[] } else { ABBREV };
@@ -143,41 +133,23 @@ impl<'a> Image<'a> {
         let (count, sections_at, bytes) = sections.finish(at);
         parts.push((at, bytes.into()));
 
-        let text_memory = text.start / PAGE * PAGE..text.end;
-        let text_in_file = if has_code { text_memory.end - text_memory.start } else { 0 };
-        let text_segment = (PT_LOAD, PF_R | PF_X, text_memory, text_in_file, PAGE);
-        let data_segment = |kind, range: Range<u64>, align| (kind, PF_R, range.clone(), range.end - range.start, align);
-        let tables_begin = if is_below { 0 } else { layout.tables_at };
-        let tables_segment = data_segment(PT_LOAD, tables_begin..tables_end.max(note.end), PAGE);
-        let mut segments = match (is_below, sections.has_tables) {
-            (true, _) => vec![tables_segment, text_segment],
-            (false, true) => vec![text_segment, tables_segment],
-            (false, false) => vec![text_segment],
-        };
-        segments.push(data_segment(PT_NOTE, note, 4));
-        if sections.has_tables {
-            segments.push(data_segment(PT_GNU_EH_FRAME, hdr_place, 4));
-        }
+        let segments = [
+            Some((PT_LOAD, PF_R | PF_X, 0..text_in_file, layout.end, PAGE)),
+            Some((PT_NOTE, PF_R, note, NOTE_SIZE, 4)),
+            has_tables.then_some((PT_GNU_EH_FRAME, PF_R, hdr_place, hdr_size, 4)),
+        ];
+        let segments: Vec<_> = segments.into_iter().flatten().collect();
         let mut head = elf_header(ET_DYN, segments.len() as u16, count, sections_at).to_vec();
         if machine != 0 {
             head[MACHINE_AT..MACHINE_AT + 2].copy_from_slice(&(machine as u16).to_ne_bytes());
         }
-        for (kind, flags, range, in_file, align) in segments {
-            let words = [range.start, range.start, range.start, in_file, range.end - range.start, align];
+        for (kind, flags, range, in_memory, align) in segments {
+            let words = [range.start, range.start, range.start, range.end - range.start, in_memory, align];
             head.extend_from_slice(&program_header(kind, flags, words));
         }
         head.resize(NOTE_AT as usize, 0);
         head.extend_from_slice(&note_head());
-        let mut image = Image { build_id: [0; 20], parts, tables: None };
-        if sections.has_tables {
-            image.tables = Some(match is_below {
-                true => (layout.origin, in_memory, 0),
-                false => {
-                    let at = layout.tables_at / PAGE * PAGE;
-                    (layout.origin.wrapping_add(at), tables_end.next_multiple_of(PAGE) - at, at)
-                }
-            });
-        }
+        let mut image = Image { build_id: [0; 20], parts, has_tables };
         image.build_id = image.hash(&head);
         head.extend_from_slice(&image.build_id);
         image.parts.insert(0, (0, head.into()));
@@ -240,7 +212,6 @@ impl<'a> Image<'a> {
 struct Sections {
     names: Vec<u8>,
     headers: Vec<Entry>,
-    has_tables: bool,
 }
 
 impl Sections {
@@ -260,14 +231,6 @@ impl Sections {
         self.names.extend_from_slice(name.as_bytes());
         self.names.push(0);
         self.headers.push(entry);
-        self.has_tables |= name == ".eh_frame_hdr";
-    }
-
-    /// Adds to the address of the section that was added last.
-    fn raise_last(&mut self, by: u64) {
-        if let Some(last) = self.headers.last_mut() {
-            last.addr = last.addr.wrapping_add(by);
-        }
     }
 
     /// The section of names and all headers, for this offset: the number of headers, their offset, and the bytes.

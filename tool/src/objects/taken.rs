@@ -14,6 +14,8 @@ pub(super) const PAGE: u64 = 4096;
 #[derive(Clone, Debug, Default)]
 pub struct Taken {
     ranges: Ranges,
+    /// Mappings of other files than those of compiled code.
+    files: Ranges,
 }
 
 impl Taken {
@@ -30,36 +32,29 @@ impl Taken {
         }
     }
 
-    /// A free place of `len` bytes within `window`, which consists of whole pages. The place ends at `near` or below if there is
-    /// such a place, and else begins at `near` or above.
-    pub fn free_near(&self, near: u64, len: u64, window: Range<u64>) -> Option<u64> {
-        let len = len.checked_next_multiple_of(PAGE)?;
-        let window = window.start.max(LOWEST)..window.end.min(HIGHEST);
-        self.free_below(near, len, &window).or_else(|| self.free_above(near, len, &window))
+    /// Marks all pages of a range as used by a mapping of a file, such as a library. No object contains such a range: a profiler
+    /// would take the code of the library for code of the object.
+    pub fn add_file(&mut self, range: Range<u64>) {
+        self.files.add(range.clone());
+        self.add(range);
     }
 
-    /// The first free place from `near` on.
-    fn free_above(&self, near: u64, len: u64, window: &Range<u64>) -> Option<u64> {
-        let mut at = near.max(window.start).checked_next_multiple_of(PAGE)?;
+    pub(super) fn has_file_in(&self, range: &Range<u64>) -> bool {
+        let before = self.files.0.range(..range.end).next_back();
+        !range.is_empty() && before.is_some_and(|(_, &end)| end > range.start)
+    }
+
+    /// The first free place of `len` bytes from `near` on that ends at `limit` or below. It consists of whole pages.
+    pub(super) fn free_above(&self, near: u64, len: u64, limit: u64) -> Option<u64> {
+        let (len, limit) = (len.checked_next_multiple_of(PAGE)?, limit.min(HIGHEST));
+        let mut at = near.max(LOWEST).checked_next_multiple_of(PAGE)?;
         if let Some((_, &end)) = self.ranges.0.range(..=at).next_back() {
             at = at.max(end);
         }
         loop {
-            let end = at.checked_add(len).filter(|&end| end <= window.end)?;
+            let end = at.checked_add(len).filter(|&end| end <= limit)?;
             match self.ranges.0.range(at..end).next() {
                 Some((_, &taken)) => at = taken,
-                None => return Some(at),
-            }
-        }
-    }
-
-    /// The last free place that ends at `near` or before.
-    fn free_below(&self, near: u64, len: u64, window: &Range<u64>) -> Option<u64> {
-        let mut end = near.min(window.end) / PAGE * PAGE;
-        loop {
-            let at = end.checked_sub(len).filter(|&at| at >= window.start)?;
-            match self.ranges.0.range(..end).next_back().filter(|(_, &taken)| taken > at) {
-                Some((&start, _)) => end = start,
                 None => return Some(at),
             }
         }
@@ -80,16 +75,25 @@ mod tests {
         }
         taken.add(5..5);
         assert_eq!(taken.ranges.0, BTreeMap::from([(0x10_0000, 0x10_3000), (0x20_0000, 0x38_0000)]));
-        let all = 0..u64::MAX;
-        assert_eq!(taken.free_near(0x10_0000, 1, all.clone()), Some(0xf_f000));
-        assert_eq!(taken.free_near(0x10_2fff, 1, all.clone()), Some(0xf_f000));
-        assert_eq!(taken.free_near(0x10_4fff, 0x1000, all.clone()), Some(0x10_3000));
-        assert_eq!(taken.free_near(0x10_1000, 0x1000, 0x10_0000..u64::MAX), Some(0x10_3000));
-        assert_eq!(taken.free_near(0x10_1000, 0xf_e000, 0x10_0000..u64::MAX), Some(0x38_0000));
-        assert_eq!(taken.free_near(0x10_1000, 0xf_e000, 0x10_0000..0x40_0000), None);
-        assert_eq!(taken.free_near(0x30_0000, 0x1000, 0x20_0000..u64::MAX), Some(0x38_0000));
-        assert_eq!(taken.free_near(0, 0x1000, all.clone()), Some(LOWEST));
-        assert_eq!(taken.free_near(u64::MAX, 0x1000, all), Some(HIGHEST - 0x1000));
+        assert_eq!(taken.free_above(0x10_0000, 1, u64::MAX), Some(0x10_3000));
+        assert_eq!(taken.free_above(0x10_2001, 1, u64::MAX), Some(0x10_3000));
+        assert_eq!(taken.free_above(0x10_3001, 1, u64::MAX), Some(0x10_4000));
+        assert_eq!(taken.free_above(0x10_1000, 0xf_e000, u64::MAX), Some(0x38_0000));
+        assert_eq!(taken.free_above(0x10_1000, 0xf_e000, 0x40_0000), None);
+        assert_eq!(taken.free_above(0, 0x1000, u64::MAX), Some(LOWEST));
+        assert_eq!(taken.free_above(HIGHEST - 0x1000, 0x1000, u64::MAX), Some(HIGHEST - 0x1000));
+        assert_eq!(taken.free_above(HIGHEST - 0xfff, 0x1000, u64::MAX), None);
+        assert_eq!(taken.free_above(u64::MAX, u64::MAX, u64::MAX), None);
+    }
+
+    #[test]
+    fn files_are_known() {
+        let mut taken = Taken::new();
+        taken.add(0x5000..0x6000);
+        taken.add_file(0x8000..0x9000);
+        let files = [0x5000..0x8000, 0x5000..0x8001, 0x8800..0x8801, 0x9000..0xa000, 0x8000..0x8000];
+        assert_eq!(files.map(|range| taken.has_file_in(&range)), [false, true, true, false, false]);
+        assert_eq!(taken.free_above(0x8000, 1, u64::MAX), Some(LOWEST));
     }
 
     #[test]
@@ -102,6 +106,6 @@ mod tests {
         assert_eq!(taken.ranges.0, BTreeMap::from([(0x1000, 0x2000), (0x4000, 0x9000)]));
         taken.add(0..u64::MAX);
         assert_eq!(taken.ranges.0.len(), 1);
-        assert_eq!(taken.free_near(0x1000, 1, 0..u64::MAX), None);
+        assert_eq!(taken.free_above(0x1000, 1, u64::MAX), None);
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use jitsym::format::file_names::parse;
 use jitsym_tool::kind::Kind;
-use jitsym_tool::objects::{self, Loads, Made, OutDir};
+use jitsym_tool::objects::{self, Epochs, Loads, Made, OutDir};
 use jitsym_tool::text::Shown;
 
 use crate::input::{self, Input};
@@ -55,12 +55,13 @@ pub fn run(asked: &Export, out: &mut dyn Write) -> Outcome {
         complain(&asked.file, &io::Error::new(io::ErrorKind::NotFound, "has no code, and nothing is written"));
         return Outcome::Failed;
     }
+    let epochs = Epochs::of_loads(&loads.all);
     let told = OutDir::new(&asked.output).and_then(|dir| match asked.map {
         true => dir.put(&format!("perf-{}.map", loads.pid), |mut file| file.write_all(&loads.to_map())).map(Err),
-        false => objects::make(&loads, &dir, None).map(Ok),
+        false => objects::make(&loads, &epochs, &dir, None).map(Ok),
     });
     match told {
-        Ok(Ok(made)) => written(tell(&made, out)),
+        Ok(Ok(made)) => written(tell(&made, epochs.left_out, out)),
         Ok(Err(map)) => written(writeln!(out, "{}", map.shown())),
         Err(error) => {
             complain(&asked.output, &error);
@@ -117,7 +118,7 @@ fn loads(inputs: &[(PathBuf, Input)]) -> Result<Loads<'_>, Failure> {
 }
 
 /// Prints a block for each file.
-fn tell(made: &Made, out: &mut dyn Write) -> io::Result<()> {
+fn tell(made: &Made, left_out: usize, out: &mut dyn Write) -> io::Result<()> {
     for object in &made.objects {
         let (path, code) = (object.path.shown(), &object.code);
         let functions = if object.pieces == 1 { "function" } else { "functions" };
@@ -129,8 +130,8 @@ fn tell(made: &Made, out: &mut dyn Write) -> io::Result<()> {
         )?;
         writeln!(out, "    gdb: add-symbol-file {path} -o {:#x}", object.origin)?;
     }
-    if made.left_out > 0 {
-        writeln!(out, "{} functions are in none of these files, because there are too many files", made.left_out)?;
+    if left_out > 0 {
+        writeln!(out, "{left_out} functions are in none of these files, because there are too many files")?;
     }
     Ok(())
 }
