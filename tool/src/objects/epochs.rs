@@ -70,20 +70,41 @@ impl Held {
     fn is_free(&self, range: &Range<u64>) -> bool {
         self.0.range(..range.end).next_back().is_none_or(|(_, &end)| end <= range.start)
     }
+
+    /// Adds a range if it is free.
+    fn add(&mut self, range: &Range<u64>) -> bool {
+        let is_free = self.is_free(range);
+        if is_free {
+            self.0.insert(range.start, range.end);
+        }
+        is_free
+    }
 }
 
-/// Makes the epochs of a recording. All code that is used must be passed to [`Epochs::hit`], in the order of time.
+/// The present state of a neighbourhood.
+#[derive(Clone, Debug, Default)]
+struct Current {
+    /// The index of the epoch, and the code in it.
+    epoch: Option<(usize, Held)>,
+    /// The time of the last use, and all code that is used at this time.
+    time: u64,
+    now: Vec<usize>,
+    held_now: Held,
+}
+
+/// Makes the epochs of a recording. All code that is used must be passed to [`Epochs::hit`], in the order of time. All code that
+/// is used at one time, as that of a sample with its callers, is in one epoch.
 #[derive(Debug)]
 pub struct Epochs<'l, 'a> {
     loads: &'l [Load<'a>],
     near: Neighbourhoods,
-    /// For each neighbourhood, the index of its current epoch, and the code in it.
-    current: Vec<Option<(usize, Held)>>,
+    current: Vec<Current>,
     /// For each load, 1 more than the index of the last epoch that has it, or 0.
     seen: Vec<usize>,
     /// All epochs, in the order in which they began.
     pub all: Vec<Epoch>,
-    /// The number of uses of code that is in no epoch, because there are too many epochs or the code is too large.
+    /// The number of uses of code that is in no epoch: there are too many epochs, the code is too large, or other code is used at
+    /// its addresses at the same time.
     pub left_out: usize,
 }
 
@@ -91,7 +112,7 @@ impl<'l, 'a> Epochs<'l, 'a> {
     /// No code is used yet. `taken` has the mappings of other files, which separate neighbourhoods.
     pub fn new(loads: &'l [Load<'a>], taken: &Taken) -> Self {
         let near = Neighbourhoods::new(loads, taken);
-        let (current, seen) = (vec![None; near.ranges.len()], vec![0; loads.len()]);
+        let (current, seen) = (vec![Current::default(); near.ranges.len()], vec![0; loads.len()]);
         Epochs { loads, near, current, seen, all: Vec::new(), left_out: 0 }
     }
 
@@ -102,26 +123,42 @@ impl<'l, 'a> Epochs<'l, 'a> {
             self.left_out += 1;
             return;
         };
-        let range = load.addr..load.addr.saturating_add(load.size);
+        let range = range_of(load);
         let current = &mut self.current[number];
-        match current {
-            Some((epoch, _)) if self.seen[index] == *epoch + 1 => return,
+        if current.now.is_empty() || current.time != time {
+            (current.time, current.now, current.held_now) = (time, Vec::new(), Held::default());
+        }
+        let is_in = |epoch: usize| self.seen[index] == epoch + 1;
+        match &current.epoch {
+            Some((epoch, _)) if is_in(*epoch) => {}
             Some((_, held)) if held.is_free(&range) => {}
-            _ if self.all.len() >= FILES_MAX => {
+            // Two pieces cannot be at one address at one time.
+            _ if self.all.len() >= FILES_MAX || !current.held_now.is_free(&range) => {
                 self.left_out += 1;
                 return;
             }
             _ => {
-                *current = Some((self.all.len(), Held::default()));
-                self.all.push(Epoch { time, neighbourhood: self.near.ranges[number].clone(), pieces: Vec::new() });
+                // The new epoch also has the code that is already known to be used at this time.
+                let epoch = self.all.len();
+                current.epoch = Some((epoch, current.held_now.clone()));
+                current.now.iter().for_each(|&index| self.seen[index] = epoch + 1);
+                let neighbourhood = self.near.ranges[number].clone();
+                self.all.push(Epoch { time, neighbourhood, pieces: current.now.clone() });
             }
         }
-        if let Some((epoch, held)) = current {
-            held.0.insert(range.start, range.end);
-            self.seen[index] = *epoch + 1;
+        let Some((epoch, held)) = &mut current.epoch else { return };
+        if std::mem::replace(&mut self.seen[index], *epoch + 1) != *epoch + 1 {
+            held.add(&range);
             self.all[*epoch].pieces.push(index);
         }
+        if current.held_now.add(&range) {
+            current.now.push(index);
+        }
     }
+}
+
+fn range_of(load: &Load<'_>) -> Range<u64> {
+    load.addr..load.addr.saturating_add(load.size)
 }
 
 /// Distributes all loads over few files, without regard to when the code is used: each piece goes to the first file in which
@@ -137,7 +174,7 @@ pub fn few_files(loads: &[Load<'_>]) -> (Vec<Epoch>, usize) {
             left_out += 1;
             continue;
         };
-        let (files, range) = (&mut files_of[number], load.addr..load.addr.saturating_add(load.size));
+        let (files, range) = (&mut files_of[number], range_of(load));
         let known = full.entry((range.start, range.end)).or_default();
         // The last file is the most likely one beyond the limit.
         let probes = (*known..files.len()).take(PROBES_MAX).chain(files.len().checked_sub(1));
@@ -154,7 +191,7 @@ pub fn few_files(loads: &[Load<'_>]) -> (Vec<Epoch>, usize) {
         }
         // Files beyond the limit may be free.
         *known = (*known + PROBES_MAX).min(file + 1);
-        files[file].1 .0.insert(range.start, range.end);
+        files[file].1.add(&range);
         all[files[file].0].pieces.push(index);
     }
     (all, left_out)
@@ -180,6 +217,12 @@ mod tests {
             epochs.hit(time, index);
         }
         assert_eq!(pieces(&epochs.all), [vec![3, 2], vec![0, 3, 1], vec![2]]);
+        // All code of one time is in one epoch.
+        epochs.hit(9, 3);
+        epochs.hit(10, 3);
+        epochs.hit(10, 0);
+        assert_eq!(pieces(&epochs.all)[2..], [vec![2, 3], vec![3, 0]]);
+        let epochs = &Epochs { all: epochs.all[..3].to_vec(), ..epochs };
         assert_eq!(epochs.all.iter().map(|epoch| epoch.time).collect::<Vec<_>>(), [1, 5, 9]);
         assert!(epochs.all.iter().all(|epoch| epoch.neighbourhood == (0x1000..0x1030)));
     }
@@ -198,7 +241,7 @@ mod tests {
         taken.add_file(0x3000..0x4000);
         assert_eq!(ranges(&taken), 3);
         // A chain without large gaps is cut.
-        let loads: Vec<_> = (0..2050).map(|number| load(0x1000 + number * (GAP_MAX - 16), 16)).collect();
+        let loads: Vec<_> = (0..2060).map(|number| load(0x1000 + number * (GAP_MAX - 16), 16)).collect();
         assert_eq!(few_files(&loads).0.len(), 3);
     }
 
@@ -226,13 +269,23 @@ mod tests {
         assert_eq!((count, left_out), (20_000, 0));
     }
 
+    #[test]
+    fn one_time_has_one_epoch() {
+        let loads: Vec<_> = (0..1000).map(|number| load(0x10_0000 + number % 100 * 8, 16)).collect();
+        let mut epochs = Epochs::new(&loads, &Taken::new());
+        epochs.hit(1, 5);
+        (0..loads.len()).for_each(|index| epochs.hit(2, index));
+        assert_eq!(pieces(&epochs.all)[0], [5, 0, 2]);
+        assert_eq!((epochs.all.len(), epochs.all[1].pieces.len(), epochs.left_out), (2, 50, 950));
+    }
+
     /// Hostile code: all of it overlaps.
     #[test]
     fn no_more_files_than_there_may_be() {
         for (stride, grow) in [(0, 0), (1, 0), (0, 1), (1, 2)] {
             let loads: Vec<_> = (0..30_000).map(|n| load(0x10_0000 + n * stride, 70_000 - n * grow)).collect();
             let mut epochs = Epochs::new(&loads, &Taken::new());
-            (0..loads.len()).for_each(|index| epochs.hit(0, index));
+            (0..loads.len()).for_each(|index| epochs.hit(index as u64, index));
             assert_eq!((epochs.all.len(), epochs.left_out), (FILES_MAX, 10_000));
             let (files, left_out) = few_files(&loads);
             assert_eq!((files.len(), left_out), (FILES_MAX, 10_000));
