@@ -196,8 +196,8 @@ fn entry_offsets(section: &[u8], target: Target) -> impl Iterator<Item = (usize,
     })
 }
 
-/// The section in a form that gimli can read: without announcements of V8 ([`without_omitted`]), and without the letter `B`. CIEs
-/// of AArch64 code that signs its return addresses with key B have this letter, and gimli does not know it.
+/// The section in a form that gimli can read: without announcements of V8 ([`without_omitted`]), and without the letter `B`.
+/// CIEs of AArch64 code that signs its return addresses with key B have this letter, and gimli does not know it.
 pub fn readable(section: &[u8], target: Target) -> Cow<'_, [u8]> {
     let mut out = without_omitted(section, target);
     for (at, len) in entry_offsets(section, target).filter(|_| target.is_aarch64()) {
@@ -209,8 +209,8 @@ pub fn readable(section: &[u8], target: Target) -> Cow<'_, [u8]> {
     out
 }
 
-/// The section without announcements of pointers that do not exist. CIEs of V8 announce pointers to language-specific data, with
-/// the encoding "none" (`DW_EH_PE_omit`). Unwinders accept this, and gimli does not.
+/// The section without announcements of pointers that do not exist. CIEs of V8 announce pointers to language-specific data,
+/// with the encoding "none" (`DW_EH_PE_omit`). Unwinders accept this, and gimli does not.
 pub fn without_omitted(section: &[u8], target: Target) -> Cow<'_, [u8]> {
     let mut out = Cow::Borrowed(section);
     for (at, len) in entry_offsets(section, target) {

@@ -1,7 +1,7 @@
 //! The ELF file of an epoch: a header, the code, the unwind tables, and at the end what has no address in memory.
 //!
 //! The form of the files is the form with which perf 6.1, 6.12 and 7.2 find names and callers. Addresses are file offsets. One
-//! segment reaches from the header to the end of the neighbourhood. If the unwind tables have a mapping, they are in no segment,
+//! segment reaches from the header to the end of the neighbourhood. If the unwind tables have a mapping, no segment has them,
 //! because the segments of neighbourhoods must not overlap.
 
 use std::borrow::Cow;

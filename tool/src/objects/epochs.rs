@@ -1,7 +1,7 @@
 //! Distributes code over files, by address and by time.
 //!
-//! Code that lies close together is a *neighbourhood*. In an *epoch* of a neighbourhood, no address has two pieces of code that
-//! are used. An epoch begins when code is used whose addresses other code of the epoch has. Each epoch has a file, which has all
+//! Code that lies close together is a *neighbourhood*. In an *epoch* of a neighbourhood, no address has two pieces of code
+//! that are used. An epoch begins when code is used whose addresses other code of the epoch has. Each epoch has a file with all
 //! code that is used in this epoch. So the number of files depends on how often used code replaces used code.
 
 use std::collections::{BTreeMap, HashMap};
@@ -92,8 +92,8 @@ struct Current {
     held_now: Held,
 }
 
-/// Makes the epochs of a recording. All code that is used must be passed to [`Epochs::hit`], in the order of time. All code that
-/// is used at one time, as that of a sample with its callers, is in one epoch.
+/// Makes the epochs of a recording. All code that is used must be passed to [`Epochs::hit`], in the order of time. All code
+/// that is used at one time, as that of a sample with its callers, is in one epoch.
 #[derive(Debug)]
 pub struct Epochs<'l, 'a> {
     loads: &'l [Load<'a>],
@@ -103,8 +103,8 @@ pub struct Epochs<'l, 'a> {
     seen: Vec<usize>,
     /// All epochs, in the order in which they began.
     pub all: Vec<Epoch>,
-    /// The number of uses of code that is in no epoch: there are too many epochs, the code is too large, or other code is used at
-    /// its addresses at the same time.
+    /// The number of uses of code that is in no epoch: there are too many epochs, the code is too large, or other code is used
+    /// at its addresses at the same time.
     pub left_out: usize,
 }
 

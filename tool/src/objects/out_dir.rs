@@ -31,7 +31,7 @@ impl OutDir {
         &self.path
     }
 
-    /// Writes the file `name` with `write`, and replaces a file that has this name. The file is not there before it is complete.
+    /// Writes the file `name` with `write`, and replaces a file that has this name. The file appears when it is complete.
     pub fn put(&self, name: &str, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<PathBuf> {
         let temporary = OsString::from(format!(".{name}.{}", std::process::id()));
         let file = match self.dir.create_new(&temporary, 0o600) {

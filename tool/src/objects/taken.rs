@@ -32,8 +32,8 @@ impl Taken {
         }
     }
 
-    /// Marks all pages of a range as used by a mapping of a file, such as a library. No object contains such a range: a profiler
-    /// would take the code of the library for code of the object.
+    /// Marks all pages of a range as used by a mapping of a file, such as a library. No object contains such a range, because a
+    /// profiler would take the code of the library for code of the object.
     pub fn add_file(&mut self, range: Range<u64>) {
         self.files.add(range.clone());
         self.add(range);
