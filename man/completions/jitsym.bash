@@ -31,8 +31,8 @@ _jitsym() {
             jitsym,dump)
                 cmd="jitsym__subcmd__dump"
                 ;;
-            jitsym,flamegraph)
-                cmd="jitsym__subcmd__flamegraph"
+            jitsym,export)
+                cmd="jitsym__subcmd__export"
                 ;;
             jitsym,help)
                 cmd="jitsym__subcmd__help"
@@ -70,8 +70,8 @@ _jitsym() {
             jitsym__subcmd__help,dump)
                 cmd="jitsym__subcmd__help__subcmd__dump"
                 ;;
-            jitsym__subcmd__help,flamegraph)
-                cmd="jitsym__subcmd__help__subcmd__flamegraph"
+            jitsym__subcmd__help,export)
+                cmd="jitsym__subcmd__help__subcmd__export"
                 ;;
             jitsym__subcmd__help,help)
                 cmd="jitsym__subcmd__help__subcmd__help"
@@ -101,7 +101,7 @@ _jitsym() {
 
     case "${cmd}" in
         jitsym)
-            opts="-h -V --help --version check dump stat record verify callgrind doctor top flamegraph recover clean version help"
+            opts="-h -V --help --version check dump stat export record verify callgrind doctor top recover clean version help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -224,8 +224,8 @@ _jitsym() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        jitsym__subcmd__flamegraph)
-            opts="-o -h --output --perf --help"
+        jitsym__subcmd__export)
+            opts="-o -h --output --map --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -239,10 +239,6 @@ _jitsym() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --perf)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -251,7 +247,7 @@ _jitsym() {
             return 0
             ;;
         jitsym__subcmd__help)
-            opts="check dump stat record verify callgrind doctor top flamegraph recover clean version help"
+            opts="check dump stat export record verify callgrind doctor top recover clean version help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -334,7 +330,7 @@ _jitsym() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        jitsym__subcmd__help__subcmd__flamegraph)
+        jitsym__subcmd__help__subcmd__export)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -447,7 +443,7 @@ _jitsym() {
             return 0
             ;;
         jitsym__subcmd__record)
-            opts="-p -o -F -g -e -h --pid --seconds --output --frequency --call-graph --event --adopt --no-runtime-setup --top --flamegraph --json --perf --help"
+            opts="-p -o -F -g -e -h --pid --seconds --output --frequency --call-graph --event --adopt --top --flamegraph --json --perf --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -549,17 +545,13 @@ _jitsym() {
             return 0
             ;;
         jitsym__subcmd__top)
-            opts="-h --seconds --perf --help"
+            opts="-h --seconds --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --seconds)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --perf)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

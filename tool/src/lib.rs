@@ -11,6 +11,7 @@ pub mod callgrind;
 pub mod check;
 pub mod injected;
 pub mod kind;
+pub mod objects;
 pub mod open;
 pub mod private;
 pub mod region;

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::{callgrind, check, clean, doctor, record, recover, show, top, verify, view};
+use crate::{callgrind, check, clean, doctor, export, record, recover, show, top, verify, view};
 
 /// The exit codes, for `jitsym help` and the manual page.
 pub const EXIT_CODES: [(u8, &str); 3] = [
@@ -28,6 +28,7 @@ pub enum Command {
     Check(check::Check),
     Dump(show::Dump),
     Stat(show::Stat),
+    Export(export::Export),
     Record(record::Record),
     Verify(verify::Verify),
     Callgrind(callgrind::Callgrind),
