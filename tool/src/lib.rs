@@ -13,6 +13,7 @@ pub mod check;
 pub mod inject;
 pub mod injected;
 pub mod kind;
+pub mod objects;
 pub mod open;
 #[allow(missing_docs)]
 pub mod perf_data;
