@@ -143,7 +143,9 @@ fn of_file(file: &File, len: u64) -> io::Result<Layout> {
         file.read_exact_at(&mut bytes, at)?;
         let own = bytes.len() - 16;
         let ids = place(&bytes, own, len)?;
-        attributes.push(Attribute { ids_at: Some(ids.clone()), ..Attribute::read(&bytes[..own], &ids_of(file, ids)?) });
+        let mut attribute = Attribute::read(&bytes[..own], &ids_of(file, ids.clone())?);
+        attribute.ids_at = Some(ids);
+        attributes.push(attribute);
     }
     let numbers = (0..256u32).filter(|&number| header[FEATURES + number as usize / 8] & 1 << (number % 8) != 0);
     let mut features = Vec::new();

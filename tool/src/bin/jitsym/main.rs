@@ -10,6 +10,7 @@ mod clean;
 mod doctor;
 #[cfg(test)]
 mod generated;
+mod inject;
 mod input;
 mod origin;
 mod process;
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         Asked::Command(Command::Callgrind(asked)) => callgrind::run(&asked, &mut out),
         Asked::Command(Command::Clean(asked)) => clean::clean(asked, &mut out),
         Asked::Command(Command::Doctor(asked)) => doctor::run(&asked, &mut out),
+        Asked::Command(Command::Inject(asked)) => inject::run(&asked, &mut out),
         Asked::Command(Command::Record(asked)) => {
             drop(out);
             return record::run(asked);
