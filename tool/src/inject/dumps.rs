@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use jitsym::format::jitdump::raw::{RawHeader, RawRecords};
+use jitsym::format::jitdump::raw::{End, RawHeader, RawRecords};
 use jitsym::format::jitdump::HEADER_SIZE;
 use jitsym::sys::process;
 
@@ -39,6 +39,8 @@ pub struct Dump {
     /// Whether the user has named this file.
     is_given: bool,
     identity: Identity,
+    /// The length when the dump was found. A living process may write more.
+    len: u64,
     /// Only code up to this time is of this process, which has inherited the code.
     pub until: Option<u64>,
 }
@@ -63,7 +65,7 @@ struct Opened {
     file: File,
     header: RawHeader,
     identity: Identity,
-    inode: u64,
+    len: u64,
 }
 
 fn refuse<T>(why: impl Into<String>) -> io::Result<T> {
@@ -91,7 +93,7 @@ impl Finder<'_> {
         if header.version > VERSION || header.unknown_flags() != 0 {
             return refuse("is a jitdump of an unknown version");
         }
-        Ok(Opened { file, header, identity: (data.dev(), data.ino()), inode: data.ino() })
+        Ok(Opened { file, header, identity: (data.dev(), data.ino()), len: data.len() })
     }
 
     /// The file that a process had mapped, and its header.
@@ -106,8 +108,8 @@ impl Finder<'_> {
             }
         };
         let dump = |path: PathBuf, is_given, opened: &Opened| {
-            let (name, identity) = (marker.path.clone(), opened.identity);
-            (Dump { name, path, is_given, identity, until: None }, opened.header)
+            let (name, identity, len) = (marker.path.clone(), opened.identity, opened.len);
+            (Dump { name, path, is_given, identity, len, until: None }, opened.header)
         };
         for (of, path) in &self.given.dumps {
             if of.is_some_and(|of| of != pid) {
@@ -138,7 +140,7 @@ impl Finder<'_> {
             let places = if is_elsewhere { [(below, false), (here, true)] } else { [(here, false), (below, false)] };
             for (path, must_be_the_same) in places {
                 match self.open(&path, pid, false) {
-                    Ok(opened) if must_be_the_same && marker.inode.is_some_and(|inode| inode != opened.inode) => {
+                    Ok(opened) if must_be_the_same && marker.inode.is_some_and(|inode| inode != opened.identity.1) => {
                         note(&path, io::Error::other("is another file than the process had"));
                     }
                     Ok(opened) => return Ok(dump(path, false, &opened)),
@@ -183,22 +185,24 @@ impl Finder<'_> {
         (all, problems)
     }
 
-    /// Reads a dump that was found, if it is still the same file. Also returns what is wrong with its end.
-    pub fn read(&self, pid: u32, dump: &Dump) -> io::Result<(Vec<u8>, Option<&'static str>)> {
+    /// Reads the part of a dump that was there when the dump was found.
+    pub fn read(&self, pid: u32, dump: &Dump) -> io::Result<Vec<u8>> {
         let opened = self.open(&dump.path, pid, dump.is_given)?;
-        if opened.identity != dump.identity {
+        if opened.identity != dump.identity || opened.len < dump.len {
             return refuse("was replaced meanwhile");
         }
-        let bytes = open::read(&opened.file)?;
-        let mut records = RawRecords::new(&bytes, &opened.header);
-        records.by_ref().for_each(drop);
-        use jitsym::format::jitdump::raw::End;
-        let problem = match records.end() {
-            End::Clean | End::Zeros => None,
-            _ => Some("is cut: the code in whole records is used"),
-        };
-        Ok((bytes, problem))
+        let mut bytes = open::read(&opened.file)?;
+        bytes.truncate(usize::try_from(dump.len).unwrap_or(usize::MAX));
+        Ok(bytes)
     }
+}
+
+/// Whether a dump ends within a record.
+pub fn is_cut(dump: &[u8]) -> bool {
+    let Some(header) = RawHeader::read(dump) else { return true };
+    let mut records = RawRecords::new(dump, &header);
+    records.by_ref().for_each(drop);
+    !matches!(records.end(), End::Clean | End::Zeros)
 }
 
 /// Which of the processes that map a dump writes it. Each is given with the pid in the dump's header.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::epochs::Event;
+use super::resolve::Event;
 use super::survey::Begin;
 
 /// The most generations of processes that are followed.

@@ -1,30 +1,39 @@
 //! `jitsym inject`: writes a recording anew, with objects for the code in jitdumps.
 
 mod clock;
+mod code;
 mod cover;
 mod dumps;
+mod family;
+mod hits;
 mod output;
+mod resolve;
 mod survey;
 mod write;
 
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use clock::{Clock, Times};
+use clock::Clock;
+use code::{Code, Reader, Refused};
 use cover::{Cover, Covers};
 use dumps::{Dump, Finder};
 pub use dumps::{Given, Problem};
-use output::{Failure, Output};
+use family::Families;
+use hits::{Filter, Hit};
 pub use output::usual;
+use output::{Failure, Output};
 use survey::Survey;
 use write::{Insert, New};
 
-use crate::objects::{make, Loads, Object, Taken};
+use crate::objects::{make, Epochs, Object, Taken};
 use crate::open;
 use crate::perf_data::attributes::Forms;
 use crate::perf_data::Layout;
-use output::is_object as is_own_object;
+use crate::record::script::file_name;
 
 /// What is to be done.
 #[derive(Clone, Debug, Default)]
@@ -39,23 +48,34 @@ pub struct Options {
 /// What was done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// How many processes have compiled code now.
+    /// How many processes have compiled code in samples.
     pub processes: usize,
-    /// How many pieces of code were put in.
+    /// How many pieces of code all dumps have, and how many of them are in samples.
     pub pieces: usize,
+    pub used: usize,
     pub objects: usize,
     /// The directory of the objects, if there are any.
     pub dir: Option<PathBuf>,
-    /// Mappings of memory that would have hidden code.
-    pub dropped: u64,
     /// How many jitdumps the recording names.
     pub dumps: usize,
+    /// How many jitdumps have code that can be used.
+    pub good: usize,
+    /// Uses of code that is in no object, because there are too many objects.
+    pub left_out: usize,
     /// Dumps that were not used, or not completely.
     pub problems: Vec<Problem>,
 }
 
 /// How far the work is: bytes done, and all bytes.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+
+/// Whether `jitsym inject` has made an object of this name.
+fn is_own_object(path: &str) -> bool {
+    let numbers = || file_name(path).strip_prefix("jitcode-")?.strip_suffix(".so")?.split_once('-');
+    numbers().is_some_and(|(pid, id)| {
+        pid.parse::<u32>().is_ok() && id.len() == 40 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
+    })
+}
 
 /// Writes the new recording. Without an error it is whole, and after an error it does not exist.
 pub fn inject(options: &Options, progress: Progress<'_>) -> Result<Summary, Failure> {
@@ -68,147 +88,158 @@ pub fn inject(options: &Options, progress: Progress<'_>) -> Result<Summary, Fail
     let data = file.metadata().map_err(about_input)?;
     let layout = Layout::read(&file).map_err(about_input)?;
     let forms = Forms::new(&layout.attributes).map_err(about_input)?;
-    // The events are read twice.
-    let (len, total) = (layout.len, layout.len.saturating_mul(2));
+    // The events are read three times.
+    let (len, total) = (layout.len, layout.len.saturating_mul(3));
     let survey = Survey::read(&file, &layout, &forms, &mut |done| progress(done, total)).map_err(about_input)?;
     if let Some((path, by)) = &survey.injected {
-        return Err(refused(format!("has objects of `{by}` already, such as {path}: inject into the recording of perf record")));
+        let why = format!("has objects of `{by}` already, such as {path}: inject into the recording of `perf record`");
+        return Err(refused(why));
     }
     let output = Output::new(&options.output, options.objects.as_deref(), &data)?;
     let finder = Finder { given: &options.given, user: data.uid() };
-    let mut injection = Injection { survey: &survey, finder, output: &output, made: Made::default() };
-    injection.all(&layout)?;
-    let made = injection.made;
-    if let (true, Some(why)) = (made.objects.is_empty(), &made.clock) {
+    let (dumps, problems) = finder.all(&survey);
+    let reader = Reader { finder, clock: Clock::of(&layout.attributes), survey: &survey };
+    let summary = Summary { dumps: survey.markers.values().map(Vec::len).sum(), problems, ..Summary::default() };
+    let mut injection = Injection { reader, dumps: &dumps, output: &output, made: Made { summary, ..Made::default() } };
+    let filter = injection.all_code();
+    if let (0, Some(why)) = (injection.made.summary.good, &injection.made.clock) {
         return Err(refused(format!("cannot be used: {why}")));
     }
-    let new = New { inserts: made.inserts, objects: &made.objects, covers: made.covers };
-    let copied = write::write(&file, &layout, &forms, &new, &output.file, &mut |done| progress(len + done, total));
-    let copied = copied.map_err(about_input)?;
-    let objects = made.objects.len();
-    Ok(Summary {
-        processes: made.processes,
-        pieces: made.pieces,
-        objects,
-        dropped: copied.dropped,
-        dumps: survey.markers.values().map(Vec::len).sum(),
-        problems: made.problems,
-        dir: output.finish(objects > 0)?,
-    })
+    injection.objects(&file, &layout, &forms, &filter, &mut |done| progress(len + done, total)).map_err(|failure| match failure {
+        (None, error) => about_input(error),
+        (Some(path), error) => (path, error),
+    })?;
+    let Made { inserts, objects, covers, mut summary, .. } = injection.made;
+    let new = New { inserts, objects: &objects, covers };
+    let copied = write::write(&file, &layout, &forms, &new, &output.file, &mut |done| progress(2 * len + done, total));
+    copied.map_err(about_input)?;
+    summary.dir = output.finish(!objects.is_empty())?;
+    summary.objects = objects.len();
+    Ok(summary)
 }
 
 /// What was made of the dumps.
 #[derive(Default)]
 struct Made {
+    /// Ascending by time.
     inserts: Vec<Insert>,
     objects: Vec<Object>,
     covers: Covers,
-    processes: usize,
-    pieces: usize,
-    problems: Vec<Problem>,
+    summary: Summary,
     /// Why the times of a dump cannot be compared with those of the recording.
     clock: Option<String>,
 }
 
 struct Injection<'a> {
-    survey: &'a Survey,
-    finder: Finder<'a>,
+    reader: Reader<'a>,
+    dumps: &'a BTreeMap<u32, Vec<Dump>>,
     output: &'a Output,
     made: Made,
 }
 
 impl Injection<'_> {
-    /// Makes the objects of all processes.
-    fn all(&mut self, layout: &Layout) -> Result<(), Failure> {
-        let clock = Clock::of(&layout.attributes);
+    fn problem(&mut self, pid: u32, dump: &Dump, why: String) {
+        self.made.summary.problems.push(Problem { pid, path: dump.name.clone(), why });
+    }
+
+    /// Reads all dumps once, and finds out where code is.
+    fn all_code(&mut self) -> Filter {
+        let mut ranges = Vec::new();
+        for (&pid, dump) in self.dumps.iter().flat_map(|(pid, dumps)| dumps.iter().map(move |dump| (pid, dump))) {
+            let mut code = Code::default();
+            let contents = match self.reader.open(pid, dump) {
+                Ok(contents) => contents,
+                Err(why) => {
+                    self.problem(pid, dump, why);
+                    continue;
+                }
+            };
+            match self.reader.add(&mut code, &contents) {
+                Ok(()) => {}
+                Err(Refused::Other(why)) => self.problem(pid, dump, why),
+                Err(Refused::Clock(why)) => {
+                    self.made.clock.get_or_insert_with(|| format!("{}: {why}", dump.name));
+                    self.problem(pid, dump, why);
+                }
+            }
+            self.made.summary.good += usize::from(!code.loads.all.is_empty());
+            self.made.summary.pieces += code.loads.all.len();
+            ranges.extend(code.loads.all.iter().map(|load| load.addr..load.addr.saturating_add(load.size)));
+        }
+        Filter::of(ranges)
+    }
+
+    /// Makes the objects of all processes that have compiled code in samples.
+    fn objects(
+        &mut self,
+        file: &File,
+        layout: &Layout,
+        forms: &Forms<'_>,
+        filter: &Filter,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), (Option<PathBuf>, io::Error)> {
+        let survey = self.reader.survey;
+        let families = Families { begins: &survey.begins };
+        let forked = survey.begins.keys().copied().filter(|&pid| families.line(pid).iter().any(|one| self.dumps.contains_key(one)));
+        let pids: HashSet<u32> = self.dumps.keys().copied().chain(forked).collect();
+        let hits = hits::read(file, layout, forms, filter, &pids, progress).map_err(|error| (None, error))?;
         let mut taken = Taken::new();
-        self.survey.mapped.iter().for_each(|range| taken.add(range.clone()));
-        let (dumps, problems) = self.finder.all(self.survey);
-        self.made.problems = problems;
-        for (pid, dumps) in dumps {
-            self.process(pid, &dumps, clock, &taken)?;
+        survey.files.iter().for_each(|range| taken.add_file(range.clone()));
+        survey.memory.iter().for_each(|range| taken.add(range.clone()));
+        let mut pids: Vec<u32> = hits.keys().copied().collect();
+        pids.sort_unstable();
+        for pid in pids {
+            let made = self.process(pid, &families, hits.get(&pid).map_or(&[], Vec::as_slice), &taken);
+            made.map_err(|error| (Some(self.output.dir.path().to_owned()), error))?;
         }
         self.made.inserts.sort_by_key(|insert| insert.mapping.time);
-        self.made.covers.begins.clone_from(&self.survey.begins);
+        self.made.covers.begins.clone_from(&survey.begins);
         Ok(())
     }
 
-    fn problem(&mut self, pid: u32, dump: &Dump, why: impl Into<String>) {
-        self.made.problems.push(Problem { pid, path: dump.name.clone(), why: why.into() });
-    }
-
     /// Makes the objects of a process.
-    fn process(&mut self, pid: u32, dumps: &[Dump], clock: Clock, taken: &Taken) -> Result<(), Failure> {
-        let mut read = Vec::new();
-        for dump in dumps {
-            match self.finder.read(pid, dump) {
-                Ok((bytes, cut)) => {
-                    if let Some(cut) = cut {
-                        self.problem(pid, dump, cut);
-                    }
-                    read.push((dump, bytes));
-                }
-                Err(error) => self.problem(pid, dump, error.to_string()),
-            }
+    fn process(&mut self, pid: u32, families: &Families<'_>, hits: &[Hit], taken: &Taken) -> io::Result<()> {
+        let line = families.line(pid);
+        let dumps = line.iter().flat_map(|one| self.dumps.get(one).into_iter().flatten().map(move |dump| (*one, dump)));
+        // What is wrong with a dump was said when all code was read.
+        let contents: Vec<_> = dumps.filter_map(|(one, dump)| self.reader.open(one, dump).ok()).collect();
+        let mut code = Code::default();
+        for contents in &contents {
+            let _ = self.reader.add(&mut code, contents);
         }
-        let mut loads = Loads::new();
-        for (dump, bytes) in &read {
-            if let Err(why) = self.add(&mut loads, dump, bytes, clock) {
-                self.problem(pid, dump, why);
+        let Code { mut loads, own } = code;
+        loads.pid = pid;
+        let place = |load: usize| loads.all.get(load).map_or(0..0, |load| load.addr..load.addr.saturating_add(load.size));
+        let mut epochs = Epochs::new(&loads.all, taken);
+        let mut used: BTreeSet<usize> = BTreeSet::new();
+        for group in resolve::resolve(&place, &families.life(pid, &own), hits) {
+            if group.is_after_clear {
+                epochs.end();
             }
+            // All code of a sample must be in the epochs that the sample begins.
+            for load in group.loads.iter().chain(&group.loads) {
+                // An event without a time has time 0.
+                epochs.hit(group.time.saturating_sub(1).max(1), *load);
+            }
+            used.extend(group.loads);
         }
-        if loads.all.is_empty() {
+        if used.is_empty() {
             return Ok(());
         }
-        // In a namespace, the dump has another pid.
-        loads.pid = pid;
-        loads.finish();
-        let made = make(&loads, &self.output.dir, taken);
-        let made = made.map_err(|error| (self.output.dir.path().to_owned(), error))?;
+        self.made.summary.left_out += epochs.left_out;
+        self.made.summary.processes += 1;
+        self.made.summary.used += used.len();
+        let made = make(&loads, &epochs, &self.output.dir, Some(taken))?;
         let first = self.made.objects.len();
-        let mappings = made.mappings.iter().map(|mapping| (mapping.time, mapping.start..mapping.start.saturating_add(mapping.len)));
-        self.made.covers.by_pid.insert(pid, Cover::of(mappings));
+        let end = |mapping: &crate::objects::Mapping| mapping.start.saturating_add(mapping.len);
+        let ranges = made.mappings.iter().map(|mapping| (mapping.time, mapping.start..end(mapping)));
+        self.made.covers.by_pid.insert(pid, Cover::of(ranges));
         self.made.inserts.extend(made.mappings.into_iter().map(|mut mapping| {
             mapping.object += first;
             Insert { pid, mapping }
         }));
-        self.made.pieces += loads.all.len() - made.left_out.min(loads.all.len());
-        self.made.processes += 1;
         let objects = made.objects.into_iter();
         self.made.objects.extend(objects.map(|object| Object { path: self.output.object(&object.path), ..object }));
-        if made.left_out > 0 {
-            let why = format!("{} pieces of code are left out: there are too many", made.left_out);
-            self.made.problems.push(Problem { pid, path: dumps[0].name.clone(), why });
-        }
-        Ok(())
-    }
-
-    /// Adds the code of a dump, with times of the recording. The error tells why the dump is not used.
-    fn add<'d>(&mut self, loads: &mut Loads<'d>, dump: &Dump, bytes: &'d [u8], clock: Clock) -> Result<(), String> {
-        let mut own = Loads::new();
-        own.add_jitdump(bytes).map_err(|error| error.to_string())?;
-        if own.all.is_empty() {
-            return Err("has no code".into());
-        }
-        let times = Times::between(clock, own.by_counter, self.survey.conversion).inspect_err(|why| {
-            self.made.clock.get_or_insert_with(|| format!("{}: {why}", dump.name));
-        })?;
-        own.all.iter_mut().for_each(|load| load.time = times.convert(load.time));
-        if let Some(until) = dump.until {
-            own.all.retain(|load| load.time <= until);
-        }
-        let last = self.survey.times.as_ref().map_or(0, |times| times.end);
-        let before = own.all.len();
-        own.all.retain(|load| load.time <= last);
-        if own.all.is_empty() {
-            return match before {
-                0 => Ok(()),
-                _ => Err("has only code that is newer than the recording".into()),
-            };
-        }
-        (loads.machine, loads.pid) = (own.machine, own.pid);
-        loads.impossible += own.impossible;
-        loads.all.append(&mut own.all);
         Ok(())
     }
 }

@@ -27,13 +27,6 @@ pub fn usual(input: &Path) -> PathBuf {
     }
 }
 
-/// Whether an object of a recording can have this path.
-pub fn is_object(path: &str) -> bool {
-    let mut parts = path.rsplit('/');
-    let name = parts.next().unwrap_or_default();
-    name.ends_with(".so") && parts.next().is_some_and(|dir| dir.ends_with(OBJECTS))
-}
-
 fn refuse<T>(why: &str) -> io::Result<T> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, why))
 }
@@ -159,7 +152,6 @@ mod tests {
         for (input, output) in [("d/perf.data", "d/jit.data"), ("run.data", "run.jit.data"), ("x/run", "x/run.jit.data")] {
             assert_eq!(usual(Path::new(input)), Path::new(output));
         }
-        assert!(is_object("/a/jit.data.objects/x.so") && !is_object("/a/x.so") && !is_object("x.so"));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use jitsym::format::file_names::{parse, FileKind};
 use crate::perf_data::attributes::Forms;
 use crate::perf_data::events::{kind, mapping, Event, Events, Mapped};
 use crate::perf_data::{u32_at, u64_at, Layout};
-use crate::record::script::{file_name, jitdump_pid};
+use crate::record::script::{file_name, is_memory, jitdump_pid};
 
 /// Bits of an event's `misc`: the mode of the processor, and that a program was executed (COMM), that the child's mappings follow
 /// in events of their own (FORK), that a build-id is in the place of device and inode (MMAP2).
@@ -64,8 +64,9 @@ pub struct Survey {
     pub conversion: Option<Conversion>,
     /// An object of an earlier `perf inject` or `jitsym inject`.
     pub injected: Option<(String, &'static str)>,
-    /// Everything that is mapped in processes.
-    pub mapped: Vec<Range<u64>>,
+    /// Everything that is mapped in processes: files, and memory.
+    pub files: Vec<Range<u64>>,
+    pub memory: Vec<Range<u64>>,
     pub samples: u64,
 }
 
@@ -83,7 +84,7 @@ impl Survey {
             }
         }
         survey.begins.values_mut().for_each(|begins| begins.sort_by_key(|begin| begin.time));
-        survey.merge_mapped();
+        [&mut survey.files, &mut survey.memory].into_iter().for_each(merge);
         Ok(survey)
     }
 
@@ -127,8 +128,9 @@ impl Survey {
     }
 
     fn add_mapping(&mut self, event: &Event<'_>, mapped: &Mapped<'_>, time: Option<u64>) {
-        self.mapped.push(mapped.range.clone());
         let path = String::from_utf8_lossy(mapped.name);
+        let ranges = if is_memory(&path) || path == "[heap]" { &mut self.memory } else { &mut self.files };
+        ranges.push(mapped.range.clone());
         let name = file_name(&path);
         if let Some(number) = jitdump_pid(&path) {
             let markers = self.markers.entry(mapped.pid).or_default();
@@ -147,18 +149,6 @@ impl Survey {
         }
     }
 
-    /// Sorts the mapped ranges, and joins those that touch.
-    fn merge_mapped(&mut self) {
-        self.mapped.sort_unstable_by_key(|range| range.start);
-        self.mapped.dedup_by(|next, last| {
-            let touches = next.start <= last.end;
-            if touches {
-                last.end = last.end.max(next.end);
-            }
-            touches
-        });
-    }
-
     /// Whether one process descends from the other one.
     pub fn descends(&self, pid: u32, from: u32) -> bool {
         let mut at = pid;
@@ -172,4 +162,16 @@ impl Survey {
         }
         false
     }
+}
+
+/// Sorts ranges, and joins those that touch.
+fn merge(ranges: &mut Vec<Range<u64>>) {
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, last| {
+        let touches = next.start <= last.end;
+        if touches {
+            last.end = last.end.max(next.end);
+        }
+        touches
+    });
 }

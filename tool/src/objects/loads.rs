@@ -5,13 +5,12 @@ use std::io;
 
 use jitsym::format::jitdump::raw::{RawDebug, RawHeader, RawRecord, RawRecords};
 use jitsym::format::jitdump::{frame_load, id};
-use jitsym::format::perf_map::raw_lines;
 
 /// V8 and LLVM add this to each address in a line table.
 const BIAS: u64 = 0x40;
 
 /// A piece of code, as a file describes it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Load<'a> {
     /// When the code was registered.
     pub time: u64,
@@ -31,6 +30,20 @@ pub struct Load<'a> {
     pub eh_frame: &'a [u8],
     /// The record of inlined functions, if the file has one.
     pub inlines: Option<RawRecord<'a>>,
+}
+
+impl Load<'_> {
+    /// Whether the code has bytes, and all of them have addresses.
+    pub(super) fn is_possible(&self) -> bool {
+        self.size > 0 && self.addr.checked_add(self.size).is_some()
+    }
+
+    /// The number of bytes that the file has of this piece.
+    fn bytes(&self) -> usize {
+        let lines = self.lines.as_ref().map_or(0, |lines| lines.entries().rest().1.len());
+        let inlines = self.inlines.as_ref().map_or(0, RawRecord::size);
+        self.code.map_or(0, <[u8]>::len) + self.eh_frame.len() + self.name.len() + lines + inlines
+    }
 }
 
 /// All code of a process.
@@ -54,7 +67,7 @@ impl<'a> Loads<'a> {
         Loads::default()
     }
 
-    /// Adds the code in a jitdump, which may be torn.
+    /// Adds the code in a jitdump, which may be torn. Fails for a file of another byte order or of a 32-bit machine.
     pub fn add_jitdump(&mut self, dump: &'a [u8]) -> io::Result<()> {
         let refused = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
         let header = RawHeader::read(dump).ok_or_else(|| refused("is not a jitdump"))?;
@@ -68,6 +81,8 @@ impl<'a> Loads<'a> {
         let first = self.all.len();
         let mut by_index: HashMap<u64, usize> = HashMap::new();
         let (mut debug, mut unwinding, mut inlines) = (None, None, None);
+        // A short record moves much code, so records could ask for more than any disk has.
+        let mut moves_left = MOVED_MORE + MOVED_TIMES * dump.len();
         for record in RawRecords::new(dump, &header) {
             match record.id {
                 id::DEBUG_INFO => debug = record.debug_info(),
@@ -102,6 +117,11 @@ impl<'a> Loads<'a> {
                     let Some(moved) = record.code_move() else { continue };
                     let Some(&old) = by_index.get(&moved.index) else { continue };
                     let piece = Load { time: record.timestamp, addr: moved.new_addr, ..self.all[old] };
+                    let Some(left) = moves_left.checked_sub(piece.bytes()) else {
+                        self.impossible += 1;
+                        continue;
+                    };
+                    moves_left = left;
                     if self.push(piece) {
                         by_index.insert(moved.index, self.all.len() - 1);
                     }
@@ -115,19 +135,8 @@ impl<'a> Loads<'a> {
         Ok(())
     }
 
-    /// Adds the code in a perf map. If several lines describe an address, the last of them is used.
-    pub fn add_map(&mut self, map: &'a [u8], pid: u32) {
-        self.pid = pid;
-        for line in raw_lines(map) {
-            let Some(fields) = line.fields() else { continue };
-            let (addr, size, name) = (fields.start, fields.size, fields.name);
-            let (code, lines, inlines) = (None, None, None);
-            self.push(Load { time: 0, addr, size, name, code, lines, bias: 0, eh_frame: &[], inlines });
-        }
-    }
-
     fn push(&mut self, load: Load<'a>) -> bool {
-        let is_possible = load.size > 0 && load.addr.checked_add(load.size).is_some();
+        let is_possible = load.is_possible();
         match is_possible {
             true => self.all.push(load),
             false => self.impossible += 1,
@@ -140,6 +149,10 @@ impl<'a> Loads<'a> {
         self.all.sort_by_key(|load| load.time);
     }
 }
+
+/// The limits for the bytes of moved code: this many, and this many times the size of the jitdump.
+const MOVED_MORE: usize = 16 << 20;
+const MOVED_TIMES: usize = 4;
 
 const EM_386: u32 = 3;
 const EM_ARM: u32 = 40;

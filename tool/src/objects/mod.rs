@@ -1,19 +1,24 @@
-//! Makes ELF files of the code in jitdumps and perf maps: one file for each part of the address space and each use of this part.
-//!
-//! Code that lies close together shares a file, as the functions of a library do. In such a *neighbourhood*, a piece of code
-//! goes to the first file in which its addresses are still free. So the first file has the first code at each address, the
-//! second file has the code that replaced it, and so on. The number of files does not grow with the number of functions.
-//!
-//! In each file, addresses are file offsets, and the distance between two parts is the same in the file as in memory. Both are
-//! what unwinders assume.
+//! Makes ELF files of the code in jitdumps and perf maps: one file for each part of the address space and each time in which this
+//! part has the same code ([`Epochs`]). The number of files does not grow with the number of functions.
 
+mod debug;
+mod elf;
+mod epochs;
+mod frames;
 mod loads;
+mod newest;
 mod out_dir;
+mod ranges;
 mod taken;
 
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 
+use elf::{Image, Layout};
+use frames::Tables;
+
+pub use epochs::Epochs;
 pub use loads::{Load, Loads};
 pub use out_dir::OutDir;
 pub use taken::Taken;
@@ -41,10 +46,12 @@ pub struct Object {
     pub path: PathBuf,
     /// The same as in the file.
     pub build_id: [u8; 20],
-    /// The addresses of the code, from the first to the last byte.
-    pub code: std::ops::Range<u64>,
-    /// Where the code begins in the file.
-    pub text_offset: u64,
+    /// The addresses of the neighbourhood, from the first to the last byte.
+    pub code: Range<u64>,
+    /// When the code of this file was used first.
+    pub time: u64,
+    /// The address of the file's first byte, modulo 2^64.
+    pub origin: u64,
     /// The number of pieces of code.
     pub pieces: usize,
 }
@@ -54,15 +61,54 @@ pub struct Object {
 pub struct Made {
     /// The files.
     pub objects: Vec<Object>,
-    /// Ascending by time.
+    /// Ascending by time. An object's tables, if they have addresses, are mapped before its code.
     pub mappings: Vec<Mapping>,
-    /// The number of pieces that are in no file, because there are too many files already.
-    pub left_out: usize,
 }
 
-/// Writes the objects of one process into `dir`. `taken` has the addresses that the recording maps, so that tables are placed
-/// elsewhere.
-pub fn make(loads: &Loads<'_>, dir: &OutDir, taken: &Taken) -> io::Result<Made> {
-    let _ = (loads, dir, taken);
-    Ok(Made::default())
+/// Writes the objects of one process into `dir`. `taken` has the addresses that a recording maps. The tables of each object get
+/// other addresses than all code, libraries, and other tables. If `taken` is `None`, the tables have no mappings.
+pub fn make(loads: &Loads<'_>, epochs: &Epochs<'_, '_>, dir: &OutDir, taken: Option<&Taken>) -> io::Result<Made> {
+    let mut taken = taken.cloned();
+    if let Some(taken) = &mut taken {
+        epochs.neighbourhoods.iter().for_each(|near| taken.add(near.range.clone()));
+    }
+    let mut made = Made::default();
+    for epoch in &epochs.all {
+        let Some(near) = epochs.neighbourhoods.get(epoch.neighbourhood) else { continue };
+        let mut pieces: Vec<&Load<'_>> = epoch.pieces.iter().filter_map(|&index| loads.all.get(index)).collect();
+        pieces.sort_unstable_by_key(|load| load.addr);
+        let tables = Tables::new(loads.machine, pieces.iter().copied());
+        let mut layout = Layout::new(near, epoch.number);
+        let size = elf::size_in_memory(&tables);
+        let place = taken.as_mut().filter(|_| size > 0).and_then(|taken| {
+            // The distance between tables and code has 31 bits with a sign.
+            let at = taken.free_above(near.range.end, size, layout.origin.saturating_add(DISTANCE_MAX))?;
+            taken.add(at..at.saturating_add(size));
+            Some(at)
+        });
+        if let Some(at) = place {
+            layout.tables_at = at.wrapping_sub(layout.origin);
+        }
+        let image = Image::new(loads.machine, &pieces, &layout, tables);
+        let object = made.objects.len();
+        if let Some(start) = place.filter(|_| image.has_tables) {
+            let (time, len, offset) = (epoch.time, size.next_multiple_of(taken::PAGE), layout.tables_at);
+            made.mappings.push(Mapping { time, start, len, object, offset });
+        }
+        let (start, len) = (near.range.start, near.range.end - near.range.start);
+        made.mappings.push(Mapping { time: epoch.time, start, len, object, offset: start.wrapping_sub(layout.origin) });
+        let hex: String = image.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
+        let name = format!("jitcode-{}-{hex}.so", loads.pid);
+        let path = match dir.has(&name, image.len(), image.head()) {
+            true => dir.path().join(&name),
+            false => dir.put(&name, |file| image.write(file))?,
+        };
+        let (build_id, code, origin, time) = (image.build_id, near.range.clone(), layout.origin, epoch.time);
+        made.objects.push(Object { path, build_id, code, time, origin, pieces: pieces.len() });
+    }
+    made.mappings.sort_by_key(|mapping| mapping.time);
+    Ok(made)
 }
+
+/// The maximum distance between the first byte of a file and the last byte of its tables.
+const DISTANCE_MAX: u64 = 0x7fff_0000;

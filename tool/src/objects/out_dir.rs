@@ -32,7 +32,7 @@ impl OutDir {
     }
 
     /// Writes the file `name` with `write`, and replaces a file that has this name. The file is not there before it is complete.
-    pub(super) fn put(&self, name: &str, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<PathBuf> {
+    pub fn put(&self, name: &str, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<PathBuf> {
         let temporary = OsString::from(format!(".{name}.{}", std::process::id()));
         let file = match self.dir.create_new(&temporary, 0o600) {
             // A process with the same pid has left the file.

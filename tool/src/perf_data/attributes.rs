@@ -52,6 +52,12 @@ impl Attribute {
         self.sample_type & field != 0
     }
 
+    /// Offset of the pid in a sample.
+    fn pid_in_sample(&self) -> Option<usize> {
+        let before = [field::IDENTIFIER, field::IP];
+        self.has(field::TID).then(|| 8 + 8 * before.iter().filter(|&&field| self.has(field)).count())
+    }
+
     /// Offset of the time in a sample.
     fn time_in_sample(&self) -> Option<usize> {
         let before = [field::IDENTIFIER, field::IP, field::TID];
@@ -99,7 +105,9 @@ impl<'a> Forms<'a> {
         if attributes.iter().any(|attribute| attribute.time_from_end().is_none()) {
             return invalid("has events without times: record with `perf record -k 1`");
         }
-        let form = |attribute: &Attribute| (attribute.time_in_sample(), attribute.time_from_end());
+        let form = |attribute: &Attribute| {
+            (attribute.pid_in_sample(), attribute.time_in_sample(), attribute.time_from_end())
+        };
         if attributes.iter().all(|attribute| form(attribute) == form(first)) {
             return Ok(Forms { attributes, first, by_id: HashMap::new() });
         }
@@ -110,6 +118,22 @@ impl<'a> Forms<'a> {
         Ok(Forms { attributes, first, by_id: ids.collect() })
     }
 
+    /// The attribute that an event belongs to.
+    fn of(&self, event: &Event<'_>) -> &'a Attribute {
+        if self.by_id.is_empty() {
+            return self.first;
+        }
+        let at = if event.kind() == kind::SAMPLE { Some(8) } else { event.bytes.len().checked_sub(8) };
+        let id = at.map_or(0, |at| u64_at(event.bytes, at));
+        self.by_id.get(&id).and_then(|&at| self.attributes.get(at)).unwrap_or(self.first)
+    }
+
+    /// The process of a sample.
+    pub fn pid(&self, sample: &Event<'_>) -> Option<u32> {
+        let at = self.of(sample).pid_in_sample()?;
+        (at + 4 <= sample.bytes.len()).then(|| u32_at(sample.bytes, at))
+    }
+
     /// The time of an event. `None` if the event has none: perf writes such events itself, and they hold from the beginning.
     pub fn time(&self, event: &Event<'_>) -> Option<u64> {
         let (bytes, kind) = (event.bytes, event.kind());
@@ -117,12 +141,7 @@ impl<'a> Forms<'a> {
             return None;
         }
         let is_sample = kind == kind::SAMPLE;
-        let attribute = if self.by_id.is_empty() {
-            self.first
-        } else {
-            let id = u64_at(bytes, if is_sample { 8 } else { bytes.len().checked_sub(8)? });
-            self.by_id.get(&id).and_then(|&at| self.attributes.get(at)).unwrap_or(self.first)
-        };
+        let attribute = self.of(event);
         let at = if is_sample { attribute.time_in_sample()? } else { bytes.len().checked_sub(attribute.time_from_end()?)? };
         // The time must lie behind the header of the event.
         let is_there = at >= 8 && at + 8 <= bytes.len();
@@ -159,6 +178,8 @@ mod tests {
         let forms = Forms::new(&all).unwrap();
         assert_eq!(time(&forms, &event(kind::SAMPLE, &[1, 2, 77, 4])), Some(77));
         assert_eq!(time(&forms, &event(3, &[1, 2, 3, 88, 5])), Some(88));
+        let sample = event(kind::SAMPLE, &[1, 2, 77, 4]);
+        assert_eq!(forms.pid(&Event { bytes: &sample, offset: 0, behind: 0..0 }), Some(2));
         assert_eq!(time(&forms, &event(3, &[1, 2, 3, 0, 5])), None, "made by perf");
         assert_eq!(time(&forms, &event(kind::FINISHED_ROUND, &[1, 2, 3, 4, 5])), None);
         for len in 0..4 {

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::{callgrind, check, clean, doctor, inject, record, recover, show, top, verify};
+use crate::{callgrind, check, clean, doctor, export, inject, record, recover, show, top, verify};
 
 /// The exit codes, for `jitsym help` and the manual page.
 pub const EXIT_CODES: [(u8, &str); 3] = [
@@ -28,6 +28,7 @@ pub enum Command {
     Check(check::Check),
     Dump(show::Dump),
     Stat(show::Stat),
+    Export(export::Export),
     Record(record::Record),
     Inject(inject::Inject),
     Verify(verify::Verify),

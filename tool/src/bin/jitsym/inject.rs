@@ -85,14 +85,23 @@ fn tell(output: &Path, summary: &Summary, out: &mut dyn Write) -> io::Result<()>
     match &summary.dir {
         Some(dir) => writeln!(
             out,
-            "{output}: {} of {}, in {} in {}",
+            "{output}: {}, {} of them in samples of {}; {} in {}",
             count(summary.pieces, "function"),
+            summary.used,
             count(summary.processes, "process"),
             count(summary.objects, "object"),
             dir.shown()
         )?,
         None if summary.dumps == 0 => writeln!(out, "{output}: a copy, because no process of the recording has a jitdump")?,
-        None => writeln!(out, "{output}: a copy, because no jitdump of the recording can be used")?,
+        None if summary.good == 0 => writeln!(out, "{output}: a copy, because no jitdump of the recording can be used")?,
+        None => {
+            let functions = count(summary.pieces, "function");
+            writeln!(out, "{output}: a copy, because no sample is in one of the {functions} of the jitdumps")?;
+        }
+    }
+    if summary.left_out > 0 {
+        let uses = count(summary.left_out, "use");
+        writeln!(out, "{uses} of code without a name: addresses were used again so often that there would be too many objects")?;
     }
     for Problem { pid, path, why } in summary.problems.iter().take(TOLD) {
         let (path, why) = (printable(path.as_bytes()), printable(why.as_bytes()));
