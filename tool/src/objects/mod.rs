@@ -68,7 +68,9 @@ pub struct Made {
 
 /// Writes an object for each epoch of a process into `dir`. `taken` has the addresses that a recording maps. The tables of each
 /// object get other addresses than all code, libraries, and other tables. If `taken` is `None`, the tables have no mappings.
+/// Fails if a file cannot be written, or if the code is of a 32-bit machine or of another byte order.
 pub fn write(loads: &Loads<'_>, epochs: &[Epoch], dir: &OutDir, taken: Option<&Taken>) -> io::Result<Made> {
+    loads.check_machine()?;
     let mut taken = taken.cloned();
     // For each neighbourhood, the number of its epochs, and of those that are not written yet.
     let mut counts: HashMap<(u64, u64), (u64, u64)> = HashMap::new();
