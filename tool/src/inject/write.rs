@@ -58,7 +58,7 @@ pub fn write(
     let mut inserts = new.inserts.iter().peekable();
     let mut events = Events::new(file, layout)?;
     let mut count = 0u32;
-    while let Some(event) = events.next()? {
+    while let Some(event) = events.next_event()? {
         let time = forms.time(&event);
         // perf handles the events of a round when the next round ends, in the order of time. An event is inserted before the
         // first event that is not older: so it is neither too old for its round, nor newer than all others of the round.
@@ -80,7 +80,7 @@ pub fn write(
         at += event.bytes.len() as u64 + (behind.end - behind.start);
         copy(file, behind, &mut out)?;
         count = count.wrapping_add(1);
-        if count % 4096 == 0 {
+        if count.is_multiple_of(4096) {
             progress(events.offset());
         }
     }
