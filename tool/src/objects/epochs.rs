@@ -116,6 +116,11 @@ impl<'l, 'a> Epochs<'l, 'a> {
         Epochs { loads, near, current, seen, all: Vec::new(), left_out: 0 }
     }
 
+    /// Ends all epochs, because the process has new mappings: it was forked, or executes another program.
+    pub fn end(&mut self) {
+        self.current.fill_with(Current::default);
+    }
+
     /// The code with this index in the loads is used at this time.
     pub fn hit(&mut self, time: u64, index: usize) {
         let place = self.near.of.get(index).copied().flatten();
@@ -225,6 +230,17 @@ mod tests {
         let epochs = &Epochs { all: epochs.all[..3].to_vec(), ..epochs };
         assert_eq!(epochs.all.iter().map(|epoch| epoch.time).collect::<Vec<_>>(), [1, 5, 9]);
         assert!(epochs.all.iter().all(|epoch| epoch.neighbourhood == (0x1000..0x1030)));
+    }
+
+    #[test]
+    fn another_program() {
+        let loads = [load(0x1000, 16), load(0x1010, 16)];
+        let mut epochs = Epochs::new(&loads, &Taken::new());
+        epochs.hit(1, 0);
+        epochs.end();
+        epochs.hit(2, 0);
+        epochs.hit(3, 1);
+        assert_eq!(pieces(&epochs.all), [vec![0], vec![0, 1]]);
     }
 
     #[test]

@@ -21,6 +21,9 @@ pub(super) struct Tables {
     eh_frame: Vec<u8>,
     /// Sorted by the address of the code.
     rows: Vec<Row>,
+    /// Whether the file has a search table even if it is empty. With an empty one, perf 6 follows frame pointers through the
+    /// code. Without one, perf 6 ends the stack there.
+    pub always: bool,
 }
 
 impl Tables {
@@ -59,7 +62,7 @@ impl Tables {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
+        self.rows.is_empty() && !self.always
     }
 
     /// The sizes of `.eh_frame` and `.eh_frame_hdr`, which are 0 without tables.

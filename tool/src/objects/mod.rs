@@ -88,7 +88,8 @@ pub fn write(loads: &Loads<'_>, epochs: &[Epoch], dir: &OutDir, taken: Option<&T
         let mut layout = Layout::new(code, *count, *left);
         let mut pieces: Vec<&Load<'_>> = epoch.pieces.iter().filter_map(|&index| loads.all.get(index)).collect();
         pieces.sort_unstable_by_key(|load| load.addr);
-        let tables = Tables::new(loads.machine, pieces.iter().copied());
+        let mut tables = Tables::new(loads.machine, pieces.iter().copied());
+        tables.always = taken.is_some();
         let size = elf::size_in_memory(&tables);
         let place = taken.as_mut().filter(|_| size > 0).and_then(|taken| {
             let at = taken.free_above(code.end, size, layout.origin.saturating_add(DISTANCE_MAX))?;

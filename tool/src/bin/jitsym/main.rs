@@ -11,6 +11,7 @@ mod doctor;
 mod export;
 #[cfg(test)]
 mod generated;
+mod inject;
 mod input;
 mod origin;
 mod process;
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
         Asked::Command(Command::Clean(asked)) => clean::clean(asked, &mut out),
         Asked::Command(Command::Doctor(asked)) => doctor::run(&asked, &mut out),
         Asked::Command(Command::Export(asked)) => export::run(&asked, &mut out),
+        Asked::Command(Command::Inject(asked)) => inject::run(&asked, &mut out),
         Asked::Command(Command::Record(asked)) => {
             drop(out);
             return record::run(asked);
