@@ -31,6 +31,9 @@ _jitsym() {
             jitsym,dump)
                 cmd="jitsym__subcmd__dump"
                 ;;
+            jitsym,export)
+                cmd="jitsym__subcmd__export"
+                ;;
             jitsym,help)
                 cmd="jitsym__subcmd__help"
                 ;;
@@ -67,6 +70,9 @@ _jitsym() {
             jitsym__subcmd__help,dump)
                 cmd="jitsym__subcmd__help__subcmd__dump"
                 ;;
+            jitsym__subcmd__help,export)
+                cmd="jitsym__subcmd__help__subcmd__export"
+                ;;
             jitsym__subcmd__help,help)
                 cmd="jitsym__subcmd__help__subcmd__help"
                 ;;
@@ -95,7 +101,7 @@ _jitsym() {
 
     case "${cmd}" in
         jitsym)
-            opts="-h -V --help --version check dump stat record verify callgrind doctor top recover clean version help"
+            opts="-h -V --help --version check dump stat export record verify callgrind doctor top recover clean version help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -218,8 +224,30 @@ _jitsym() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        jitsym__subcmd__export)
+            opts="-o -h --output --map --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         jitsym__subcmd__help)
-            opts="check dump stat record verify callgrind doctor top recover clean version help"
+            opts="check dump stat export record verify callgrind doctor top recover clean version help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -289,6 +317,20 @@ _jitsym() {
             return 0
             ;;
         jitsym__subcmd__help__subcmd__dump)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        jitsym__subcmd__help__subcmd__export)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

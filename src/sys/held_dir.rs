@@ -62,6 +62,11 @@ impl Dir {
         self.open_file(name, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, 0)
     }
 
+    /// Makes a new file for writing. Fails if the name exists, also as a symbolic link.
+    pub fn create_new(&self, name: &OsStr, mode: u32) -> io::Result<File> {
+        self.open_file(name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, mode)
+    }
+
     /// Opens a directory in this directory. Fails if the name is a symbolic link.
     pub fn below(&self, name: &OsStr) -> io::Result<Dir> {
         Ok(Dir(Held::new(self.open_file(name, OFlags::RDONLY | OFlags::DIRECTORY, 0)?)?))
@@ -137,7 +142,8 @@ mod tests {
         fs::create_dir(&old).unwrap();
         fs::write(old.join("a"), "of another one").unwrap();
         let name = |text: &'static str| OsStr::new(text);
-        dir.open_file(name("a"), OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, 0o600).unwrap();
+        dir.create_new(name("a"), 0o600).unwrap();
+        assert!(dir.create_new(name("a"), 0o600).is_err());
         dir.rename(name("a"), name("b")).unwrap();
         assert!(new.join("b").exists() && dir.look(name("b")).unwrap().is_file());
         dir.remove(name("b")).unwrap();

@@ -9,9 +9,14 @@
 #[allow(missing_docs)]
 pub mod callgrind;
 pub mod check;
+#[allow(missing_docs)]
+pub mod inject;
 pub mod injected;
 pub mod kind;
+pub mod objects;
 pub mod open;
+#[allow(missing_docs)]
+pub mod perf_data;
 pub mod private;
 pub mod region;
 // Used only by the program.

@@ -16,19 +16,19 @@ pub const SECTION_HEADER: u16 = 64;
 pub const ET_EXEC: u16 = 2;
 pub const ET_DYN: u16 = 3;
 pub const PT_LOAD: u32 = 1;
-const PT_NOTE: u32 = 4;
-const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
+pub const PT_NOTE: u32 = 4;
+pub const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 pub const PF_X: u32 = 1;
 pub const PF_W: u32 = 2;
 pub const PF_R: u32 = 4;
-pub(super) const SHT_PROGBITS: u32 = 1;
-pub(super) const SHT_SYMTAB: u32 = 2;
-pub(super) const SHT_STRTAB: u32 = 3;
-const SHT_NOTE: u32 = 7;
-pub(super) const SHT_NOBITS: u32 = 8;
-pub(super) const SHF_ALLOC: u64 = 2;
-pub(super) const SHF_EXECINSTR: u64 = 4;
-const NT_GNU_BUILD_ID: u32 = 3;
+pub const SHT_PROGBITS: u32 = 1;
+pub const SHT_SYMTAB: u32 = 2;
+pub const SHT_STRTAB: u32 = 3;
+pub const SHT_NOTE: u32 = 7;
+pub const SHT_NOBITS: u32 = 8;
+pub const SHF_ALLOC: u64 = 2;
+pub const SHF_EXECINSTR: u64 = 4;
+pub const NT_GNU_BUILD_ID: u32 = 3;
 
 /// Offsets of the parts in the page. Four program headers fit before the first part.
 const NOTE_AT: usize = 288;
@@ -191,7 +191,7 @@ pub fn elf_header(kind: u16, segments: u16, sections: u16, sections_at: u64) -> 
 }
 
 /// A program header. The words are offset, two addresses, size in the file, size in memory, and alignment.
-pub(super) fn program_header(kind: u32, flags: u32, words: [u64; 6]) -> [u8; PROGRAM_HEADER as usize] {
+pub fn program_header(kind: u32, flags: u32, words: [u64; 6]) -> [u8; PROGRAM_HEADER as usize] {
     let mut out = [0; PROGRAM_HEADER as usize];
     let mut put = Put::new(&mut out);
     put.u32(kind);

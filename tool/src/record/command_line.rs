@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use super::data::{EVENTS, EVENTS_LEN, FEATURES};
+use crate::perf_data::{EVENTS, EVENTS_LEN, FEATURES};
 use super::quoted;
 use crate::open;
 

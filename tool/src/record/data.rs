@@ -7,92 +7,23 @@ use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Offsets in the header: the place of the events, their length in bytes, and the flags of the features after them.
-pub const EVENTS: usize = 40;
-pub const EVENTS_LEN: usize = 48;
-pub const FEATURES: usize = 72;
-const HEADER: usize = 104;
-const MAGIC: &[u8] = b"PERFILE2";
-
-/// Kinds of events that name a mapping, each with the offset of the name (include/uapi/linux/perf_event.h).
-const MMAP: (u32, usize) = (1, 40);
-const MMAP2: (u32, usize) = (10, 72);
-const SAMPLE: u32 = 9;
-/// An event with data after it that its size does not include.
-const AUXTRACE: u32 = 71;
-
-fn invalid<T>(why: &str) -> io::Result<T> {
-    Err(io::Error::new(io::ErrorKind::InvalidData, why))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    bytes.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_ne_bytes)
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_ne_bytes)
-}
-
-fn header(file: &File) -> io::Result<[u8; HEADER]> {
-    let mut header = [0; HEADER];
-    file.read_exact_at(&mut header, 0)?;
-    if !header.starts_with(MAGIC) {
-        return invalid("is no recording of perf of this machine");
-    }
-    Ok(header)
-}
-
-/// Reads the next event without the data after it. `None` if the event is incomplete.
-fn event(input: &mut impl Read, event: &mut Vec<u8>) -> io::Result<Option<()>> {
-    let mut whole = |event: &mut Vec<u8>, len: usize| {
-        let before = event.len();
-        input.by_ref().take((len - before) as u64).read_to_end(event)?;
-        io::Result::Ok((event.len() == len).then_some(()))
-    };
-    event.clear();
-    if whole(event, 8)?.is_none() {
-        return Ok(None);
-    }
-    let size = usize::from(u16::from_ne_bytes([event[6], event[7]]));
-    if size < 8 {
-        return Ok(None);
-    }
-    whole(event, size)
-}
-
-/// The number of bytes of data after an event.
-fn behind(event: &[u8]) -> u64 {
-    if u32_at(event, 0) == AUXTRACE {
-        u64_at(event, 8)
-    } else {
-        0
-    }
-}
-
-/// The process and the name of a mapping, and the range that the name takes up with its padding.
-fn mapping(event: &[u8]) -> Option<(u32, &[u8], std::ops::Range<usize>)> {
-    let (_, start) = [MMAP, MMAP2].into_iter().find(|(kind, _)| *kind == u32_at(event, 0))?;
-    let rest = event.get(start..)?;
-    let name = &rest[..rest.iter().position(|&byte| byte == 0)?];
-    let end = start + (name.len() + 1).next_multiple_of(8);
-    (end <= event.len()).then_some((u32_at(event, 8), name, start..end))
-}
+use crate::perf_data::events::{kind, len_behind, mapping, read_event};
+use crate::perf_data::{file_header, invalid, u32_at, u64_at, EVENTS, EVENTS_LEN, FEATURES, HEADER};
 
 /// Passes each word of all samples to `found`. Among these words are all code addresses of stacks: instruction pointers, and
 /// return addresses on copied stacks.
-/// and on the copied stack.
 pub fn words_of_samples(from: &Path, found: &mut dyn FnMut(u64)) -> io::Result<()> {
     let file = crate::open::named(from)?;
-    let header = header(&file)?;
+    let header = file_header(&file)?;
     let end = u64_at(&header, EVENTS).saturating_add(u64_at(&header, EVENTS_LEN));
     let mut input = BufReader::with_capacity(1 << 18, &file);
     let mut at = input.seek(SeekFrom::Start(u64_at(&header, EVENTS)))?;
     let mut bytes = Vec::new();
-    while at < end && event(&mut input, &mut bytes)?.is_some() {
-        let behind = behind(&bytes);
+    while at < end && read_event(&mut input, &mut bytes)?.is_some() {
+        let behind = len_behind(&bytes, false);
         io::copy(&mut input.by_ref().take(behind), &mut io::sink())?;
         at = at.saturating_add(bytes.len() as u64).saturating_add(behind);
-        if u32_at(&bytes, 0) == SAMPLE {
+        if u32_at(&bytes, 0) == kind::SAMPLE {
             bytes[8..].as_chunks().0.iter().for_each(|word| found(u64::from_ne_bytes(*word)));
         }
     }
@@ -105,7 +36,7 @@ pub type NewName<'a> = &'a dyn Fn(u32, &[u8]) -> Option<Vec<u8>>;
 /// Writes a copy of a recording with other names for mappings.
 pub fn rename(from: &Path, to: &Path, new: NewName<'_>) -> io::Result<()> {
     let file = crate::open::named(from)?;
-    let (mut header, total) = (header(&file)?, file.metadata()?.len());
+    let (mut header, total) = (file_header(&file)?, file.metadata()?.len());
     let (start, len) = (u64_at(&header, EVENTS), u64_at(&header, EVENTS_LEN));
     let end = start.saturating_add(len);
     if start < HEADER as u64 || end > total {
@@ -117,12 +48,12 @@ pub fn rename(from: &Path, to: &Path, new: NewName<'_>) -> io::Result<()> {
     io::copy(&mut input.by_ref().take(start), &mut out)?;
     let (mut at, mut written, mut bytes) = (start, 0, Vec::new());
     while at < end {
-        if event(&mut input, &mut bytes)?.is_none() {
+        if read_event(&mut input, &mut bytes)?.is_none() {
             return invalid("has an event that is not whole");
         }
-        let behind = behind(&bytes);
+        let behind = len_behind(&bytes, false);
         at = at.saturating_add(bytes.len() as u64).saturating_add(behind);
-        let renamed = mapping(&bytes).and_then(|(pid, name, place)| Some((new(pid, name)?, place)));
+        let renamed = mapping(&bytes).and_then(|mapped| Some((new(mapped.pid, mapped.name)?, mapped.name_at)));
         if let Some((mut name, place)) = renamed {
             name.resize((name.len() + 1).next_multiple_of(8), 0);
             bytes.splice(place, name);
@@ -157,7 +88,7 @@ pub fn rename(from: &Path, to: &Path, new: NewName<'_>) -> io::Result<()> {
 /// there are any events.
 pub fn complete(path: &Path) -> io::Result<bool> {
     let file = File::options().read(true).write(true).open(path)?;
-    let (mut header, total) = (header(&file)?, file.metadata()?.len());
+    let (mut header, total) = (file_header(&file)?, file.metadata()?.len());
     let start = u64_at(&header, EVENTS);
     if start < HEADER as u64 || u64_at(&header, EVENTS_LEN) != 0 {
         return invalid("is no recording that was begun");
@@ -165,8 +96,8 @@ pub fn complete(path: &Path) -> io::Result<bool> {
     let mut input = BufReader::with_capacity(1 << 18, &file);
     input.seek(SeekFrom::Start(start))?;
     let (mut end, mut bytes) = (start, Vec::new());
-    while event(&mut input, &mut bytes)?.is_some() {
-        let behind = behind(&bytes);
+    while read_event(&mut input, &mut bytes)?.is_some() {
+        let behind = len_behind(&bytes, false);
         let next = end.saturating_add(bytes.len() as u64).saturating_add(behind);
         if next > total {
             break;
@@ -189,6 +120,8 @@ mod tests {
     use super::*;
     use crate::private::PrivateDir;
     use std::fs;
+
+    const MAGIC: &[u8] = b"PERFILE2";
 
     fn mmap2(name: &str) -> Vec<u8> {
         let mut event = vec![0; 72];
@@ -222,7 +155,7 @@ mod tests {
         let dir = PrivateDir::new(&std::env::temp_dir(), "jitsym-data-").unwrap();
         let (from, to) = (dir.path().join("from"), dir.path().join("to"));
         let mut behind = vec![0; 48];
-        behind[0] = AUXTRACE as u8;
+        behind[0] = kind::AUXTRACE as u8;
         (behind[6], behind[8]) = (48, 3);
         behind.extend(b"aux");
         let other = mmap2("/lib/libc.so");
@@ -245,7 +178,7 @@ mod tests {
     fn words_of_a_sample() {
         let dir = PrivateDir::new(&std::env::temp_dir(), "jitsym-data-").unwrap();
         let path = dir.path().join("data");
-        let sample = [SAMPLE.into(), 7u64, 9].map(u64::to_ne_bytes).concat();
+        let sample = [kind::SAMPLE.into(), 7u64, 9].map(u64::to_ne_bytes).concat();
         let sample = [&sample[..6], &[24, 0], &sample[8..]].concat();
         fs::write(&path, recording(&[mmap2("/tmp/jit-7.dump"), sample, mmap2("/x")])).unwrap();
         let mut words = Vec::new();

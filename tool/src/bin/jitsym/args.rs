@@ -5,12 +5,12 @@ use std::ffi::OsString;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::{callgrind, check, clean, doctor, record, recover, show, top, verify};
+use crate::{callgrind, check, clean, doctor, export, inject, record, recover, show, top, verify};
 
 /// The exit codes, for `jitsym help` and the manual page.
 pub const EXIT_CODES: [(u8, &str); 3] = [
     (0, "all is well"),
-    (1, "`check` found errors or warnings, `verify` or `doctor` found something wrong, `recover` could not complete a file, or `callgrind` found no name"),
+    (1, "`check` found errors or warnings, `verify` or `doctor` found something wrong, `recover` could not complete a file, `inject` could not use a jitdump, or `callgrind` found no name"),
     (2, "a file or process does not exist or cannot be read, or the command line is wrong"),
 ];
 
@@ -28,7 +28,9 @@ pub enum Command {
     Check(check::Check),
     Dump(show::Dump),
     Stat(show::Stat),
+    Export(export::Export),
     Record(record::Record),
+    Inject(inject::Inject),
     Verify(verify::Verify),
     Callgrind(callgrind::Callgrind),
     Doctor(doctor::Doctor),

@@ -8,8 +8,10 @@ mod callgrind;
 mod check;
 mod clean;
 mod doctor;
+mod export;
 #[cfg(test)]
 mod generated;
+mod inject;
 mod input;
 mod origin;
 mod process;
@@ -58,6 +60,8 @@ fn main() -> ExitCode {
         Asked::Command(Command::Callgrind(asked)) => callgrind::run(&asked, &mut out),
         Asked::Command(Command::Clean(asked)) => clean::clean(asked, &mut out),
         Asked::Command(Command::Doctor(asked)) => doctor::run(&asked, &mut out),
+        Asked::Command(Command::Export(asked)) => export::run(&asked, &mut out),
+        Asked::Command(Command::Inject(asked)) => inject::run(&asked, &mut out),
         Asked::Command(Command::Record(asked)) => {
             drop(out);
             return record::run(asked);

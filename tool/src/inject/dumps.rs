@@ -1,0 +1,214 @@
+//! Finds and opens the jitdumps of a recording. Whoever could write to the directory of a dump may have chosen the file.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use jitsym::format::jitdump::raw::{End, RawHeader, RawRecords};
+use jitsym::format::jitdump::HEADER_SIZE;
+use jitsym::sys::process;
+
+use super::survey::{Marker, Survey};
+use crate::open;
+use crate::record::script::{file_name, jitdump_pid};
+
+/// The newest version of the format.
+const VERSION: u32 = 1;
+
+/// The dumps that the user has named.
+#[derive(Clone, Debug, Default)]
+pub struct Given {
+    /// A file, and the process that it is of if the user says so.
+    pub dumps: Vec<(Option<u32>, PathBuf)>,
+    /// Directories in which dumps are searched by name.
+    pub search: Vec<PathBuf>,
+}
+
+/// Device and inode.
+type Identity = (u64, u64);
+
+/// A dump that a process maps.
+#[derive(Clone, Debug)]
+pub struct Dump {
+    /// The path in the recording.
+    pub name: String,
+    /// Where the file is now.
+    pub path: PathBuf,
+    /// Whether the user has named this file.
+    is_given: bool,
+    identity: Identity,
+    /// The length when the dump was found. A living process may write more.
+    len: u64,
+    /// Only code up to this time is of this process, which has inherited the code.
+    pub until: Option<u64>,
+}
+
+/// A dump that is not used, or not completely.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    pub pid: u32,
+    pub path: String,
+    pub why: String,
+}
+
+/// Opens dumps.
+pub struct Finder<'a> {
+    pub given: &'a Given,
+    /// The user whose recording it is.
+    pub user: u32,
+}
+
+/// An open dump with its header.
+struct Opened {
+    file: File,
+    header: RawHeader,
+    identity: Identity,
+    len: u64,
+}
+
+fn refuse<T>(why: impl Into<String>) -> io::Result<T> {
+    Err(io::Error::new(io::ErrorKind::InvalidData, why.into()))
+}
+
+impl Finder<'_> {
+    /// Opens a file, and checks that it is a dump. `pid`: the process by whose path the file was found.
+    fn open(&self, path: &Path, pid: u32, is_given: bool) -> io::Result<Opened> {
+        let file = if is_given { open::unlinked(path)? } else { open::of_process(path, pid)? };
+        let data = file.metadata()?;
+        let owner = data.uid();
+        if !is_given && owner != self.user && owner != 0 && owner != process::user() {
+            return refuse(format!("belongs to another user (uid {owner}): name it with --dump if you trust its contents"));
+        }
+        let mut start = [0; HEADER_SIZE];
+        if data.len() < HEADER_SIZE as u64 {
+            return refuse("is empty or cut: it has no whole header");
+        }
+        file.read_exact_at(&mut start, 0)?;
+        let Some(header) = RawHeader::read(&start) else { return refuse("is no jitdump") };
+        if header.swapped {
+            return refuse("is of a machine with the other byte order");
+        }
+        if header.version > VERSION || header.unknown_flags() != 0 {
+            return refuse("is a jitdump of an unknown version");
+        }
+        Ok(Opened { file, header, identity: (data.dev(), data.ino()), len: data.len() })
+    }
+
+    /// The file that a process had mapped, and its header.
+    fn find(&self, pid: u32, marker: &Marker) -> Result<(Dump, RawHeader), String> {
+        let mut problem = None;
+        let mut note = |path: &Path, error: io::Error| {
+            if error.kind() != io::ErrorKind::NotFound {
+                problem.get_or_insert(match path == Path::new(&marker.path) {
+                    true => error.to_string(),
+                    false => format!("{error} ({})", path.display()),
+                });
+            }
+        };
+        let dump = |path: PathBuf, is_given, opened: &Opened| {
+            let (name, identity, len) = (marker.path.clone(), opened.identity, opened.len);
+            (Dump { name, path, is_given, identity, len, until: None }, opened.header)
+        };
+        for (of, path) in &self.given.dumps {
+            if of.is_some_and(|of| of != pid) {
+                continue;
+            }
+            match self.open(path, pid, true) {
+                // Without a pid, the number in the name or in the file tells which process it is of.
+                Ok(opened) => {
+                    let numbers = [jitdump_pid(&path.to_string_lossy()), Some(opened.header.pid)];
+                    if of.is_some() || numbers.contains(&Some(marker.number)) {
+                        return Ok(dump(path.clone(), true, &opened));
+                    }
+                }
+                Err(error) => note(path, error),
+            }
+        }
+        for dir in &self.given.search {
+            let path = dir.join(file_name(&marker.path));
+            match self.open(&path, pid, false) {
+                Ok(opened) => return Ok(dump(path, false, &opened)),
+                Err(error) => note(&path, error),
+            }
+        }
+        if marker.path.starts_with('/') {
+            let [here, below] = open::places(pid, &marker.path);
+            // In a namespace, the process has another pid, and probably another root directory.
+            let is_elsewhere = marker.number != pid;
+            let places = if is_elsewhere { [(below, false), (here, true)] } else { [(here, false), (below, false)] };
+            for (path, must_be_the_same) in places {
+                match self.open(&path, pid, false) {
+                    Ok(opened) if must_be_the_same && marker.inode.is_some_and(|inode| inode != opened.identity.1) => {
+                        note(&path, io::Error::other("is another file than the process had"));
+                    }
+                    Ok(opened) => return Ok(dump(path, false, &opened)),
+                    Err(error) => note(&path, error),
+                }
+            }
+        }
+        Err(problem.unwrap_or_else(|| "is gone: give its place with --dump or --search if there is a copy".into()))
+    }
+
+    /// The dumps of each process, and what is wrong with the others.
+    pub fn all(&self, survey: &Survey) -> (BTreeMap<u32, Vec<Dump>>, Vec<Problem>) {
+        let mut problems = Vec::new();
+        let mut found: Vec<(u32, &Marker, Dump, u32)> = Vec::new();
+        for (&pid, markers) in &survey.markers {
+            for marker in markers {
+                match self.find(pid, marker) {
+                    Ok((dump, header)) => {
+                        let is_twice = |(there, _, other, _): &(u32, _, Dump, _)| *there == pid && other.identity == dump.identity;
+                        // The dumps of a process are at the end.
+                        if !found.iter().rev().take_while(|(there, ..)| *there == pid).any(is_twice) {
+                            found.push((pid, marker, dump, header.pid));
+                        }
+                    }
+                    Err(why) => problems.push(Problem { pid, path: marker.path.clone(), why }),
+                }
+            }
+        }
+        let mut users: HashMap<Identity, Vec<(u32, u32)>> = HashMap::new();
+        for (pid, _, dump, number) in &found {
+            users.entry(dump.identity).or_default().push((*pid, *number));
+        }
+        let mut all: BTreeMap<u32, Vec<Dump>> = BTreeMap::new();
+        for (pid, marker, mut dump, _) in found {
+            let others = users.get(&dump.identity).map_or(&[][..], Vec::as_slice);
+            if owner(others, survey) != Some(pid) {
+                // Forked before the recording began, with the mapping of the parent's dump.
+                dump.until = marker.time.or(survey.times.as_ref().map(|times| times.start));
+            }
+            all.entry(pid).or_default().push(dump);
+        }
+        (all, problems)
+    }
+
+    /// Reads the part of a dump that was there when the dump was found.
+    pub fn read(&self, pid: u32, dump: &Dump) -> io::Result<Vec<u8>> {
+        let opened = self.open(&dump.path, pid, dump.is_given)?;
+        if opened.identity != dump.identity || opened.len < dump.len {
+            return refuse("was replaced meanwhile");
+        }
+        let mut bytes = open::read(&opened.file)?;
+        bytes.truncate(usize::try_from(dump.len).unwrap_or(usize::MAX));
+        Ok(bytes)
+    }
+}
+
+/// Whether a dump ends within a record.
+pub fn is_cut(dump: &[u8]) -> bool {
+    let Some(header) = RawHeader::read(dump) else { return true };
+    let mut records = RawRecords::new(dump, &header);
+    records.by_ref().for_each(drop);
+    !matches!(records.end(), End::Clean | End::Zeros)
+}
+
+/// Which of the processes that map a dump writes it. Each is given with the pid in the dump's header.
+fn owner(users: &[(u32, u32)], survey: &Survey) -> Option<u32> {
+    let by_number = users.iter().find(|(pid, number)| pid == number);
+    // In a namespace the number is another one, but children are not before their parents.
+    let oldest = || users.iter().find(|(pid, _)| !users.iter().any(|(other, _)| survey.descends(*pid, *other)));
+    by_number.or_else(oldest).or(users.first()).map(|(pid, _)| *pid)
+}

@@ -1,0 +1,244 @@
+//! `jitsym inject`: writes a recording anew, with objects for the code in jitdumps.
+
+mod clock;
+mod code;
+mod cover;
+mod dumps;
+mod family;
+mod hits;
+mod output;
+mod resolve;
+mod survey;
+mod write;
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use clock::Clock;
+use code::{Code, Reader, Refused};
+use cover::{Cover, Covers};
+use dumps::{Dump, Finder};
+pub use dumps::{Given, Problem};
+use family::Families;
+use hits::{Filter, Hit};
+pub use output::usual;
+use output::{Failure, Output};
+use survey::Survey;
+use write::{Insert, New};
+
+use crate::objects::{self, Epochs, Mapping, Object, Taken};
+use crate::open;
+use crate::perf_data::attributes::Forms;
+use crate::perf_data::Layout;
+use crate::record::script::file_name;
+
+/// What is to be done.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    pub input: PathBuf,
+    pub output: PathBuf,
+    /// The directory of the objects, if the user has chosen one.
+    pub objects: Option<PathBuf>,
+    pub given: Given,
+}
+
+/// What was done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// How many processes have compiled code in samples.
+    pub processes: usize,
+    /// How many pieces of code all dumps have, and how many of them are in samples.
+    pub pieces: usize,
+    pub used: usize,
+    pub objects: usize,
+    /// The directory of the objects, if there are any.
+    pub dir: Option<PathBuf>,
+    /// How many jitdumps the recording names.
+    pub dumps: usize,
+    /// How many jitdumps have code that can be used.
+    pub good: usize,
+    /// Uses of code that is in no object, because there are too many objects.
+    pub left_out: usize,
+    /// Dumps that were not used, or not completely.
+    pub problems: Vec<Problem>,
+}
+
+/// How far the work is: bytes done, and all bytes.
+pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+
+/// Whether `jitsym inject` has made an object of this name.
+fn is_own_object(path: &str) -> bool {
+    let numbers = || file_name(path).strip_prefix("jitcode-")?.strip_suffix(".so")?.split_once('-');
+    numbers().is_some_and(|(pid, id)| {
+        pid.parse::<u32>().is_ok() && id.len() == 40 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
+    })
+}
+
+/// Writes the new recording. Without an error it is whole, and after an error it does not exist.
+pub fn inject(options: &Options, progress: Progress<'_>) -> Result<Summary, Failure> {
+    let about_input = |error| (options.input.clone(), error);
+    let refused = |why: String| about_input(io::Error::new(io::ErrorKind::InvalidData, why));
+    if options.input.is_dir() {
+        return Err(refused("is a directory: record without `--threads`".into()));
+    }
+    let file = open::named(&options.input).map_err(about_input)?;
+    let data = file.metadata().map_err(about_input)?;
+    let layout = Layout::read(&file).map_err(about_input)?;
+    let forms = Forms::new(&layout.attributes).map_err(about_input)?;
+    // The events are read three times.
+    let (len, total) = (layout.len, layout.len.saturating_mul(3));
+    let survey = Survey::read(&file, &layout, &forms, &mut |done| progress(done, total)).map_err(about_input)?;
+    if let Some((path, by)) = &survey.injected {
+        let why = format!("has objects of `{by}` already, such as {path}: inject into the recording of `perf record`");
+        return Err(refused(why));
+    }
+    let output = Output::new(&options.output, options.objects.as_deref(), &data)?;
+    let finder = Finder { given: &options.given, user: data.uid() };
+    let (dumps, problems) = finder.all(&survey);
+    let reader = Reader { finder, clock: Clock::of(&layout.attributes), survey: &survey };
+    let summary = Summary { dumps: survey.markers.values().map(Vec::len).sum(), problems, ..Summary::default() };
+    let mut injection = Injection { reader, dumps: &dumps, output: &output, made: Made { summary, ..Made::default() } };
+    let filter = injection.all_code();
+    if let (0, Some(why)) = (injection.made.summary.good, &injection.made.clock) {
+        return Err(refused(format!("cannot be used: {why}")));
+    }
+    injection.objects(&file, &layout, &forms, &filter, &mut |done| progress(len + done, total)).map_err(|failure| match failure {
+        (None, error) => about_input(error),
+        (Some(path), error) => (path, error),
+    })?;
+    let Made { inserts, objects, covers, mut summary, .. } = injection.made;
+    let new = New { inserts, objects: &objects, covers };
+    let copied = write::write(&file, &layout, &forms, &new, &output.file, &mut |done| progress(2 * len + done, total));
+    copied.map_err(about_input)?;
+    summary.dir = output.finish(!objects.is_empty())?;
+    summary.objects = objects.len();
+    Ok(summary)
+}
+
+/// What was made of the dumps.
+#[derive(Default)]
+struct Made {
+    /// Ascending by time.
+    inserts: Vec<Insert>,
+    objects: Vec<Object>,
+    covers: Covers,
+    summary: Summary,
+    /// Why the times of a dump cannot be compared with those of the recording.
+    clock: Option<String>,
+}
+
+struct Injection<'a> {
+    reader: Reader<'a>,
+    dumps: &'a BTreeMap<u32, Vec<Dump>>,
+    output: &'a Output,
+    made: Made,
+}
+
+impl Injection<'_> {
+    fn problem(&mut self, pid: u32, dump: &Dump, why: String) {
+        self.made.summary.problems.push(Problem { pid, path: dump.name.clone(), why });
+    }
+
+    /// Reads all dumps once, and finds out where code is.
+    fn all_code(&mut self) -> Filter {
+        let mut ranges = Vec::new();
+        for (&pid, dump) in self.dumps.iter().flat_map(|(pid, dumps)| dumps.iter().map(move |dump| (pid, dump))) {
+            let mut code = Code::default();
+            let contents = match self.reader.open(pid, dump) {
+                Ok(contents) => contents,
+                Err(why) => {
+                    self.problem(pid, dump, why);
+                    continue;
+                }
+            };
+            match self.reader.add(&mut code, &contents) {
+                Ok(()) => {}
+                Err(Refused::Other(why)) => self.problem(pid, dump, why),
+                Err(Refused::Clock(why)) => {
+                    self.made.clock.get_or_insert_with(|| format!("{}: {why}", dump.name));
+                    self.problem(pid, dump, why);
+                }
+            }
+            self.made.summary.good += usize::from(!code.loads.all.is_empty());
+            self.made.summary.pieces += code.loads.all.len();
+            ranges.extend(code.loads.all.iter().map(|load| load.addr..load.addr.saturating_add(load.size)));
+        }
+        Filter::of(ranges)
+    }
+
+    /// Makes the objects of all processes that have compiled code in samples.
+    fn objects(
+        &mut self,
+        file: &File,
+        layout: &Layout,
+        forms: &Forms<'_>,
+        filter: &Filter,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), (Option<PathBuf>, io::Error)> {
+        let survey = self.reader.survey;
+        let families = Families { begins: &survey.begins };
+        let forked = survey.begins.keys().copied().filter(|&pid| families.line(pid).iter().any(|one| self.dumps.contains_key(one)));
+        let pids: HashSet<u32> = self.dumps.keys().copied().chain(forked).collect();
+        let hits = hits::read(file, layout, forms, filter, &pids, progress).map_err(|error| (None, error))?;
+        let mut taken = Taken::new();
+        survey.files.iter().for_each(|range| taken.add_file(range.clone()));
+        survey.memory.iter().for_each(|range| taken.add(range.clone()));
+        let mut pids: Vec<u32> = hits.keys().copied().collect();
+        pids.sort_unstable();
+        for pid in pids {
+            let made = self.process(pid, &families, hits.get(&pid).map_or(&[], Vec::as_slice), &taken);
+            made.map_err(|error| (Some(self.output.dir.path().to_owned()), error))?;
+        }
+        self.made.inserts.sort_by_key(|insert| insert.mapping.time);
+        self.made.covers.begins.clone_from(&survey.begins);
+        Ok(())
+    }
+
+    /// Makes the objects of a process.
+    fn process(&mut self, pid: u32, families: &Families<'_>, hits: &[Hit], taken: &Taken) -> io::Result<()> {
+        let line = families.line(pid);
+        let dumps = line.iter().flat_map(|one| self.dumps.get(one).into_iter().flatten().map(move |dump| (*one, dump)));
+        // What is wrong with a dump was said when all code was read.
+        let contents: Vec<_> = dumps.filter_map(|(one, dump)| self.reader.open(one, dump).ok()).collect();
+        let mut code = Code::default();
+        for contents in &contents {
+            let _ = self.reader.add(&mut code, contents);
+        }
+        let Code { mut loads, own } = code;
+        loads.pid = pid;
+        let place = |load: usize| loads.all.get(load).map_or(0..0, |load| load.addr..load.addr.saturating_add(load.size));
+        let mut epochs = Epochs::new(&loads.all, taken);
+        let mut used: BTreeSet<usize> = BTreeSet::new();
+        for group in resolve::resolve(&place, &families.life(pid, &own), hits) {
+            if group.is_after_clear {
+                epochs.end();
+            }
+            for load in &group.loads {
+                // Mapped before the sample. 0 would mean that the event has no time.
+                epochs.hit(group.time.saturating_sub(1).max(1), *load);
+            }
+            used.extend(group.loads);
+        }
+        if used.is_empty() {
+            return Ok(());
+        }
+        self.made.summary.left_out += epochs.left_out;
+        self.made.summary.processes += 1;
+        self.made.summary.used += used.len();
+        let made = objects::write(&loads, &epochs.all, &self.output.dir, Some(taken))?;
+        let first = self.made.objects.len();
+        let end = |mapping: &Mapping| mapping.start.saturating_add(mapping.len);
+        let ranges = made.mappings.iter().map(|mapping| (mapping.time, mapping.start..end(mapping)));
+        self.made.covers.by_pid.insert(pid, Cover::of(ranges));
+        self.made.inserts.extend(made.mappings.into_iter().map(|mut mapping| {
+            mapping.object += first;
+            Insert { pid, mapping }
+        }));
+        let objects = made.objects.into_iter();
+        self.made.objects.extend(objects.map(|object| Object { path: self.output.object(&object.path), ..object }));
+        Ok(())
+    }
+}

@@ -1,0 +1,183 @@
+//! Where the new recording and its objects go. Nothing is visible under its final name before it is complete.
+
+use std::ffi::OsString;
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use jitsym::sys::process;
+
+use crate::objects::OutDir;
+use crate::private::PrivateDir;
+
+/// Added to the name of a recording for the directory of its objects.
+const OBJECTS: &str = ".objects";
+
+/// The name that the documents use for the output: `jit.data`, or `NAME.jit.data` for `NAME.data`.
+pub fn usual(input: &Path) -> PathBuf {
+    match input.file_name() {
+        Some(name) if name == "perf.data" => input.with_file_name("jit.data"),
+        _ if input.extension().is_some_and(|end| end == "data") => input.with_extension("jit.data"),
+        name => {
+            let mut name = name.map(OsString::from).unwrap_or_default();
+            name.push(".jit.data");
+            input.with_file_name(name)
+        }
+    }
+}
+
+fn refuse<T>(why: &str) -> io::Result<T> {
+    Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+}
+
+/// What a path leads to. A link is not followed.
+fn look(path: &Path) -> io::Result<Option<Metadata>> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
+    }
+}
+
+/// A recording that is being written.
+pub struct Output {
+    path: PathBuf,
+    work: PrivateDir,
+    pub file: File,
+    /// Where the objects are written.
+    pub dir: OutDir,
+    /// Where the objects will be.
+    objects: PathBuf,
+    /// Whether the objects are in the private directory so far.
+    is_new: bool,
+}
+
+/// An error, and the path that it is about.
+pub type Failure = (PathBuf, io::Error);
+
+impl Output {
+    /// Checks both places, and makes the files. `input`: the recording that is read.
+    pub fn new(path: &Path, objects: Option<&Path>, input: &Metadata) -> Result<Output, Failure> {
+        let about = |path: &Path| {
+            let path = path.to_owned();
+            move |error| (path, error)
+        };
+        check(path, input).map_err(about(path))?;
+        let parent = match path.parent() {
+            Some(parent) if parent != Path::new("") => parent,
+            _ => Path::new("."),
+        };
+        let parent = fs::canonicalize(parent).map_err(about(path))?;
+        let Some(name) = path.file_name() else { return refuse("is a directory").map_err(about(path)) };
+        let path = parent.join(name);
+        let objects = match objects {
+            Some(dir) => std::path::absolute(dir).map_err(about(dir))?,
+            None => {
+                let mut name = name.to_owned();
+                name.push(OBJECTS);
+                parent.join(name)
+            }
+        };
+        let is_new = !check_dir(&objects).map_err(about(&objects))?;
+        let work = PrivateDir::beside(&path).map_err(about(&path))?;
+        let inside = work.path().join("recording");
+        let create = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(inside);
+        let file = create.map_err(about(&path))?;
+        // A directory elsewhere may be on another file system.
+        let is_new = is_new && objects.parent() == Some(&parent);
+        let place = if is_new { work.path().join("objects") } else { objects.clone() };
+        let dir = OutDir::new(&place).map_err(about(&objects))?;
+        let objects = if is_new { objects } else { dir.path().to_owned() };
+        Ok(Output { path, work, file, dir, objects, is_new })
+    }
+
+    /// The path of an object after [`Output::finish`].
+    pub fn object(&self, made: &Path) -> PathBuf {
+        made.file_name().map_or_else(|| self.objects.clone(), |name| self.objects.join(name))
+    }
+
+    /// Puts the recording and its objects where they belong. Returns the path of the directory of the objects, if there are any.
+    pub fn finish(self, has_objects: bool) -> Result<Option<PathBuf>, Failure> {
+        let is_moved = self.is_new && has_objects;
+        if is_moved {
+            fs::rename(self.dir.path(), &self.objects).map_err(|error| (self.objects.clone(), error))?;
+        }
+        if let Err(error) = fs::rename(self.work.path().join("recording"), &self.path) {
+            if is_moved {
+                let _ = fs::remove_dir_all(&self.objects);
+            }
+            return Err((self.path.clone(), error));
+        }
+        Ok(has_objects.then(|| self.objects.clone()))
+    }
+}
+
+/// Whether a recording may be put there: where nothing is, or where a file of this user is that is not the input.
+fn check(path: &Path, input: &Metadata) -> io::Result<()> {
+    let Some(data) = look(path)? else { return Ok(()) };
+    if data.is_symlink() {
+        return refuse("is a symbolic link, and nothing is written through links");
+    }
+    if !data.is_file() {
+        return refuse("is there already, and is not a file");
+    }
+    if (data.dev(), data.ino()) == (input.dev(), input.ino()) {
+        return refuse("is the recording that is read: choose another name with -o");
+    }
+    if data.uid() != process::user() {
+        return refuse("is a file of another user");
+    }
+    Ok(())
+}
+
+/// Whether the directory exists. Fails if others could change what is in it.
+fn check_dir(path: &Path) -> io::Result<bool> {
+    let Some(data) = look(path)? else { return Ok(false) };
+    if !data.is_dir() {
+        return refuse("is not a directory: choose another one with --objects");
+    }
+    if data.uid() != process::user() || data.mode() & 0o022 != 0 {
+        return refuse("can be changed by other users: choose another directory with --objects");
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn names() {
+        for (input, output) in [("d/perf.data", "d/jit.data"), ("run.data", "run.jit.data"), ("x/run", "x/run.jit.data")] {
+            assert_eq!(usual(Path::new(input)), Path::new(output));
+        }
+    }
+
+    #[test]
+    fn nothing_is_written_through_a_link() {
+        let base = PrivateDir::new(&std::env::temp_dir(), "jitsym-output-").unwrap();
+        let (input, out) = (base.path().join("perf.data"), base.path().join("jit.data"));
+        fs::write(&input, "x").unwrap();
+        let data = fs::metadata(&input).unwrap();
+        let new = || Output::new(&out, None, &data).map(drop).map_err(|(path, error)| (path, error.to_string()));
+        symlink(&input, &out).unwrap();
+        assert!(new().is_err_and(|(path, error)| path == out && error.contains("link")));
+        fs::remove_file(&out).unwrap();
+        fs::hard_link(&input, &out).unwrap();
+        assert!(new().is_err_and(|(_, error)| error.contains("that is read")));
+        fs::remove_file(&out).unwrap();
+        let objects = base.path().join("jit.data.objects");
+        symlink(base.path(), &objects).unwrap();
+        assert!(new().is_err_and(|(path, error)| path == objects && error.contains("not a directory")));
+        fs::remove_file(&objects).unwrap();
+        assert!(new().is_ok());
+        assert_eq!(fs::read_dir(base.path()).unwrap().count(), 1, "nothing stays of an output that was not finished");
+        let output = Output::new(&out, None, &data).unwrap();
+        fs::write(output.dir.path().join("a.so"), "a").unwrap();
+        assert_eq!(output.object(Path::new("/elsewhere/a.so")), objects.join("a.so"));
+        assert_eq!(output.finish(true).unwrap(), Some(objects.clone()));
+        assert!(objects.join("a.so").is_file() && out.is_file());
+        assert_eq!(Output::new(&out, None, &data).unwrap().dir.path(), objects, "the directory is used again");
+    }
+}

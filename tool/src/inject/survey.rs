@@ -1,0 +1,177 @@
+//! What a recording has: its processes with the jitdumps that they map, its forks, its clock.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+
+use jitsym::format::file_names::{parse, FileKind};
+
+use crate::perf_data::attributes::Forms;
+use crate::perf_data::events::{kind, mapping, Event, Events, Mapped};
+use crate::perf_data::{u32_at, u64_at, Layout};
+use crate::record::script::{file_name, is_memory, jitdump_pid};
+
+/// Bits of an event's `misc`: the mode of the processor, and that a program was executed (COMM), that the child's mappings follow
+/// in events of their own (FORK), that a build-id is in the place of device and inode (MMAP2).
+const MODE: u16 = 7;
+pub const MODE_USER: u16 = 2;
+const MODE_GUEST: Range<u16> = 4..6;
+const COMM_EXEC: u16 = 1 << 13;
+const FORK_EXEC: u16 = 1 << 13;
+pub const HAS_BUILD_ID: u16 = 1 << 14;
+
+/// A mapping of a jitdump.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Marker {
+    pub path: String,
+    /// The number in the name: the pid that the process has in its own namespace.
+    pub number: u32,
+    /// `None` if the process had the mapping when the recording began.
+    pub time: Option<u64>,
+    /// The inode of the file, if the event has it.
+    pub inode: Option<u64>,
+}
+
+/// From a time on, a process has the mappings of its parent at that time, or none if it executes another program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Begin {
+    pub time: u64,
+    pub parent: Option<u32>,
+}
+
+/// How the processor's counter becomes the kernel's time (PERF_RECORD_TIME_CONV).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conversion {
+    pub shift: u64,
+    pub mult: u64,
+    pub zero: u64,
+    pub cycles: u64,
+    pub mask: u64,
+    pub is_short: bool,
+}
+
+#[derive(Debug, Default)]
+pub struct Survey {
+    /// The jitdumps of each process, in the order of the file, each path once.
+    pub markers: BTreeMap<u32, Vec<Marker>>,
+    /// When each process was forked and executed a program, ascending by time.
+    pub begins: HashMap<u32, Vec<Begin>>,
+    /// The parent of each process that was forked, even before the recording.
+    pub parents: HashMap<u32, u32>,
+    /// The first and the last time of an event.
+    pub times: Option<Range<u64>>,
+    pub conversion: Option<Conversion>,
+    /// An object of an earlier `perf inject` or `jitsym inject`.
+    pub injected: Option<(String, &'static str)>,
+    /// Everything that is mapped in processes: files, and memory.
+    pub files: Vec<Range<u64>>,
+    pub memory: Vec<Range<u64>>,
+    pub samples: u64,
+}
+
+impl Survey {
+    /// Reads all events. `progress` gets the offset in the file.
+    pub fn read(file: &File, layout: &Layout, forms: &Forms<'_>, progress: &mut dyn FnMut(u64)) -> io::Result<Survey> {
+        let mut events = Events::new(file, layout)?;
+        let mut survey = Survey::default();
+        let mut count = 0u32;
+        while let Some(event) = events.next()? {
+            survey.add(&event, forms.time(&event));
+            count = count.wrapping_add(1);
+            if count % 4096 == 0 {
+                progress(events.offset());
+            }
+        }
+        survey.begins.values_mut().for_each(|begins| begins.sort_by_key(|begin| begin.time));
+        [&mut survey.files, &mut survey.memory].into_iter().for_each(merge);
+        Ok(survey)
+    }
+
+    fn add(&mut self, event: &Event<'_>, time: Option<u64>) {
+        if let Some(time) = time {
+            let times = self.times.get_or_insert(time..time);
+            (times.start, times.end) = (times.start.min(time), times.end.max(time));
+        }
+        match event.kind() {
+            kind::SAMPLE => self.samples += 1,
+            kind::MMAP | kind::MMAP2 => {
+                let is_guest = MODE_GUEST.contains(&(event.misc() & MODE));
+                if let Some(mapped) = mapping(event.bytes).filter(|mapped| !is_guest && mapped.pid != u32::MAX) {
+                    self.add_mapping(event, &mapped, time);
+                }
+            }
+            kind::FORK if event.bytes.len() >= 24 => {
+                let (pid, parent) = (u32_at(event.bytes, 8), u32_at(event.bytes, 12));
+                // A new thread has the pid of its process.
+                if pid != parent {
+                    self.parents.insert(pid, parent);
+                    let parent = (event.misc() & FORK_EXEC == 0).then_some(parent);
+                    self.begins.entry(pid).or_default().push(Begin { time: time.unwrap_or(0), parent });
+                }
+            }
+            kind::COMM if event.misc() & COMM_EXEC != 0 => {
+                let begin = Begin { time: time.unwrap_or(0), parent: None };
+                self.begins.entry(u32_at(event.bytes, 8)).or_default().push(begin);
+            }
+            kind::TIME_CONV => {
+                let word = |at| u64_at(event.bytes, at);
+                let has = |at: usize| event.bytes.get(at).is_some_and(|&byte| byte != 0);
+                let (shift, mult, zero, cycles, mask) = (word(8), word(16), word(24), word(32), word(40));
+                // The conversion holds only if the kernel says that it does.
+                if has(48) && mult != 0 && shift < 64 {
+                    self.conversion = Some(Conversion { shift, mult, zero, cycles, mask, is_short: has(49) });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn add_mapping(&mut self, event: &Event<'_>, mapped: &Mapped<'_>, time: Option<u64>) {
+        let path = String::from_utf8_lossy(mapped.name);
+        let ranges = if is_memory(&path) || path == "[heap]" { &mut self.memory } else { &mut self.files };
+        ranges.push(mapped.range.clone());
+        let name = file_name(&path);
+        if let Some(number) = jitdump_pid(&path) {
+            let markers = self.markers.entry(mapped.pid).or_default();
+            if !markers.iter().any(|marker| marker.path == path) {
+                let has_inode = event.kind() == kind::MMAP2 && event.misc() & HAS_BUILD_ID == 0;
+                let inode = Some(u64_at(event.bytes, 48)).filter(|&inode| has_inode && inode != 0);
+                markers.push(Marker { path: path.into_owned(), number, time, inode });
+            }
+        } else if self.injected.is_none() {
+            let by = match parse(name) {
+                Some((_, FileKind::Injected { .. })) => "perf inject",
+                _ if super::is_own_object(&path) => "jitsym inject",
+                _ => return,
+            };
+            self.injected = Some((path.into_owned(), by));
+        }
+    }
+
+    /// Whether one process descends from the other one.
+    pub fn descends(&self, pid: u32, from: u32) -> bool {
+        let mut at = pid;
+        // Each process is visited once, even if the recording names a circle of parents.
+        for _ in 0..self.parents.len() {
+            match self.parents.get(&at) {
+                Some(&parent) if parent == from => return true,
+                Some(&parent) => at = parent,
+                None => return false,
+            }
+        }
+        false
+    }
+}
+
+/// Sorts ranges, and joins those that touch.
+fn merge(ranges: &mut Vec<Range<u64>>) {
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, last| {
+        let touches = next.start <= last.end;
+        if touches {
+            last.end = last.end.max(next.end);
+        }
+        touches
+    });
+}

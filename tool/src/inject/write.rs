@@ -1,0 +1,256 @@
+//! Writes the recording anew, with the mappings of objects at their times.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+
+use super::cover::Covers;
+use super::survey::{HAS_BUILD_ID, MODE_USER};
+use crate::objects::{Mapping, Object};
+use crate::perf_data::attributes::Forms;
+use crate::perf_data::events::{kind, mapping, Events};
+use crate::perf_data::{
+    feature, invalid, u64_at, Layout, ATTRIBUTES, EVENTS, EVENTS_LEN, EVENT_TYPES, FEATURES,
+};
+
+/// Set in a build-id's entry that tells the size of the build-id.
+const HAS_SIZE: u16 = 1 << 15;
+/// Names in the table of build-ids have this alignment.
+const NAME_ALIGN: usize = 64;
+/// The mappings of memory without a file that perf drops too (linux tools/perf/util/jitdump.c).
+const ANONYMOUS: [&[u8]; 3] = [b"//anon", b"[anon:", b"/memfd:"];
+
+/// A mapping to insert.
+#[derive(Clone, Copy, Debug)]
+pub struct Insert {
+    pub pid: u32,
+    pub mapping: Mapping,
+}
+
+/// What goes into the new recording.
+pub struct New<'a> {
+    /// Ascending by time.
+    pub inserts: Vec<Insert>,
+    pub objects: &'a [Object],
+    pub covers: Covers,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Mappings of memory that would have hidden code.
+    pub dropped: u64,
+}
+
+/// Copies the recording `file` to `out`.
+pub fn write(
+    file: &File,
+    layout: &Layout,
+    forms: &Forms<'_>,
+    new: &New<'_>,
+    out: &File,
+    progress: &mut dyn FnMut(u64),
+) -> io::Result<Written> {
+    let mut out = BufWriter::with_capacity(1 << 18, out);
+    let mut written = Written::default();
+    copy(file, 0..layout.events.start, &mut out)?;
+    let mut at = layout.events.start;
+    let mut moved = Vec::new();
+    let mut inserts = new.inserts.iter().peekable();
+    let mut events = Events::new(file, layout)?;
+    let mut count = 0u32;
+    while let Some(event) = events.next()? {
+        let time = forms.time(&event);
+        // perf handles the events of a round when the next round ends, in the order of time. An event is inserted before the
+        // first event that is not older: so it is neither too old for its round, nor newer than all others of the round.
+        while let Some(insert) = time.and_then(|time| inserts.next_if(|insert| insert.mapping.time <= time)) {
+            at += put(new, insert, forms, &mut out)?;
+        }
+        let hides = |pid, range: &Range<u64>| new.covers.has_code(pid, range, time.unwrap_or(u64::MAX));
+        if mapping(event.bytes).is_some_and(|mapped| {
+            ANONYMOUS.iter().any(|start| mapped.name.starts_with(start)) && hides(mapped.pid, &mapped.range)
+        }) {
+            written.dropped += 1;
+            continue;
+        }
+        if event.kind() == kind::AUXTRACE {
+            moved.push((event.offset, at));
+        }
+        out.write_all(event.bytes)?;
+        let behind = event.behind.clone();
+        at += event.bytes.len() as u64 + (behind.end - behind.start);
+        copy(file, behind, &mut out)?;
+        count = count.wrapping_add(1);
+        if count % 4096 == 0 {
+            progress(events.offset());
+        }
+    }
+    for insert in inserts {
+        at += put(new, insert, forms, &mut out)?;
+    }
+    if layout.is_pipe() {
+        out.flush()?;
+        return Ok(written);
+    }
+    let events = layout.events.start..at;
+    sections(file, layout, new, &events, &moved, &mut out)?;
+    out.flush()?;
+    Ok(written)
+}
+
+/// Copies a part of a file.
+fn copy(file: &File, part: Range<u64>, out: &mut impl Write) -> io::Result<()> {
+    if part.is_empty() {
+        return Ok(());
+    }
+    let (mut at, mut buffer) = (part.start, vec![0; 1 << 16]);
+    while at < part.end {
+        let len = (part.end - at).min(buffer.len() as u64) as usize;
+        file.read_exact_at(&mut buffer[..len], at)?;
+        out.write_all(&buffer[..len])?;
+        at += len as u64;
+    }
+    Ok(())
+}
+
+/// Writes the event of a mapping, and returns its length.
+fn put(new: &New<'_>, insert: &Insert, forms: &Forms<'_>, out: &mut impl Write) -> io::Result<u64> {
+    let Insert { pid, mapping } = insert;
+    let Some(object) = new.objects.get(mapping.object) else { return Ok(0) };
+    let mut event = Vec::with_capacity(256);
+    event.extend(kind::MMAP2.to_ne_bytes());
+    event.extend([MODE_USER | HAS_BUILD_ID, 0].map(u16::to_ne_bytes).concat());
+    event.extend([*pid, *pid].map(u32::to_ne_bytes).concat());
+    event.extend([mapping.start, mapping.len, mapping.offset].map(u64::to_ne_bytes).concat());
+    event.extend([object.build_id.len() as u8, 0, 0, 0]);
+    event.extend(object.build_id);
+    event.extend([libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE].map(i32::to_ne_bytes).concat());
+    event.extend(object.path.as_os_str().as_bytes());
+    event.resize((event.len() + 1).next_multiple_of(8), 0);
+    event.extend(forms.end_of_event(*pid, mapping.time));
+    let Ok(size) = u16::try_from(event.len()) else { return invalid("needs too long a path for its objects") };
+    event[6..8].copy_from_slice(&size.to_ne_bytes());
+    out.write_all(&event)?;
+    Ok(size.into())
+}
+
+/// The entry of an object in the table of build-ids.
+fn build_id(object: &Object) -> io::Result<Vec<u8>> {
+    let name = object.path.as_os_str().as_bytes();
+    let mut entry = vec![0; 4];
+    entry.extend([MODE_USER | HAS_SIZE, 0].map(u16::to_ne_bytes).concat());
+    // The pid of this machine, which perf needs for guests.
+    entry.extend((-1i32).to_ne_bytes());
+    entry.extend(object.build_id);
+    entry.extend([object.build_id.len() as u8, 0, 0, 0]);
+    entry.extend(name);
+    let len = 36 + (name.len() + 1).next_multiple_of(NAME_ALIGN);
+    entry.resize(len, 0);
+    let Ok(size) = u16::try_from(len) else { return invalid("needs too long a path for its objects") };
+    entry[6..8].copy_from_slice(&size.to_ne_bytes());
+    Ok(entry)
+}
+
+/// Where the parts after the events are in the new file.
+struct Shift {
+    events: Range<u64>,
+    new_end: u64,
+    table_end: u64,
+    new_table_end: u64,
+    /// The end of the table of build-ids, and how much this table grows.
+    build_ids: Option<(u64, u64)>,
+}
+
+impl Shift {
+    fn place(&self, at: u64) -> u64 {
+        let grown = self.build_ids.filter(|&(end, _)| at >= end).map_or(0, |(_, grown)| grown);
+        match at {
+            _ if at >= self.table_end => at - self.table_end + self.new_table_end + grown,
+            _ if at >= self.events.end => at - self.events.end + self.new_end,
+            _ => at,
+        }
+    }
+}
+
+/// Writes the part after the events, and corrects all offsets to places that have moved.
+fn sections(
+    file: &File,
+    layout: &Layout,
+    new: &New<'_>,
+    events: &Range<u64>,
+    moved: &[(u64, u64)],
+    out: &mut BufWriter<&File>,
+) -> io::Result<()> {
+    // The events are no longer compressed.
+    let kept = |number: u32| number != feature::COMPRESSED;
+    let table_len = 16 * layout.features.iter().filter(|(number, _)| kept(*number)).count() as u64;
+    let mut entries = Vec::new();
+    for object in new.objects {
+        entries.extend(build_id(object)?);
+    }
+    let table = layout.feature(feature::BUILD_ID).filter(|place| place.start >= layout.table_end());
+    // The table cannot grow into a part that overlaps it.
+    let is_apart = |end: u64| layout.features.iter().all(|(_, other)| end <= other.start || end >= other.end);
+    let table = table.filter(|place| !place.is_empty() && !entries.is_empty() && is_apart(place.end));
+    let shift = Shift {
+        events: layout.events.clone(),
+        new_end: events.end,
+        table_end: layout.table_end(),
+        new_table_end: events.end + table_len,
+        build_ids: table.as_ref().map(|place| (place.end, entries.len() as u64)),
+    };
+    for (number, place) in layout.features.iter().filter(|(number, _)| kept(*number)) {
+        let grown = if *number == feature::BUILD_ID && table.is_some() { entries.len() as u64 } else { 0 };
+        out.write_all(&shift.place(place.start).to_ne_bytes())?;
+        out.write_all(&(place.end - place.start + grown).to_ne_bytes())?;
+    }
+    match &table {
+        Some(place) => {
+            copy(file, layout.table_end()..place.end, out)?;
+            out.write_all(&entries)?;
+            copy(file, place.end..layout.len, out)?;
+        }
+        None => copy(file, layout.table_end()..layout.len, out)?,
+    }
+    out.flush()?;
+    let out: &File = out.get_ref();
+    index(file, layout, &shift, moved, out)?;
+    let mut header = layout.header.clone();
+    let mut set = |at: usize, value: u64| header[at..at + 8].copy_from_slice(&value.to_ne_bytes());
+    set(EVENTS, events.start);
+    set(EVENTS_LEN, events.end - events.start);
+    for at in [ATTRIBUTES, EVENT_TYPES] {
+        set(at, shift.place(u64_at(&layout.header, at)));
+    }
+    header[FEATURES + feature::COMPRESSED as usize / 8] &= !(1 << (feature::COMPRESSED % 8));
+    out.write_all_at(&header, 0)?;
+    // The ids of an attribute can be behind the events too: perf writes them there when it reads from a pipe.
+    let (start, size) = (u64_at(&layout.header, ATTRIBUTES), u64_at(&layout.header, 16));
+    for (number, attribute) in layout.attributes.iter().enumerate() {
+        let entry = start + size * number as u64 + size - 16;
+        if let Some(ids) = attribute.ids_at.as_ref().filter(|ids| shift.place(ids.start) != ids.start) {
+            out.write_all_at(&shift.place(ids.start).to_ne_bytes(), shift.place(entry))?;
+        }
+    }
+    Ok(())
+}
+
+/// Corrects the index of AUX data, which has the offsets of events.
+fn index(file: &File, layout: &Layout, shift: &Shift, moved: &[(u64, u64)], out: &File) -> io::Result<()> {
+    let Some(place) = layout.feature(feature::AUXTRACE).filter(|place| place.start >= layout.table_end()) else {
+        return Ok(());
+    };
+    // The number of entries, and an offset and a size for each.
+    let mut at = place.start + 8;
+    while at + 16 <= place.end {
+        let mut offset = [0; 8];
+        file.read_exact_at(&mut offset, at)?;
+        let offset = u64::from_ne_bytes(offset);
+        if let Ok(found) = moved.binary_search_by_key(&offset, |&(old, _)| old) {
+            out.write_all_at(&moved[found].1.to_ne_bytes(), shift.place(at))?;
+        }
+        at += 16;
+    }
+    Ok(())
+}

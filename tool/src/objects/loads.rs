@@ -1,0 +1,174 @@
+//! The code that the jitdumps and perf maps of a process describe, in the order of time.
+
+use std::collections::HashMap;
+use std::io;
+
+use jitsym::format::jitdump::raw::{RawDebug, RawHeader, RawRecord, RawRecords};
+use jitsym::format::jitdump::{frame_load, id};
+
+/// V8 and LLVM add this to each address in a line table.
+const BIAS: u64 = 0x40;
+
+/// A piece of code, as a file describes it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Load<'a> {
+    /// When the code was registered.
+    pub time: u64,
+    /// The address of the code.
+    pub addr: u64,
+    /// The number of bytes.
+    pub size: u64,
+    /// The name, unchanged. It may be empty.
+    pub name: &'a [u8],
+    /// The bytes of the code. `None` if the file is a perf map.
+    pub code: Option<&'a [u8]>,
+    /// The line table. Its addresses count from its own `addr`.
+    pub lines: Option<RawDebug<'a>>,
+    /// How much the addresses in the line table are too high.
+    pub bias: u64,
+    /// The section `.eh_frame` for a place after the code. Empty if there are no tables.
+    pub eh_frame: &'a [u8],
+    /// The record of inlined functions, if the file has one.
+    pub inlines: Option<RawRecord<'a>>,
+}
+
+impl Load<'_> {
+    /// Whether the code has bytes, and all of them have addresses.
+    pub(super) fn is_possible(&self) -> bool {
+        self.size > 0 && self.addr.checked_add(self.size).is_some()
+    }
+
+    /// The number of bytes that the file has of this piece.
+    fn bytes(&self) -> usize {
+        let lines = self.lines.as_ref().map_or(0, |lines| lines.entries().rest().1.len());
+        let inlines = self.inlines.as_ref().map_or(0, RawRecord::size);
+        self.code.map_or(0, <[u8]>::len) + self.eh_frame.len() + self.name.len() + lines + inlines
+    }
+}
+
+/// All code of a process.
+#[derive(Clone, Debug, Default)]
+pub struct Loads<'a> {
+    /// The `e_machine` of the code. 0 if only perf maps were added, which do not tell it.
+    pub machine: u32,
+    /// The pid in the file, which in a container differs from the pid outside.
+    pub pid: u32,
+    /// Whether the times are those of the processor's counter, instead of CLOCK_MONOTONIC.
+    pub by_counter: bool,
+    /// The pieces. [`Loads::finish`] sorts them by time.
+    pub all: Vec<Load<'a>>,
+    /// The number of records that describe no possible piece of code.
+    pub impossible: usize,
+}
+
+impl<'a> Loads<'a> {
+    /// No code.
+    pub fn new() -> Self {
+        Loads::default()
+    }
+
+    /// Adds the code in a jitdump, which may be torn. Fails for a file of another byte order or of a 32-bit machine.
+    pub fn add_jitdump(&mut self, dump: &'a [u8]) -> io::Result<()> {
+        let refused = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
+        let header = RawHeader::read(dump).ok_or_else(|| refused("is not a jitdump"))?;
+        if header.swapped {
+            return Err(refused("has the other byte order"));
+        }
+        if matches!(header.machine, EM_386 | EM_ARM) {
+            return Err(refused("has code of a 32-bit machine"));
+        }
+        (self.machine, self.pid, self.by_counter) = (header.machine, header.pid, header.arch_timestamp());
+        let first = self.all.len();
+        let mut by_index: HashMap<u64, usize> = HashMap::new();
+        let (mut debug, mut unwinding, mut inlines) = (None, None, None);
+        // A short record moves much code, so records could ask for more than any disk has.
+        let mut moves_left = MOVED_MORE + MOVED_TIMES * dump.len();
+        for record in RawRecords::new(dump, &header) {
+            match record.id {
+                id::DEBUG_INFO => debug = record.debug_info(),
+                id::UNWINDING_INFO => unwinding = record.unwinding_info(),
+                id::INLINES => inlines = Some(record),
+                id::LOAD => {
+                    let (lines, tables, inlines) = (debug.take(), unwinding.take(), inlines.take());
+                    let Some(load) = record.load() else { continue };
+                    let name = load.name().unwrap_or_default();
+                    let (size, mapped) = tables.as_ref().map_or((0, 0), |tables| (tables.size, tables.mapped_size));
+                    if frame_load::is_one(load.size, name, size, mapped) {
+                        continue;
+                    }
+                    let piece = Load {
+                        time: record.timestamp,
+                        addr: load.addr,
+                        size: load.size,
+                        name,
+                        code: load.code(),
+                        lines: lines.filter(|lines: &RawDebug| lines.addr == load.addr),
+                        bias: 0,
+                        eh_frame: tables.and_then(|tables| tables.tables()).map_or(&[][..], |(eh_frame, _)| eh_frame),
+                        inlines,
+                    };
+                    if piece.code.is_some() && self.push(piece) {
+                        by_index.insert(load.index, self.all.len() - 1);
+                    } else if piece.code.is_none() {
+                        self.impossible += 1;
+                    }
+                }
+                id::MOVE => {
+                    let Some(moved) = record.code_move() else { continue };
+                    let Some(&old) = by_index.get(&moved.index) else { continue };
+                    let piece = Load { time: record.timestamp, addr: moved.new_addr, ..self.all[old] };
+                    let Some(left) = moves_left.checked_sub(piece.bytes()) else {
+                        self.impossible += 1;
+                        continue;
+                    };
+                    moves_left = left;
+                    if self.push(piece) {
+                        by_index.insert(moved.index, self.all.len() - 1);
+                    }
+                }
+                _ => {}
+            }
+        }
+        if is_biased(&self.all[first..]) {
+            self.all[first..].iter_mut().for_each(|load| load.bias = BIAS);
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, load: Load<'a>) -> bool {
+        let is_possible = load.is_possible();
+        match is_possible {
+            true => self.all.push(load),
+            false => self.impossible += 1,
+        }
+        is_possible
+    }
+
+    /// Sorts the pieces by time. Pieces of the same time stay in the order in which they were added.
+    pub fn finish(&mut self) {
+        self.all.sort_by_key(|load| load.time);
+    }
+}
+
+/// The limits for the bytes of moved code: this many, and this many times the size of the jitdump.
+const MOVED_MORE: usize = 16 << 20;
+const MOVED_TIMES: usize = 4;
+
+const EM_386: u32 = 3;
+const EM_ARM: u32 = 40;
+
+/// Whether the addresses in all line tables of a file are too high. A table with correct addresses begins at the start of its
+/// code, or ends in its code.
+fn is_biased(loads: &[Load<'_>]) -> bool {
+    let mut is_beyond = false;
+    for load in loads {
+        let Some(lines) = load.lines.as_ref() else { continue };
+        let offsets = || lines.entries().map(|entry| entry.addr.wrapping_sub(lines.addr));
+        let Some(lowest) = offsets().min() else { continue };
+        if lowest < BIAS {
+            return false;
+        }
+        is_beyond |= offsets().max().is_some_and(|highest| highest > load.size);
+    }
+    is_beyond
+}

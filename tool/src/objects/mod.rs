@@ -1,0 +1,122 @@
+//! Makes ELF files of the code in jitdumps and perf maps: one file for each part of the address space and each time in which no
+//! code is replaced there ([`Epochs`]). The number of files does not grow with the number of functions.
+
+mod debug;
+mod elf;
+mod epochs;
+mod frames;
+mod loads;
+mod newest;
+mod out_dir;
+mod ranges;
+mod taken;
+
+use std::collections::HashMap;
+use std::io;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use elf::{Image, Layout};
+use frames::Tables;
+
+pub use epochs::{few_files, Epoch, Epochs};
+pub use loads::{Load, Loads};
+pub use out_dir::OutDir;
+pub use taken::Taken;
+
+/// A mapping to announce in a recording: from `time` on, the addresses from `start` to `start + len` of the process are the
+/// bytes of `object` from `offset` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// By the clock of the jitdump.
+    pub time: u64,
+    /// The first address.
+    pub start: u64,
+    /// The number of bytes.
+    pub len: u64,
+    /// Index in [`Made::objects`].
+    pub object: usize,
+    /// The place in the file.
+    pub offset: u64,
+}
+
+/// An ELF file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Object {
+    /// Where the file is.
+    pub path: PathBuf,
+    /// The same as in the file.
+    pub build_id: [u8; 20],
+    /// The addresses of the neighbourhood, from the first to the last byte.
+    pub code: Range<u64>,
+    /// When the code of this file was used first.
+    pub time: u64,
+    /// The address of the file's first byte, modulo 2^64.
+    pub origin: u64,
+    /// The number of pieces of code.
+    pub pieces: usize,
+}
+
+/// All files, and how they lie in memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Made {
+    /// The files.
+    pub objects: Vec<Object>,
+    /// Ascending by time. An object's tables, if they have addresses, are mapped before its code.
+    pub mappings: Vec<Mapping>,
+}
+
+/// Writes an object for each epoch of a process into `dir`. `taken` has the addresses that a recording maps. The tables of each
+/// object get other addresses than all code, libraries, and other tables. If `taken` is `None`, the tables have no mappings.
+pub fn write(loads: &Loads<'_>, epochs: &[Epoch], dir: &OutDir, taken: Option<&Taken>) -> io::Result<Made> {
+    let mut taken = taken.cloned();
+    // For each neighbourhood, the number of its epochs, and of those that are not written yet.
+    let mut counts: HashMap<(u64, u64), (u64, u64)> = HashMap::new();
+    for epoch in epochs {
+        let range = &epoch.neighbourhood;
+        let (count, left) = counts.entry((range.start, range.end)).or_default();
+        (*count, *left) = (*count + 1, *left + 1);
+        taken.iter_mut().for_each(|taken| taken.add(range.clone()));
+    }
+    let mut made = Made::default();
+    for epoch in epochs {
+        let code = &epoch.neighbourhood;
+        let Some((count, left)) = counts.get_mut(&(code.start, code.end)) else { continue };
+        *left = left.saturating_sub(1);
+        let mut layout = Layout::new(code, *count, *left);
+        let mut pieces: Vec<&Load<'_>> = epoch.pieces.iter().filter_map(|&index| loads.all.get(index)).collect();
+        pieces.sort_unstable_by_key(|load| load.addr);
+        let tables = Tables::new(loads.machine, pieces.iter().copied());
+        let size = elf::size_in_memory(&tables);
+        let place = taken.as_mut().filter(|_| size > 0).and_then(|taken| {
+            let at = taken.free_above(code.end, size, layout.origin.saturating_add(DISTANCE_MAX))?;
+            taken.add(at..at.saturating_add(size));
+            Some(at)
+        });
+        if let Some(at) = place {
+            (layout.tables_at, layout.are_mapped) = (at.wrapping_sub(layout.origin), true);
+        }
+        let image = Image::new(loads.machine, &pieces, &layout, tables);
+        let (object, time) = (made.objects.len(), epoch.time);
+        if let Some(start) = place.filter(|_| image.has_tables) {
+            let (len, offset) = (size.next_multiple_of(taken::PAGE), layout.tables_at);
+            made.mappings.push(Mapping { time, start, len, object, offset });
+        }
+        let (start, len, offset) = (code.start, code.end - code.start, code.start.wrapping_sub(layout.origin));
+        made.mappings.push(Mapping { time, start, len, object, offset });
+        let hex: String = image.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
+        let name = format!("jitcode-{}-{hex}.so", loads.pid);
+        let path = match dir.has(&name, image.len(), image.head()) {
+            true => dir.path().join(&name),
+            false => dir.put(&name, |file| image.write(file))?,
+        };
+        let (build_id, code, origin) = (image.build_id, code.clone(), layout.origin);
+        made.objects.push(Object { path, build_id, code, time, origin, pieces: pieces.len() });
+    }
+    made.mappings.sort_by_key(|mapping| mapping.time);
+    Ok(made)
+}
+
+/// The maximum distance between the first byte of a file and the last byte of its tables. The distance between tables and code
+/// has 31 bits with a sign.
+const DISTANCE_MAX: u64 = 0x7fff_0000;

@@ -1,0 +1,101 @@
+//! The directory that objects are written to. A file appears in it complete, under its final name, or not at all.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::path::{Path, PathBuf};
+
+use jitsym::sys::held_dir::Dir;
+
+/// An open directory. Files are made in this directory, even if its path later leads to another directory.
+#[derive(Debug)]
+pub struct OutDir {
+    dir: Dir,
+    path: PathBuf,
+}
+
+impl OutDir {
+    /// Opens the directory. If it does not exist, makes it for this user alone.
+    pub fn new(path: &Path) -> io::Result<OutDir> {
+        match DirBuilder::new().mode(0o700).create(path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let path = std::fs::canonicalize(path)?;
+        Ok(OutDir { dir: Dir::open(&path)?, path })
+    }
+
+    /// The path of the directory, without symbolic links.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes the file `name` with `write`, and replaces a file that has this name. The file is not there before it is complete.
+    pub fn put(&self, name: &str, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<PathBuf> {
+        let temporary = OsString::from(format!(".{name}.{}", std::process::id()));
+        let file = match self.dir.create_new(&temporary, 0o600) {
+            // A process with the same pid has left the file.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                self.dir.remove(&temporary)?;
+                self.dir.create_new(&temporary, 0o600)?
+            }
+            other => other?,
+        };
+        let done = write(&file).and_then(|()| self.dir.rename(&temporary, OsStr::new(name)));
+        if done.is_err() {
+            // The first error is reported.
+            let _ = self.dir.remove(&temporary);
+        }
+        done.map(|()| self.path.join(name))
+    }
+
+    /// Whether the file `name` is a regular file of this length that begins with these bytes.
+    pub(super) fn has(&self, name: &str, len: u64, start: &[u8]) -> bool {
+        let read = || {
+            let file = self.dir.open_to_read(OsStr::new(name))?;
+            let data = file.metadata()?;
+            let mut there = vec![0; start.len()];
+            let is_one = data.is_file() && data.len() == len;
+            if is_one {
+                file.read_exact_at(&mut there, 0)?;
+            }
+            Ok::<bool, io::Error>(is_one && there == start)
+        };
+        read().unwrap_or(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::fs::{symlink, PermissionsExt};
+
+    use super::*;
+    use crate::private::PrivateDir;
+
+    #[test]
+    fn files_are_complete_or_absent() {
+        let base = PrivateDir::new(&std::env::temp_dir(), "jitsym-out-").unwrap();
+        let path = base.path().join("new");
+        let out = OutDir::new(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o700);
+        let failed = out.put("a.so", |mut file| {
+            file.write_all(b"half")?;
+            Err(io::ErrorKind::StorageFull.into())
+        });
+        assert!(failed.is_err() && std::fs::read_dir(&path).unwrap().next().is_none());
+        // Links under both names are replaced, and nothing is written through them.
+        let outside = base.path().join("outside");
+        std::fs::write(&outside, "safe").unwrap();
+        symlink(&outside, path.join("a.so")).unwrap();
+        symlink(&outside, path.join(format!(".a.so.{}", std::process::id()))).unwrap();
+        assert!(!out.has("a.so", 4, b"safe"));
+        let made = out.put("a.so", |mut file| file.write_all(b"whole")).unwrap();
+        assert_eq!(std::fs::read(made).unwrap(), b"whole");
+        assert_eq!(std::fs::read(&outside).unwrap(), b"safe");
+        assert_eq!(std::fs::read_dir(&path).unwrap().count(), 1);
+        assert!(out.has("a.so", 5, b"wh") && !out.has("a.so", 4, b"wh") && !out.has("a.so", 5, b"x"));
+        assert!(OutDir::new(&outside).is_err() && OutDir::new(&path).is_ok());
+    }
+}
