@@ -108,8 +108,7 @@ fn forked_workers() {
     record.args(["-q", "-k", "1", "-e", "cpu-clock", "-F", "999", "-g", "-o"]).arg(&data).arg("--").arg(program);
     let output = run(record.args(["2", "1"]));
     let text = stdout(&output);
-    let pids: Vec<u32> =
-        text.lines().filter_map(|line| line.strip_prefix("worker ")?.trim().parse().ok()).collect();
+    let pids: Vec<u32> = text.lines().filter_map(|line| line.strip_prefix("worker ")?.trim().parse().ok()).collect();
     assert_eq!(pids.len(), 2, "{text}");
     let new = dir.join("jit.data");
     let output = run(&mut inject(&data, &new));

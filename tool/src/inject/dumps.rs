@@ -79,7 +79,9 @@ impl Finder<'_> {
         let data = file.metadata()?;
         let owner = data.uid();
         if !is_given && owner != self.user && owner != 0 && owner != process::user() {
-            return refuse(format!("belongs to another user (uid {owner}): name it with --dump if you trust its contents"));
+            return refuse(format!(
+                "belongs to another user (uid {owner}): name it with --dump if you trust its contents"
+            ));
         }
         let mut start = [0; HEADER_SIZE];
         if data.len() < HEADER_SIZE as u64 {
@@ -159,7 +161,8 @@ impl Finder<'_> {
             for marker in markers {
                 match self.find(pid, marker) {
                     Ok((dump, header)) => {
-                        let is_twice = |(there, _, other, _): &(u32, _, Dump, _)| *there == pid && other.identity == dump.identity;
+                        let is_twice =
+                            |(there, _, other, _): &(u32, _, Dump, _)| *there == pid && other.identity == dump.identity;
                         // The dumps of a process are at the end.
                         if !found.iter().rev().take_while(|(there, ..)| *there == pid).any(is_twice) {
                             found.push((pid, marker, dump, header.pid));

@@ -105,9 +105,11 @@ pub fn inject(options: &Options, progress: Progress<'_>) -> Result<Summary, Fail
     if let (0, Some(why)) = (injection.made.summary.good, &injection.made.clock) {
         return Err(refused(format!("cannot be used: {why}")));
     }
-    injection.objects(&file, &layout, &forms, &filter, &mut |done| progress(len + done, total)).map_err(|failure| match failure {
-        (None, error) => about_input(error),
-        (Some(path), error) => (path, error),
+    injection.objects(&file, &layout, &forms, &filter, &mut |done| progress(len + done, total)).map_err(|failure| {
+        match failure {
+            (None, error) => about_input(error),
+            (Some(path), error) => (path, error),
+        }
     })?;
     let Made { inserts, objects, covers, mut summary, .. } = injection.made;
     let new = New { inserts, objects: &objects, covers };
@@ -180,7 +182,11 @@ impl Injection<'_> {
     ) -> Result<(), (Option<PathBuf>, io::Error)> {
         let survey = self.reader.survey;
         let families = Families { begins: &survey.begins };
-        let forked = survey.begins.keys().copied().filter(|&pid| families.line(pid).iter().any(|one| self.dumps.contains_key(one)));
+        let forked = survey
+            .begins
+            .keys()
+            .copied()
+            .filter(|&pid| families.line(pid).iter().any(|one| self.dumps.contains_key(one)));
         let pids: HashSet<u32> = self.dumps.keys().copied().chain(forked).collect();
         let hits = hits::read(file, layout, forms, filter, &pids, progress).map_err(|error| (None, error))?;
         let mut taken = Taken::new();
@@ -209,7 +215,8 @@ impl Injection<'_> {
         }
         let Code { mut loads, own } = code;
         loads.pid = pid;
-        let place = |load: usize| loads.all.get(load).map_or(0..0, |load| load.addr..load.addr.saturating_add(load.size));
+        let place =
+            |load: usize| loads.all.get(load).map_or(0..0, |load| load.addr..load.addr.saturating_add(load.size));
         let mut epochs = Epochs::new(&loads.all, taken);
         let mut used: BTreeSet<usize> = BTreeSet::new();
         for group in resolve::resolve(&place, &families.life(pid, &own), hits) {

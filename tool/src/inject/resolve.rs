@@ -40,7 +40,9 @@ pub fn resolve(place: &dyn Fn(usize) -> Range<u64>, life: &[(u64, Event)], hits:
                 Event::Load(load) => {
                     // Code dies when its addresses are used again.
                     let range = place(load);
-                    while let Some((&start, _)) = live.range(..range.end).next_back().filter(|(_, at)| at.0 > range.start) {
+                    while let Some((&start, _)) =
+                        live.range(..range.end).next_back().filter(|(_, at)| at.0 > range.start)
+                    {
                         live.remove(&start);
                     }
                     live.insert(range.start, (range.end, load));
@@ -85,7 +87,10 @@ mod tests {
         assert_eq!(all(&[], &[(9, 0x1000), (10, 0x1011), (50, 0x5000)]), [], "no code at that time");
         // A return address at the end of a function can belong to both neighbours.
         assert_eq!(all(&[], &[(15, 0x1010)]), [(15, vec![0, 1], false)]);
-        assert_eq!(all(&[], &[(15, 0x1000), (15, 0x1020), (40, 0x2000)]), [(15, vec![0, 1], false), (40, vec![3], false)]);
+        assert_eq!(
+            all(&[], &[(15, 0x1000), (15, 0x1020), (40, 0x2000)]),
+            [(15, vec![0, 1], false), (40, vec![3], false)]
+        );
         // Code that was partly overwritten is dead.
         assert_eq!(all(&[], &[(25, 0x1000), (25, 0x101f), (26, 0x1009)]), [(26, vec![2], false)]);
     }

@@ -11,9 +11,7 @@ use super::survey::{HAS_BUILD_ID, MODE_USER};
 use crate::objects::{Mapping, Object};
 use crate::perf_data::attributes::Forms;
 use crate::perf_data::events::{kind, mapping, Events};
-use crate::perf_data::{
-    feature, invalid, u64_at, Layout, ATTRIBUTES, EVENTS, EVENTS_LEN, EVENT_TYPES, FEATURES,
-};
+use crate::perf_data::{feature, invalid, u64_at, Layout, ATTRIBUTES, EVENTS, EVENTS_LEN, EVENT_TYPES, FEATURES};
 
 /// Set in a build-id's entry that tells the size of the build-id.
 const HAS_SIZE: u16 = 1 << 15;

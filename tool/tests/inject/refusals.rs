@@ -13,7 +13,13 @@ pub fn recording(name: &str, options: &[&str]) -> (PathBuf, PathBuf, PathBuf) {
     let dir = fresh_dir(name);
     let data = dir.join("perf.data");
     let mut record = perf::perf("record");
-    record.args(["-q", "-e", "cpu-clock", "-F", "999"]).args(options).arg("-o").arg(&data).arg("--").arg(perf::program());
+    record
+        .args(["-q", "-e", "cpu-clock", "-F", "999"])
+        .args(options)
+        .arg("-o")
+        .arg(&data)
+        .arg("--")
+        .arg(perf::program());
     record.args(["scenario=stacks", "sinks=jitdump", "seconds=0.1"]).arg(format!("dir={}", dir.display()));
     let (truth, files) = perf::read_truth(&stdout(&run(&mut record)));
     drop(files);
@@ -23,8 +29,10 @@ pub fn recording(name: &str, options: &[&str]) -> (PathBuf, PathBuf, PathBuf) {
 }
 
 fn names(dir: &Path) -> Vec<String> {
-    let mut names: Vec<String> =
-        fs::read_dir(dir).expect("directory").map(|entry| entry.expect("entry").file_name().to_string_lossy().into_owned()).collect();
+    let mut names: Vec<String> = fs::read_dir(dir)
+        .expect("directory")
+        .map(|entry| entry.expect("entry").file_name().to_string_lossy().into_owned())
+        .collect();
     names.sort();
     names
 }
