@@ -1,13 +1,13 @@
-//! What it takes to come from a recording to a report: `perf inject --jit` and a jitdump, and regions, next to each other.
+//! The time from a recording to a report: with `perf inject --jit` and `jitsym inject` on the same recording, and with regions.
 
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{bail, Context, Result};
 
 use crate::matrix::Task;
-use crate::perf::{Graph, Mode, Perf};
+use crate::perf::{Graph, Mode, Perf, Recording};
 use crate::program::{self, Program, Written};
 use crate::run;
 use crate::suites::Cache;
@@ -24,111 +24,169 @@ pub struct Plan {
 const JITDUMP: Mode = Mode::new("jitdump", Graph::Dwarf, Written::Jitdump);
 const REGION: Mode = Mode::new("region", Graph::Dwarf, Written::Region);
 
-/// CPU time that the program burns: what a report has to do for samples is the same for all counts.
+/// CPU time that the program burns: a report has the same number of samples for all counts.
 const SECONDS: f64 = 1.0;
 
+/// The ways from a recording to a report. The first two start from the same recording.
+const WAYS: [&str; 3] = ["perf inject", "jitsym inject", "region"];
+
 /// One recording, from its program's last word to a report in print.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Cost {
-    /// perf's own end, `perf inject`, `perf report`.
+    /// perf's own end, the step between recording and report, `perf report`.
     record: Duration,
-    inject: Duration,
+    step: Duration,
     report: Duration,
+    /// KiB of memory that the step takes at most.
+    peak: u64,
+    /// The files that a report needs beside the recording, and their blocks in bytes.
     files: usize,
-    /// Blocks that are in use.
     bytes: u64,
 }
 
 impl Cost {
     fn total(&self) -> Duration {
-        self.record + self.inject + self.report
+        self.record + self.step + self.report
     }
 }
 
-/// Measures both in turn and prints a table in Markdown.
+/// Measures all ways in turn and prints a table in Markdown.
 pub fn run(plan: &Plan) -> Result<()> {
-    let program = Program::build()?;
-    println!("| perf | functions | way | to a report | record ends | inject | report | files | on disk |");
-    println!("|---|---|---|---|---|---|---|---|---|");
+    let (program, tool) = (Program::build()?, program::build_tool()?);
+    println!("| perf | functions | way | to a report | record ends | step | its memory | report | files | on disk |");
+    println!("|---|---|---|---|---|---|---|---|---|---|");
     for suite in &plan.suites {
         let perf = Perf::of_suite(&plan.cache, suite)?;
         for &count in &plan.counts {
-            let mut costs = [Vec::new(), Vec::new()];
+            let mut costs: [Vec<Cost>; WAYS.len()] = Default::default();
             for round in 0..plan.rounds {
-                for (mode, costs) in [JITDUMP, REGION].iter().zip(&mut costs) {
-                    let cost = measure(&perf, &program, mode, count)?;
-                    eprintln!("{suite} {count} {} {round}: {cost:?}", mode.name);
+                let [of_perf, ours] = recorded(&perf, &program, JITDUMP, count, |dir, made| {
+                    // The second one finds files in the caches of the kernel.
+                    let (perf, ours) = (|| by_perf(&perf, dir, made), || by_ours(&perf, &tool, dir, made));
+                    if round % 2 == 0 {
+                        Ok([perf()?, ours()?])
+                    } else {
+                        let ours = ours()?;
+                        Ok([perf()?, ours])
+                    }
+                })?;
+                let [region] = recorded(&perf, &program, REGION, count, |dir, made| Ok([as_it_is(&perf, dir, made)?]))?;
+                for ((way, cost), costs) in WAYS.iter().zip([of_perf, ours, region]).zip(&mut costs) {
+                    eprintln!("{suite} {count} {way} {round}: {cost:?}");
                     costs.push(cost);
                 }
             }
-            for (mode, costs) in [JITDUMP, REGION].iter().zip(&costs) {
-                println!("{}", row(&perf, count, mode, costs));
+            for (way, costs) in WAYS.iter().zip(&costs) {
+                println!("{}", row(&perf, count, way, costs));
             }
         }
     }
     Ok(())
 }
 
-fn measure(perf: &Perf, program: &Program, mode: &Mode, count: usize) -> Result<Cost> {
+/// Makes a recording and passes it to `ways`. Adds the time in which the recording ended.
+fn recorded<const N: usize>(
+    perf: &Perf,
+    program: &Program,
+    mode: Mode,
+    count: usize,
+    ways: impl FnOnce(&Path, &Recording) -> Result<[Cost; N]>,
+) -> Result<[Cost; N]> {
     let dir = program::scratch()?;
     let task = Task { scenario: "many", seconds: SECONDS, dir: &dir, living: false, count };
-    let cost = measure_in(perf, program, mode, &task);
+    let measured = perf.record(program, &task, &mode).and_then(|made| {
+        let recorded = SystemTime::now();
+        // The program's last word.
+        let ended = std::fs::metadata(dir.join("truth"))?.modified()?;
+        let record = recorded.duration_since(ended).context("clock")?;
+        Ok(ways(&dir, &made)?.map(|cost| Cost { record, ..cost }))
+    });
     std::fs::remove_dir_all(&dir)?;
-    cost
+    measured
 }
 
-fn measure_in(perf: &Perf, program: &Program, mode: &Mode, task: &Task) -> Result<Cost> {
-    let recording = perf.record(program, task, mode)?;
-    let recorded = SystemTime::now();
-    let is_jitdump = mode.written == Written::Jitdump;
-    let data = if is_jitdump { perf.inject(task.dir, &recording.data)? } else { recording.data.clone() };
-    let injected = SystemTime::now();
-    let text = run::stdout(perf.command(task.dir, "report").arg("-i").arg(&data).args(["--stdio", "--no-children"]))?;
-    let reported = SystemTime::now();
+fn by_perf(perf: &Perf, dir: &Path, made: &Recording) -> Result<Cost> {
+    let data = dir.join("injected.data");
+    let before = files_of(made)?;
+    let (step, peak) = timed(perf.command(dir, "inject").arg("--jit").arg("-i").arg(&made.data).arg("-o").arg(&data))?;
+    let objects = files_of(made)?.into_iter().filter(|path| !before.contains(path)).collect::<Vec<_>>();
+    let (files, bytes) = weight(&[objects.as_slice(), std::slice::from_ref(&data)].concat())?;
+    let report = report(perf, dir, &data)?;
+    objects.iter().try_for_each(std::fs::remove_file)?;
+    Ok(Cost { step, peak, report, files, bytes, ..Cost::default() })
+}
+
+fn by_ours(perf: &Perf, tool: &Path, dir: &Path, made: &Recording) -> Result<Cost> {
+    let (data, objects) = (dir.join("ours.data"), dir.join("objects"));
+    let mut inject = run::command(tool);
+    inject.arg("inject").arg("-i").arg(&made.data).arg("-o").arg(&data).arg("--objects").arg(&objects);
+    let (step, peak) = timed(&mut inject)?;
+    let mut paths = vec![data.clone()];
+    for entry in std::fs::read_dir(&objects)? {
+        paths.push(entry?.path());
+    }
+    let (files, bytes) = weight(&paths)?;
+    let report = report(perf, dir, &data)?;
+    Ok(Cost { step, peak, report, files, bytes, ..Cost::default() })
+}
+
+fn as_it_is(perf: &Perf, dir: &Path, made: &Recording) -> Result<Cost> {
+    let (files, bytes) = weight(&files_of(made)?)?;
+    Ok(Cost { report: report(perf, dir, &made.data)?, files, bytes, ..Cost::default() })
+}
+
+fn timed(command: &mut std::process::Command) -> Result<(Duration, u64)> {
+    let begin = Instant::now();
+    let peak = run::peak(command)?;
+    Ok((begin.elapsed(), peak))
+}
+
+fn report(perf: &Perf, dir: &Path, data: &Path) -> Result<Duration> {
+    let begin = Instant::now();
+    let text = run::stdout(perf.command(dir, "report").arg("-i").arg(data).args(["--stdio", "--no-children"]))?;
     if !text.contains("hot_") {
         bail!("the report has no name of the guest:\n{text}");
     }
-    // The program's last word.
-    let ended = std::fs::metadata(task.dir.join("truth"))?.modified()?;
-    let (mut files, mut bytes) = (0, 0);
-    let mut count = |path: &Path| -> Result<()> {
-        files += 1;
-        bytes += std::fs::metadata(path)?.blocks() * 512;
-        Ok(())
-    };
-    if is_jitdump {
-        count(&data)?;
-    }
+    Ok(begin.elapsed())
+}
+
+/// The files in /tmp that the process of a recording has left, and that perf has made for it, without its map.
+fn files_of(made: &Recording) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
     for entry in std::fs::read_dir("/tmp")? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        if program::process_of(&name) == Some(recording.truth.pid) && !name.ends_with(".map") {
-            count(&entry.path())?;
+        if program::process_of(&name) == Some(made.truth.pid) && !name.ends_with(".map") {
+            files.push(entry.path());
         }
     }
-    Ok(Cost {
-        record: recorded.duration_since(ended).context("clock")?,
-        inject: if is_jitdump { injected.duration_since(recorded).context("clock")? } else { Duration::ZERO },
-        report: reported.duration_since(injected).context("clock")?,
-        files,
-        bytes,
-    })
+    Ok(files)
 }
 
-fn row(perf: &Perf, count: usize, mode: &Mode, costs: &[Cost]) -> String {
-    let seconds = |of: fn(&Cost) -> Duration| {
-        format!("{:.2} s", median(costs.iter().map(|cost| of(cost).as_micros() as u64).collect()) as f64 / 1e6)
+fn weight(paths: &[PathBuf]) -> Result<(usize, u64)> {
+    let mut bytes = 0;
+    for path in paths {
+        bytes += std::fs::metadata(path)?.blocks() * 512;
+    }
+    Ok((paths.len(), bytes))
+}
+
+fn row(perf: &Perf, count: usize, way: &str, costs: &[Cost]) -> String {
+    let of = |value: fn(&Cost) -> u64| median(costs.iter().map(value).collect());
+    let seconds = |value: fn(&Cost) -> u64| format!("{:.2} s", of(value) as f64 / 1e6);
+    let (step, peak) = if of(|cost| cost.peak) == 0 {
+        ("none".into(), String::new())
+    } else {
+        (seconds(|cost| cost.step.as_micros() as u64), format!("{} MiB", of(|cost| cost.peak) / 1024))
     };
-    let files = median(costs.iter().map(|cost| cost.files as u64).collect());
-    let bytes = median(costs.iter().map(|cost| cost.bytes).collect()) as f64 / f64::from(1 << 20);
-    let inject = if mode.written == Written::Jitdump { seconds(|cost| cost.inject) } else { "none".into() };
     format!(
-        "| {} | {count} | {} | {} | {} | {inject} | {} | {files} | {bytes:.1} MiB |",
+        "| {} | {count} | {way} | {} | {} | {step} | {peak} | {} | {} | {:.1} MiB |",
         perf.version,
-        mode.name,
-        seconds(Cost::total),
-        seconds(|cost| cost.record),
-        seconds(|cost| cost.report),
+        seconds(|cost| cost.total().as_micros() as u64),
+        seconds(|cost| cost.record.as_micros() as u64),
+        seconds(|cost| cost.report.as_micros() as u64),
+        of(|cost| cost.files as u64),
+        of(|cost| cost.bytes) as f64 / f64::from(1 << 20),
     )
 }
 

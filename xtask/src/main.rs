@@ -2,7 +2,7 @@
 //!
 //!     cargo xtask matrix [--readers A,B] [--scenarios A,B] [--quick] [--write] [--verbose] [--keep] [--cache DIR] [--mirror URI]
 //!     cargo xtask inject [--counts A,B] [--suites A,B] [--rounds N] [--cache DIR] [--mirror URI]
-//!     cargo xtask regions [--seed N] [--workload A,B] [--perf A,B] [--calls N] [--jitdump] [--quick] [--cache DIR] [--mirror URI]
+//!     cargo xtask regions [--seed N] [--workload A,B] [--perf A,B] [--calls N] [--jitdump] [--inject] [--quick] [--cache DIR] [--mirror URI]
 //!     cargo xtask test [fast|gate|all] [--jobs N] [PART...]
 //!     cargo xtask tools [--cache DIR] [--mirror URI]
 //!     cargo xtask tool NAME [--cache DIR] [--mirror URI]
@@ -50,16 +50,18 @@ cargo xtask matrix   Runs readers over the ground truth and prints the share of 
     --write          puts what was measured into the tables of docs/compatibility.md
     --verbose        shows examples of what is wrong, also in cells that are right
     --keep           leaves the recordings where they are
-cargo xtask inject   Measures how long it takes from a recording to a report, with `perf inject --jit` and with regions.
+cargo xtask inject   Measures how long it takes from a recording to a report: with `perf inject --jit` and `jitsym inject` on
+                     the same recording, and with regions.
     --counts A,B     of functions (1000,10000,100000)
     --suites A,B     the Debian suites whose perf does it (bookworm,sid)
-    --rounds N       of both, one after the other (3)
+    --rounds N       of all, one after the other (3)
 cargo xtask regions  Runs random code in regions, steps through some of it, and prints how many names and whole stacks are wrong.
     --seed N         as a failure names it; otherwise a fresh one
     --workload A,B   only workloads with one of these in their names
     --perf A,B       only these (6.1,6.12,7.2)
     --calls N        that each thread of a workload makes, of which one in fifty is stepped (4000)
     --jitdump        a jitdump and `perf inject --jit` in place of regions
+    --inject         `jitsym inject` after the recording
     --quick          a choice of workloads and perfs, in half a minute
 cargo xtask test     Runs the tests; of SUITE::TEST only those whose names have one of the PARTs in them.
     fast|gate|all    how many (gate)
@@ -107,6 +109,7 @@ fn command(mut arguments: impl Iterator<Item = String>) -> Result<bool> {
         perfs: Vec::new(),
         calls: 4000,
         jitdump: false,
+        inject: false,
         quick: false,
     };
     let mut all = tests::Plan { tier: tests::Tier::Gate, filters: Vec::new(), jobs: tests::usual_jobs() };
@@ -135,6 +138,7 @@ fn command(mut arguments: impl Iterator<Item = String>) -> Result<bool> {
             "--workload" if command == "regions" => random.workloads = list(value()?),
             "--perf" if command == "regions" => random.perfs = list(value()?),
             "--calls" if command == "regions" => random.calls = value()?.parse().context(USAGE)?,
+            "--inject" if command == "regions" => random.inject = true,
             "--jitdump" if command == "regions" => random.jitdump = true,
             "--quick" if command == "regions" => random.quick = true,
             "--jobs" if command == "test" => all.jobs = value()?.parse().context(USAGE)?,

@@ -171,6 +171,13 @@ impl Perf {
         Ok(injected)
     }
 
+    /// The same by `jitsym inject`, the program `tool`.
+    pub fn inject_with(&self, tool: &Path, dir: &Path, data: &Path) -> Result<PathBuf> {
+        let injected = dir.join("injected.data");
+        run::success(run::command(tool).current_dir(dir).arg("inject").arg("-i").arg(data).arg("-o").arg(&injected))?;
+        Ok(injected)
+    }
+
     pub fn script(&self, dir: &Path, data: &Path, options: &[&str]) -> Result<String> {
         let mut script = self.command(dir, "script");
         script.arg("-i").arg(data).args(["--ns", "--no-inline"]).args(options);

@@ -57,6 +57,24 @@ pub fn build_random() -> Result<PathBuf> {
     compile(&build_library()?, "random_code", &sources, &["-fomit-frame-pointer"])
 }
 
+/// Builds the program `jitsym` as it is shipped. Returns its path.
+pub fn build_tool() -> Result<PathBuf> {
+    let target = root().join("target/c");
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo.current_dir(root()).args([
+        "build",
+        "--quiet",
+        "--locked",
+        "--release",
+        "-p",
+        "jitsym-tool",
+        "--bin",
+        "jitsym",
+    ]);
+    run::success(cargo.arg("--target-dir").arg(&target))?;
+    Ok(target.join("release/jitsym"))
+}
+
 /// Builds the C library as it is shipped. Returns the directory that it lies in.
 pub fn build_library() -> Result<PathBuf> {
     let target = root().join("target/c");

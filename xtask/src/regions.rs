@@ -28,6 +28,8 @@ pub struct Plan {
     pub calls: u32,
     /// Code is in a jitdump, for `perf inject --jit`, and memory is plain.
     pub jitdump: bool,
+    /// `jitsym inject` runs after the recording, in place of `perf inject --jit`.
+    pub inject: bool,
     pub quick: bool,
 }
 
@@ -112,6 +114,7 @@ pub fn run(plan: &Plan) -> Result<bool> {
         return Ok(true);
     }
     let program = program::build_random()?;
+    let tool = if plan.inject { Some(program::build_tool()?) } else { None };
     let list = run::stdout(run::command(&program).arg("list"))?;
     let fresh = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos() as u64 % 1_000_000_000;
     let seed = plan.seed.unwrap_or(fresh);
@@ -144,7 +147,9 @@ pub fn run(plan: &Plan) -> Result<bool> {
             let begin = Instant::now();
             let version = &perf.version;
             let remembers = *name != "7.2";
-            let outcome = recorded.measure(perf, remembers).with_context(|| format!("{}, perf {version}", about()))?;
+            let outcome = recorded
+                .measure(perf, tool.as_deref(), remembers)
+                .with_context(|| format!("{}, perf {version}", about()))?;
             eprintln!("{workload} with perf {version}: {}, {:.1} s", outcome.shown(), begin.elapsed().as_secs_f64());
             if !outcome.broken_after.is_empty() {
                 eprintln!("    broken after {:?}", outcome.broken_after);
@@ -152,7 +157,7 @@ pub fn run(plan: &Plan) -> Result<bool> {
             for wrong in &outcome.wrong {
                 eprintln!("    {wrong}");
             }
-            let held = HOLDS.iter().find(|(held, _)| *held == workload).filter(|_| !plan.jitdump);
+            let held = HOLDS.iter().find(|(held, _)| *held == workload).filter(|_| !plan.jitdump && !plan.inject);
             if held.is_some_and(|(_, perfs)| !outcome.is_right(perfs.contains(name))) {
                 failed.push(format!("--seed {seed} --workload {workload} --perf {name}"));
             }
@@ -224,11 +229,13 @@ impl Recorded {
         Ok(made)
     }
 
-    /// `remembers`: it unwinds an address as it has done before.
-    fn measure(&self, perf: &Perf, remembers: bool) -> Result<Outcome> {
+    /// `remembers`: it unwinds an address as it has done before. `tool`: the program that injects, if it is not perf.
+    fn measure(&self, perf: &Perf, tool: Option<&Path>, remembers: bool) -> Result<Outcome> {
         let (dir, mut data) = (&self.dir, self.dir.join("perf.data"));
         let files = self.leftovers.files();
-        if self.is_jitdump {
+        if let Some(tool) = tool {
+            data = perf.inject_with(tool, dir, &data)?;
+        } else if self.is_jitdump {
             data = perf.inject(dir, &data)?;
         }
         let flat = script::parse(&perf.script(dir, &data, &["-G", "-F", script::FIELDS])?)?;
@@ -352,6 +359,7 @@ mod tests {
             perfs: Vec::new(),
             calls: 1,
             jitdump: false,
+            inject: false,
             quick: true,
         };
         let list = HOLDS.iter().map(|(workload, _)| *workload).collect::<Vec<_>>().join("\n");

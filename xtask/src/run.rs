@@ -40,6 +40,25 @@ pub fn stdout(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&success(command)?.stdout).into_owned())
 }
 
+/// Runs it to its end without its output. Returns the KiB of memory that it took at most; anything but success is an error.
+pub fn peak(command: &mut Command) -> Result<u64> {
+    let child =
+        command.stdout(Stdio::null()).spawn().with_context(|| format!("cannot start {:?}", command.get_program()))?;
+    let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
+    // SAFETY: the child is ours and was not waited for, and both places are valid.
+    while unsafe { libc::wait4(child.id() as i32, &mut status, 0, usage.as_mut_ptr()) } == -1 {
+        let error = std::io::Error::last_os_error();
+        if error.kind() != std::io::ErrorKind::Interrupted {
+            return Err(error.into());
+        }
+    }
+    if status != 0 {
+        bail!("{command:?}: wait status {status:#x}");
+    }
+    // SAFETY: zeroed, and written by the kernel.
+    Ok(unsafe { usage.assume_init() }.ru_maxrss as u64)
+}
+
 /// Command, status, and the ends of all that it printed.
 pub fn describe(command: &Command, output: &Output) -> String {
     let end = |bytes: &[u8]| {
