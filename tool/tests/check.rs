@@ -8,6 +8,8 @@ mod cases;
 mod clean;
 #[path = "check/corpus.rs"]
 mod corpus;
+#[path = "check/damage.rs"]
+mod damage;
 #[path = "check/frames.rs"]
 mod frames;
 #[path = "check/hostile.rs"]
@@ -21,7 +23,7 @@ mod perf_agrees;
 #[path = "check/program.rs"]
 mod program;
 #[path = "check/random.rs"]
-mod random;
+mod rng;
 #[path = "check/rules.rs"]
 mod rules;
 #[path = "../../tests/support/mod.rs"]

@@ -29,7 +29,7 @@ use output::{Failure, Output};
 use survey::Survey;
 use write::{Insert, New};
 
-use crate::objects::{make, Epochs, Object, Taken};
+use crate::objects::{self, Epochs, Mapping, Object, Taken};
 use crate::open;
 use crate::perf_data::attributes::Forms;
 use crate::perf_data::Layout;
@@ -216,9 +216,8 @@ impl Injection<'_> {
             if group.is_after_clear {
                 epochs.end();
             }
-            // All code of a sample must be in the epochs that the sample begins.
-            for load in group.loads.iter().chain(&group.loads) {
-                // An event without a time has time 0.
+            for load in &group.loads {
+                // Mapped before the sample. 0 would mean that the event has no time.
                 epochs.hit(group.time.saturating_sub(1).max(1), *load);
             }
             used.extend(group.loads);
@@ -229,9 +228,9 @@ impl Injection<'_> {
         self.made.summary.left_out += epochs.left_out;
         self.made.summary.processes += 1;
         self.made.summary.used += used.len();
-        let made = make(&loads, &epochs, &self.output.dir, Some(taken))?;
+        let made = objects::write(&loads, &epochs.all, &self.output.dir, Some(taken))?;
         let first = self.made.objects.len();
-        let end = |mapping: &crate::objects::Mapping| mapping.start.saturating_add(mapping.len);
+        let end = |mapping: &Mapping| mapping.start.saturating_add(mapping.len);
         let ranges = made.mappings.iter().map(|mapping| (mapping.time, mapping.start..end(mapping)));
         self.made.covers.by_pid.insert(pid, Cover::of(ranges));
         self.made.inserts.extend(made.mappings.into_iter().map(|mut mapping| {

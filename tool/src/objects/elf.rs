@@ -1,8 +1,8 @@
 //! The ELF file of an epoch: a header, the code, the unwind tables, and at the end what has no address in memory.
 //!
 //! The form of the files is the form with which perf 6.1, 6.12 and 7.2 find names and callers. Addresses are file offsets. One
-//! segment reaches from the header to the end of the neighbourhood. The unwind tables are in no segment, because the segments of
-//! neighbourhoods must not overlap.
+//! segment reaches from the header to the end of the neighbourhood. If the unwind tables have a mapping, they are in no segment,
+//! because the segments of neighbourhoods must not overlap.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -21,7 +21,6 @@ use jitsym::format::elf::header::{
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::debug::Debug;
-use super::epochs::Neighbourhood;
 use super::frames::Tables;
 use super::taken::PAGE;
 use super::Load;
@@ -47,20 +46,22 @@ pub(super) struct Layout {
     pub end: u64,
     /// Offset of the unwind tables.
     pub tables_at: u64,
+    /// Whether a mapping of their own shows the tables in memory. If not, they are a part of the loaded segment.
+    pub are_mapped: bool,
 }
 
 impl Layout {
-    /// For an epoch of a neighbourhood. Each epoch begins at a higher address than the epoch before, because perf 7 knows the
-    /// objects at an address by where they begin. All epochs end at the same address.
-    pub fn new(neighbourhood: &Neighbourhood, number: usize) -> Layout {
-        let Range { start, end } = neighbourhood.range;
-        let later = (neighbourhood.count - 1).saturating_sub(number) as u64;
-        let origin = match neighbourhood.count {
+    /// For an epoch of a neighbourhood with `count` epochs, of which `later` begin later. Each epoch begins at a higher address
+    /// than the epoch before, because perf 7 knows the objects at an address by where they begin. All epochs end at the same
+    /// address.
+    pub fn new(neighbourhood: &Range<u64>, count: u64, later: u64) -> Layout {
+        let Range { start, end } = *neighbourhood;
+        let origin = match count {
             1 => (start / PAGE * PAGE).wrapping_sub(PAGE),
             _ => (start / STEP * STEP).wrapping_sub(HEAD_SIZE.next_multiple_of(STEP) + STEP * later),
         };
         let end = end.wrapping_sub(origin);
-        Layout { origin, end, tables_at: end.next_multiple_of(STEP) }
+        Layout { origin, end, tables_at: end.next_multiple_of(STEP), are_mapped: false }
     }
 }
 
@@ -133,8 +134,12 @@ impl<'a> Image<'a> {
         let (count, sections_at, bytes) = sections.finish(at);
         parts.push((at, bytes.into()));
 
+        let (loaded, in_memory) = match has_tables && !layout.are_mapped {
+            true => (0..hdr_place.end, hdr_place.end),
+            false => (0..text_in_file, layout.end),
+        };
         let segments = [
-            Some((PT_LOAD, PF_R | PF_X, 0..text_in_file, layout.end, PAGE)),
+            Some((PT_LOAD, PF_R | PF_X, loaded, in_memory, PAGE)),
             Some((PT_NOTE, PF_R, note, NOTE_SIZE, 4)),
             has_tables.then_some((PT_GNU_EH_FRAME, PF_R, hdr_place, hdr_size, 4)),
         ];

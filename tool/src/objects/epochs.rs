@@ -4,7 +4,7 @@
 //! are used. An epoch begins when code is used whose addresses other code of the epoch has. Each epoch has a file, which has all
 //! code that is used in this epoch. So the number of files depends on how often used code replaces used code.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use super::taken::Taken;
@@ -16,113 +16,190 @@ const GAP_MAX: u64 = 1 << 20;
 /// All code of a neighbourhood lies within this many bytes. Distances in unwind tables have 31 bits, and the tables lie beyond
 /// the code.
 const SPAN_MAX: u64 = 1 << 30;
-/// The maximum number of epochs. Each file takes some pages, even if it has only one function.
-const EPOCHS_MAX: usize = 20_000;
+/// The maximum number of files. Each file takes some pages, even if it has only one function.
+const FILES_MAX: usize = 20_000;
+/// The number of files of a neighbourhood in which a free place is looked for.
+const PROBES_MAX: usize = 64;
 
 /// The contents of a file.
-#[derive(Clone, Debug)]
-pub(super) struct Epoch {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Epoch {
     /// When its first code was used.
     pub time: u64,
-    pub neighbourhood: usize,
-    /// Counts the epochs of the neighbourhood, from 0.
-    pub number: usize,
+    /// The addresses of all code of the neighbourhood, the same in each of its epochs.
+    pub neighbourhood: Range<u64>,
     /// Indices of the loads.
     pub pieces: Vec<usize>,
 }
 
+/// The neighbourhoods of loads.
 #[derive(Clone, Debug)]
-pub(super) struct Neighbourhood {
-    /// From the first to the last byte of code, whether the code is used or not.
-    pub range: Range<u64>,
-    /// The number of epochs.
-    pub count: usize,
-    /// Index of the current epoch.
-    current: usize,
-    /// Whether no more code belongs to the current epoch.
-    is_ended: bool,
-    /// The ranges of its code, from start to end.
-    held: BTreeMap<u64, u64>,
+struct Neighbourhoods {
+    ranges: Vec<Range<u64>>,
+    /// For each load, the index of its neighbourhood. `None` if the load is too large.
+    of: Vec<Option<usize>>,
 }
 
-/// Which code is used when. All code of a recording that is used must be passed to [`Epochs::hit`], in the order of time.
+impl Neighbourhoods {
+    fn new(loads: &[Load<'_>], taken: &Taken) -> Self {
+        let mut order: Vec<usize> = (0..loads.len()).filter(|&index| loads[index].size <= SPAN_MAX).collect();
+        order.sort_unstable_by_key(|&index| (loads[index].addr, index));
+        let (mut of, mut ranges) = (vec![None; loads.len()], Vec::<Range<u64>>::new());
+        for index in order {
+            let Load { addr, size, .. } = loads[index];
+            let end = addr.saturating_add(size);
+            let near = ranges.last_mut().filter(|last| {
+                let gap = last.end..addr.max(last.end);
+                gap.end - gap.start < GAP_MAX && end - last.start <= SPAN_MAX && !taken.has_file_in(&gap)
+            });
+            match near {
+                Some(near) => near.end = near.end.max(end),
+                None => ranges.push(addr..end),
+            }
+            of[index] = Some(ranges.len() - 1);
+        }
+        Neighbourhoods { ranges, of }
+    }
+}
+
+/// The code that a file has, from the start of each piece to its end.
+#[derive(Clone, Debug, Default)]
+struct Held(BTreeMap<u64, u64>);
+
+impl Held {
+    fn is_free(&self, range: &Range<u64>) -> bool {
+        self.0.range(..range.end).next_back().is_none_or(|(_, &end)| end <= range.start)
+    }
+
+    /// Adds a range if it is free.
+    fn add(&mut self, range: &Range<u64>) -> bool {
+        let is_free = self.is_free(range);
+        if is_free {
+            self.0.insert(range.start, range.end);
+        }
+        is_free
+    }
+}
+
+/// The present state of a neighbourhood.
+#[derive(Clone, Debug, Default)]
+struct Current {
+    /// The index of the epoch, and the code in it.
+    epoch: Option<(usize, Held)>,
+    /// The time of the last use, and all code that is used at this time.
+    time: u64,
+    now: Vec<usize>,
+    held_now: Held,
+}
+
+/// Makes the epochs of a recording. All code that is used must be passed to [`Epochs::hit`], in the order of time. All code that
+/// is used at one time, as that of a sample with its callers, is in one epoch.
 #[derive(Debug)]
 pub struct Epochs<'l, 'a> {
     loads: &'l [Load<'a>],
-    pub(super) neighbourhoods: Vec<Neighbourhood>,
-    pub(super) all: Vec<Epoch>,
-    /// For each load, its neighbourhood.
-    of: Vec<Option<usize>>,
+    near: Neighbourhoods,
+    current: Vec<Current>,
     /// For each load, 1 more than the index of the last epoch that has it, or 0.
     seen: Vec<usize>,
-    /// The number of uses of code that is in no file, because there are too many files or the code is too large.
+    /// All epochs, in the order in which they began.
+    pub all: Vec<Epoch>,
+    /// The number of uses of code that is in no epoch: there are too many epochs, the code is too large, or other code is used at
+    /// its addresses at the same time.
     pub left_out: usize,
 }
 
 impl<'l, 'a> Epochs<'l, 'a> {
     /// No code is used yet. `taken` has the mappings of other files, which separate neighbourhoods.
     pub fn new(loads: &'l [Load<'a>], taken: &Taken) -> Self {
-        let mut order: Vec<usize> = (0..loads.len()).filter(|&index| loads[index].size <= SPAN_MAX).collect();
-        order.sort_unstable_by_key(|&index| (loads[index].addr, index));
-        let (mut of, mut neighbourhoods) = (vec![None; loads.len()], Vec::<Neighbourhood>::new());
-        for index in order {
-            let Load { addr, size, .. } = loads[index];
-            let end = addr.saturating_add(size);
-            let near = neighbourhoods.last_mut().filter(|last| {
-                let gap = last.range.end..addr.max(last.range.end);
-                gap.end - gap.start < GAP_MAX && end - last.range.start <= SPAN_MAX && !taken.has_file_in(&gap)
-            });
-            match near {
-                Some(near) => near.range.end = near.range.end.max(end),
-                None => {
-                    let (range, held) = (addr..end, BTreeMap::new());
-                    neighbourhoods.push(Neighbourhood { range, count: 0, current: 0, is_ended: false, held });
-                }
-            }
-            of[index] = Some(neighbourhoods.len() - 1);
-        }
-        Epochs { loads, neighbourhoods, all: Vec::new(), of, seen: vec![0; loads.len()], left_out: 0 }
-    }
-
-    /// All code is used when it is registered, and not afterwards.
-    pub fn of_loads(loads: &'l [Load<'a>]) -> Self {
-        let mut epochs = Epochs::new(loads, &Taken::new());
-        (0..loads.len()).for_each(|index| epochs.hit(loads[index].time, index));
-        epochs
+        let near = Neighbourhoods::new(loads, taken);
+        let (current, seen) = (vec![Current::default(); near.ranges.len()], vec![0; loads.len()]);
+        Epochs { loads, near, current, seen, all: Vec::new(), left_out: 0 }
     }
 
     /// Ends all epochs, because the process has new mappings: it was forked, or executes another program.
     pub fn end(&mut self) {
-        self.neighbourhoods.iter_mut().for_each(|near| near.is_ended = true);
+        self.current.fill_with(Current::default);
     }
 
     /// The code with this index in the loads is used at this time.
     pub fn hit(&mut self, time: u64, index: usize) {
-        let place = self.of.get(index).copied().flatten();
+        let place = self.near.of.get(index).copied().flatten();
         let (Some(number), Some(load)) = (place, self.loads.get(index)) else {
             self.left_out += 1;
             return;
         };
-        let Some(near) = self.neighbourhoods.get_mut(number) else { return };
-        if near.count > 0 && !near.is_ended && self.seen[index] == near.current + 1 {
-            return;
+        let range = range_of(load);
+        let current = &mut self.current[number];
+        if current.now.is_empty() || current.time != time {
+            (current.time, current.now, current.held_now) = (time, Vec::new(), Held::default());
         }
-        let range = load.addr..load.addr.saturating_add(load.size);
-        let is_free = near.held.range(..range.end).next_back().is_none_or(|(_, &end)| end <= range.start);
-        if near.count == 0 || near.is_ended || !is_free {
-            if self.all.len() >= EPOCHS_MAX {
+        let is_in = |epoch: usize| self.seen[index] == epoch + 1;
+        match &current.epoch {
+            Some((epoch, _)) if is_in(*epoch) => {}
+            Some((_, held)) if held.is_free(&range) => {}
+            // Two pieces cannot be at one address at one time.
+            _ if self.all.len() >= FILES_MAX || !current.held_now.is_free(&range) => {
                 self.left_out += 1;
                 return;
             }
-            (near.current, near.is_ended) = (self.all.len(), false);
-            near.held.clear();
-            self.all.push(Epoch { time, neighbourhood: number, number: near.count, pieces: Vec::new() });
-            near.count += 1;
+            _ => {
+                // The new epoch also has the code that is already known to be used at this time.
+                let epoch = self.all.len();
+                current.epoch = Some((epoch, current.held_now.clone()));
+                current.now.iter().for_each(|&index| self.seen[index] = epoch + 1);
+                let neighbourhood = self.near.ranges[number].clone();
+                self.all.push(Epoch { time, neighbourhood, pieces: current.now.clone() });
+            }
         }
-        near.held.insert(range.start, range.end);
-        self.seen[index] = near.current + 1;
-        self.all[near.current].pieces.push(index);
+        let Some((epoch, held)) = &mut current.epoch else { return };
+        if std::mem::replace(&mut self.seen[index], *epoch + 1) != *epoch + 1 {
+            held.add(&range);
+            self.all[*epoch].pieces.push(index);
+        }
+        if current.held_now.add(&range) {
+            current.now.push(index);
+        }
     }
+}
+
+fn range_of(load: &Load<'_>) -> Range<u64> {
+    load.addr..load.addr.saturating_add(load.size)
+}
+
+/// Distributes all loads over few files, without regard to when the code is used: each piece goes to the first file in which
+/// its addresses are free. Returns the files, and the number of loads that are in no file.
+pub fn few_files(loads: &[Load<'_>]) -> (Vec<Epoch>, usize) {
+    let near = Neighbourhoods::new(loads, &Taken::new());
+    let mut files_of: Vec<Vec<(usize, Held)>> = vec![Vec::new(); near.ranges.len()];
+    // For each range, a number of files in which it is occupied. Code that is compiled again often has the same range.
+    let mut full: HashMap<(u64, u64), usize> = HashMap::new();
+    let (mut all, mut left_out) = (Vec::<Epoch>::new(), 0);
+    for (index, load) in loads.iter().enumerate() {
+        let Some(number) = near.of[index] else {
+            left_out += 1;
+            continue;
+        };
+        let (files, range) = (&mut files_of[number], range_of(load));
+        let known = full.entry((range.start, range.end)).or_default();
+        // The last file is the most likely one beyond the limit.
+        let probes = (*known..files.len()).take(PROBES_MAX).chain(files.len().checked_sub(1));
+        let found = probes.into_iter().find(|&file| files[file].1.is_free(&range));
+        let file = found.unwrap_or(files.len());
+        if file == files.len() {
+            if all.len() >= FILES_MAX {
+                left_out += 1;
+                continue;
+            }
+            files.push((all.len(), Held::default()));
+            let neighbourhood = near.ranges[number].clone();
+            all.push(Epoch { time: load.time, neighbourhood, pieces: Vec::new() });
+        }
+        // Files beyond the limit may be free.
+        *known = (*known + PROBES_MAX).min(file + 1);
+        files[file].1.add(&range);
+        all[files[file].0].pieces.push(index);
+    }
+    (all, left_out)
 }
 
 #[cfg(test)]
@@ -133,24 +210,26 @@ mod tests {
         Load { addr, size, ..Load::default() }
     }
 
-    fn pieces(epochs: &Epochs) -> Vec<Vec<usize>> {
-        epochs.all.iter().map(|epoch| epoch.pieces.clone()).collect()
+    fn pieces(epochs: &[Epoch]) -> Vec<Vec<usize>> {
+        epochs.iter().map(|epoch| epoch.pieces.clone()).collect()
     }
 
     #[test]
     fn an_epoch_ends_when_used_code_has_its_addresses() {
         let loads = [load(0x1000, 16), load(0x1010, 16), load(0x1008, 16), load(0x1020, 16)];
-        assert_eq!(pieces(&Epochs::of_loads(&loads)), [vec![0, 1], vec![2, 3]]);
         let mut epochs = Epochs::new(&loads, &Taken::new());
         for (time, index) in [(1, 3), (2, 2), (3, 3), (4, 2), (5, 0), (6, 3), (7, 1), (8, 0), (9, 2)] {
             epochs.hit(time, index);
         }
-        assert_eq!(pieces(&epochs), [vec![3, 2], vec![0, 3, 1], vec![2]]);
-        assert_eq!(
-            epochs.all.iter().map(|epoch| (epoch.time, epoch.number)).collect::<Vec<_>>(),
-            [(1, 0), (5, 1), (9, 2)]
-        );
-        assert_eq!((epochs.neighbourhoods[0].range.clone(), epochs.neighbourhoods[0].count), (0x1000..0x1030, 3));
+        assert_eq!(pieces(&epochs.all), [vec![3, 2], vec![0, 3, 1], vec![2]]);
+        // All code of one time is in one epoch.
+        epochs.hit(9, 3);
+        epochs.hit(10, 3);
+        epochs.hit(10, 0);
+        assert_eq!(pieces(&epochs.all)[2..], [vec![2, 3], vec![3, 0]]);
+        let epochs = &Epochs { all: epochs.all[..3].to_vec(), ..epochs };
+        assert_eq!(epochs.all.iter().map(|epoch| epoch.time).collect::<Vec<_>>(), [1, 5, 9]);
+        assert!(epochs.all.iter().all(|epoch| epoch.neighbourhood == (0x1000..0x1030)));
     }
 
     #[test]
@@ -161,31 +240,71 @@ mod tests {
         epochs.end();
         epochs.hit(2, 0);
         epochs.hit(3, 1);
-        assert_eq!(pieces(&epochs), [vec![0], vec![0, 1]]);
+        assert_eq!(pieces(&epochs.all), [vec![0], vec![0, 1]]);
     }
 
     #[test]
     fn near_and_far() {
         let far = 0x100_0000;
         let loads = [load(far, 16), load(0x1000, 16), load(0x100f + GAP_MAX, 16), load(0x1000, SPAN_MAX + 1)];
-        let epochs = Epochs::of_loads(&loads);
-        assert_eq!((pieces(&epochs), epochs.left_out), (vec![vec![0], vec![1, 2]], 1));
+        let (files, left_out) = few_files(&loads);
+        assert_eq!((pieces(&files), left_out), (vec![vec![0], vec![1, 2]], 1));
+        let ranges = |taken: &Taken| Neighbourhoods::new(&loads, taken).ranges.len();
         // A mapping of another file separates them.
         let mut taken = Taken::new();
         taken.add(0x2000..0x3000);
-        assert_eq!(Epochs::new(&loads, &taken).neighbourhoods.len(), 2);
+        assert_eq!(ranges(&taken), 2);
         taken.add_file(0x3000..0x4000);
-        assert_eq!(Epochs::new(&loads, &taken).neighbourhoods.len(), 3);
+        assert_eq!(ranges(&taken), 3);
         // A chain without large gaps is cut.
-        let loads: Vec<_> = (0..2050).map(|number| load(0x1000 + number * (GAP_MAX - 16), 16)).collect();
-        assert_eq!(Epochs::of_loads(&loads).all.len(), 3);
+        let loads: Vec<_> = (0..2060).map(|number| load(0x1000 + number * (GAP_MAX - 16), 16)).collect();
+        assert_eq!(few_files(&loads).0.len(), 3);
+    }
+
+    /// Few files are as few as possible, for code of one size that is compiled again in the same places.
+    #[test]
+    fn the_first_free_file() {
+        let loads: Vec<_> = (0..1000).map(|number| load(0x1000 + number * number % 31 * 16, 16)).collect();
+        let deepest = |index: usize| loads[..=index].iter().filter(|load| load.addr == loads[index].addr).count() - 1;
+        let (files, left_out) = few_files(&loads);
+        assert_eq!(left_out, 0);
+        for (number, file) in files.iter().enumerate() {
+            assert!(file.pieces.iter().all(|&index| deepest(index) == number), "{number}");
+        }
+        // Code of all sizes: no two pieces of a file overlap, and each is in one file.
+        let loads: Vec<_> = (0..20_000).map(|number| load(0x10_0000 + number * 7 % 1000, 1 + number % 13)).collect();
+        let (files, left_out) = few_files(&loads);
+        let mut count = left_out;
+        for file in &files {
+            let mut ranges: Vec<_> =
+                file.pieces.iter().map(|&index| (loads[index].addr, loads[index].addr + loads[index].size)).collect();
+            ranges.sort_unstable();
+            assert!(ranges.windows(2).all(|two| two[0].1 <= two[1].0));
+            count += ranges.len();
+        }
+        assert_eq!((count, left_out), (20_000, 0));
+    }
+
+    #[test]
+    fn one_time_has_one_epoch() {
+        let loads: Vec<_> = (0..1000).map(|number| load(0x10_0000 + number % 100 * 8, 16)).collect();
+        let mut epochs = Epochs::new(&loads, &Taken::new());
+        epochs.hit(1, 5);
+        (0..loads.len()).for_each(|index| epochs.hit(2, index));
+        assert_eq!(pieces(&epochs.all)[0], [5, 0, 2]);
+        assert_eq!((epochs.all.len(), epochs.all[1].pieces.len(), epochs.left_out), (2, 50, 950));
     }
 
     /// Hostile code: all of it overlaps.
     #[test]
     fn no_more_files_than_there_may_be() {
-        let loads: Vec<_> = (0..30_000).map(|number| load(0x10_0000 + number, 70_000 - number)).collect();
-        let epochs = Epochs::of_loads(&loads);
-        assert_eq!((epochs.all.len(), epochs.left_out), (EPOCHS_MAX, 10_000));
+        for (stride, grow) in [(0, 0), (1, 0), (0, 1), (1, 2)] {
+            let loads: Vec<_> = (0..30_000).map(|n| load(0x10_0000 + n * stride, 70_000 - n * grow)).collect();
+            let mut epochs = Epochs::new(&loads, &Taken::new());
+            (0..loads.len()).for_each(|index| epochs.hit(index as u64, index));
+            assert_eq!((epochs.all.len(), epochs.left_out), (FILES_MAX, 10_000));
+            let (files, left_out) = few_files(&loads);
+            assert_eq!((files.len(), left_out), (FILES_MAX, 10_000));
+        }
     }
 }

@@ -35,17 +35,17 @@ impl Tables {
             };
             let unwind = Unwind::EhFrame { bytes: load.eh_frame, addr: at };
             let Ok(Some(encoded)) = encode(arch, &unwind, load.addr, load.size) else { continue };
-            let code = load.addr - base;
+            let Some(code) = load.addr.checked_sub(base).and_then(|code| u32::try_from(code).ok()) else { continue };
             let to = Target {
                 code_size: load.size,
-                code: code as i64,
+                code: code.into(),
                 at: tables.eh_frame.len() as u64,
                 room: u32::MAX.into(),
             };
             rows.clear();
             let section = encoded.bytes.get(..encoded.eh_frame_size()).unwrap_or_default();
             if frames.append(section, &to, &mut tables.eh_frame, &mut rows).is_some() {
-                let start = |row: &Row| Row { start: code as u32 + row.start, fde: row.fde };
+                let start = |row: &Row| Row { start: code.saturating_add(row.start), fde: row.fde };
                 tables.rows.extend(rows.iter().map(start));
             }
         }

@@ -1,5 +1,5 @@
-//! Makes ELF files of the code in jitdumps and perf maps: one file for each part of the address space and each time in which this
-//! part has the same code ([`Epochs`]). The number of files does not grow with the number of functions.
+//! Makes ELF files of the code in jitdumps and perf maps: one file for each part of the address space and each time in which no
+//! code is replaced there ([`Epochs`]). The number of files does not grow with the number of functions.
 
 mod debug;
 mod elf;
@@ -11,6 +11,7 @@ mod out_dir;
 mod ranges;
 mod taken;
 
+use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -18,7 +19,7 @@ use std::path::PathBuf;
 use elf::{Image, Layout};
 use frames::Tables;
 
-pub use epochs::Epochs;
+pub use epochs::{few_files, Epoch, Epochs};
 pub use loads::{Load, Loads};
 pub use out_dir::OutDir;
 pub use taken::Taken;
@@ -65,50 +66,57 @@ pub struct Made {
     pub mappings: Vec<Mapping>,
 }
 
-/// Writes the objects of one process into `dir`. `taken` has the addresses that a recording maps. The tables of each object get
-/// other addresses than all code, libraries, and other tables. If `taken` is `None`, the tables have no mappings.
-pub fn make(loads: &Loads<'_>, epochs: &Epochs<'_, '_>, dir: &OutDir, taken: Option<&Taken>) -> io::Result<Made> {
+/// Writes an object for each epoch of a process into `dir`. `taken` has the addresses that a recording maps. The tables of each
+/// object get other addresses than all code, libraries, and other tables. If `taken` is `None`, the tables have no mappings.
+pub fn write(loads: &Loads<'_>, epochs: &[Epoch], dir: &OutDir, taken: Option<&Taken>) -> io::Result<Made> {
     let mut taken = taken.cloned();
-    if let Some(taken) = &mut taken {
-        epochs.neighbourhoods.iter().for_each(|near| taken.add(near.range.clone()));
+    // For each neighbourhood, the number of its epochs, and of those that are not written yet.
+    let mut counts: HashMap<(u64, u64), (u64, u64)> = HashMap::new();
+    for epoch in epochs {
+        let range = &epoch.neighbourhood;
+        let (count, left) = counts.entry((range.start, range.end)).or_default();
+        (*count, *left) = (*count + 1, *left + 1);
+        taken.iter_mut().for_each(|taken| taken.add(range.clone()));
     }
     let mut made = Made::default();
-    for epoch in &epochs.all {
-        let Some(near) = epochs.neighbourhoods.get(epoch.neighbourhood) else { continue };
+    for epoch in epochs {
+        let code = &epoch.neighbourhood;
+        let Some((count, left)) = counts.get_mut(&(code.start, code.end)) else { continue };
+        *left = left.saturating_sub(1);
+        let mut layout = Layout::new(code, *count, *left);
         let mut pieces: Vec<&Load<'_>> = epoch.pieces.iter().filter_map(|&index| loads.all.get(index)).collect();
         pieces.sort_unstable_by_key(|load| load.addr);
         let tables = Tables::new(loads.machine, pieces.iter().copied());
-        let mut layout = Layout::new(near, epoch.number);
         let size = elf::size_in_memory(&tables);
         let place = taken.as_mut().filter(|_| size > 0).and_then(|taken| {
-            // The distance between tables and code has 31 bits with a sign.
-            let at = taken.free_above(near.range.end, size, layout.origin.saturating_add(DISTANCE_MAX))?;
+            let at = taken.free_above(code.end, size, layout.origin.saturating_add(DISTANCE_MAX))?;
             taken.add(at..at.saturating_add(size));
             Some(at)
         });
         if let Some(at) = place {
-            layout.tables_at = at.wrapping_sub(layout.origin);
+            (layout.tables_at, layout.are_mapped) = (at.wrapping_sub(layout.origin), true);
         }
         let image = Image::new(loads.machine, &pieces, &layout, tables);
-        let object = made.objects.len();
+        let (object, time) = (made.objects.len(), epoch.time);
         if let Some(start) = place.filter(|_| image.has_tables) {
-            let (time, len, offset) = (epoch.time, size.next_multiple_of(taken::PAGE), layout.tables_at);
+            let (len, offset) = (size.next_multiple_of(taken::PAGE), layout.tables_at);
             made.mappings.push(Mapping { time, start, len, object, offset });
         }
-        let (start, len) = (near.range.start, near.range.end - near.range.start);
-        made.mappings.push(Mapping { time: epoch.time, start, len, object, offset: start.wrapping_sub(layout.origin) });
+        let (start, len, offset) = (code.start, code.end - code.start, code.start.wrapping_sub(layout.origin));
+        made.mappings.push(Mapping { time, start, len, object, offset });
         let hex: String = image.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
         let name = format!("jitcode-{}-{hex}.so", loads.pid);
         let path = match dir.has(&name, image.len(), image.head()) {
             true => dir.path().join(&name),
             false => dir.put(&name, |file| image.write(file))?,
         };
-        let (build_id, code, origin, time) = (image.build_id, near.range.clone(), layout.origin, epoch.time);
+        let (build_id, code, origin) = (image.build_id, code.clone(), layout.origin);
         made.objects.push(Object { path, build_id, code, time, origin, pieces: pieces.len() });
     }
     made.mappings.sort_by_key(|mapping| mapping.time);
     Ok(made)
 }
 
-/// The maximum distance between the first byte of a file and the last byte of its tables.
+/// The maximum distance between the first byte of a file and the last byte of its tables. The distance between tables and code
+/// has 31 bits with a sign.
 const DISTANCE_MAX: u64 = 0x7fff_0000;

@@ -18,7 +18,7 @@ use jitsym_tool::check::{check, Facts, Finding, Frames, Report};
 
 pub use self::cases::cases;
 use crate::build::described;
-use crate::random::Random;
+use crate::rng::Random;
 use crate::support::run;
 
 /// One row of an unwind table.

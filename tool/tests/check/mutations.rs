@@ -9,55 +9,14 @@ use jitsym_tool::show::{dump, stat, Dump, Look};
 use crate::build::{dump as file_of, Load, Unwinding, ADDR, TIME};
 use crate::cases::cases;
 use crate::corpus::check_text;
-use crate::random::Random;
-use crate::support::root;
+use crate::damage::{corpus, damage};
+use crate::rng::Random;
 
 fn seeds() -> Vec<Vec<u8>> {
     let mut seeds: Vec<Vec<u8>> = cases().into_iter().flat_map(|case| [case.bad, case.good]).collect();
-    for entry in std::fs::read_dir(root().join("tool/tests/corpus")).expect("corpus") {
-        let path = entry.expect("entry").path();
-        if path.extension().is_some_and(|end| end == "dump" || end == "map") {
-            seeds.push(std::fs::read(path).expect("file"));
-        }
-    }
+    seeds.extend(corpus());
     seeds.sort();
     seeds
-}
-
-/// Numbers at which arithmetic goes wrong.
-const ODD: [u64; 12] = [0, 1, 15, 16, 17, 0x7f, 0xff, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff, i64::MAX as u64, u64::MAX];
-
-fn damage(file: &mut Vec<u8>, others: &[Vec<u8>], random: &mut Random) {
-    for _ in 0..=random.below(4) {
-        if file.is_empty() {
-            return;
-        }
-        let at = random.below(file.len());
-        match random.below(7) {
-            0 => file[at] ^= 1 << random.below(8),
-            1 => file.truncate(at),
-            2 => drop(file.drain(at..(at + random.below(40)).min(file.len()))),
-            3 => {
-                let wide = ODD[random.below(ODD.len())].to_le_bytes();
-                let wide = &wide[..[1, 4, 8][random.below(3)]];
-                // Fields are aligned more often than not.
-                let at = if random.below(4) == 0 { at } else { at & !3 };
-                let end = (at + wide.len()).min(file.len());
-                file[at..end].copy_from_slice(&wide[..end - at]);
-            }
-            4 => {
-                let other = &others[random.below(others.len())];
-                let from = random.below(other.len());
-                let part = other[from..(from + random.below(100)).min(other.len())].to_vec();
-                drop(file.splice(at..at, part));
-            }
-            5 => {
-                let part = file[at..(at + random.below(200)).min(file.len())].to_vec();
-                drop(file.splice(at..at, part));
-            }
-            _ => file[at] = random.below(256) as u8,
-        }
-    }
 }
 
 #[test]

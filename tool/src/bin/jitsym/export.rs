@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use jitsym::format::file_names::parse;
 use jitsym_tool::kind::Kind;
-use jitsym_tool::objects::{self, Epochs, Loads, Made, OutDir};
+use jitsym_tool::objects::{self, Loads, Made, OutDir};
 use jitsym_tool::text::Shown;
 
 use crate::input::{self, Input};
@@ -55,13 +55,13 @@ pub fn run(asked: &Export, out: &mut dyn Write) -> Outcome {
         complain(&asked.file, &io::Error::new(io::ErrorKind::NotFound, "has no code, and nothing is written"));
         return Outcome::Failed;
     }
-    let epochs = Epochs::of_loads(&loads.all);
+    let (files, left_out) = objects::few_files(&loads.all);
     let told = OutDir::new(&asked.output).and_then(|dir| match asked.map {
         true => dir.put(&format!("perf-{}.map", loads.pid), |mut file| file.write_all(&loads.to_map())).map(Err),
-        false => objects::make(&loads, &epochs, &dir, None).map(Ok),
+        false => objects::write(&loads, &files, &dir, None).map(Ok),
     });
     match told {
-        Ok(Ok(made)) => written(tell(&made, epochs.left_out, out)),
+        Ok(Ok(made)) => written(tell(&made, left_out, out)),
         Ok(Err(map)) => written(writeln!(out, "{}", map.shown())),
         Err(error) => {
             complain(&asked.output, &error);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Function, Row};
-use crate::random::Random;
+use crate::rng::Random;
 
 const FP: u32 = 29;
 const LR: u32 = 30;

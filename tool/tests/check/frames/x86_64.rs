@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Function, Row};
-use crate::random::Random;
+use crate::rng::Random;
 
 const RBP: u32 = 6;
 const RSP: u32 = 7;
