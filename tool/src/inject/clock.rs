@@ -94,7 +94,8 @@ mod tests {
 
     #[test]
     fn the_counter_as_the_kernel_converts_it() {
-        let conversion = Conversion { shift: 31, mult: 1_000_000_007, zero: 12345, cycles: 0, mask: 0, is_short: false };
+        let conversion =
+            Conversion { shift: 31, mult: 1_000_000_007, zero: 12345, cycles: 0, mask: 0, is_short: false };
         let as_kernel = |cyc: u64| {
             let (quot, rem) = (cyc >> 31, cyc & ((1 << 31) - 1));
             12345 + quot * 1_000_000_007 + ((rem * 1_000_000_007) >> 31)

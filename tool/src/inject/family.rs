@@ -40,7 +40,8 @@ impl Families<'_> {
         let mut life = Vec::new();
         let ends = begins.iter().skip(1).map(|begin| begin.time).chain([u64::MAX]);
         let first = Begin { time: 0, parent: None };
-        let parts = if begins.is_empty() { vec![(first, u64::MAX)] } else { begins.iter().copied().zip(ends).collect() };
+        let parts =
+            if begins.is_empty() { vec![(first, u64::MAX)] } else { begins.iter().copied().zip(ends).collect() };
         for (number, (begin, end)) in parts.into_iter().enumerate() {
             life.push((begin.time, Event::Clear));
             if let Some(parent) = begin.parent {
@@ -95,7 +96,11 @@ mod tests {
             (2, vec![begin(2, Some(1))]),
         ]);
         let families = Families { begins: &begins };
-        let own = HashMap::from([(7, vec![(10, 0), (20, 1), (30, 2)]), (8, vec![(19, 3), (45, 4), (60, 5)]), (1, vec![(1, 6)])]);
+        let own = HashMap::from([
+            (7, vec![(10, 0), (20, 1), (30, 2)]),
+            (8, vec![(19, 3), (45, 4), (60, 5)]),
+            (1, vec![(1, 6)]),
+        ]);
         let life = |pid| families.life(pid, &own);
         let load = |time, load| (time, Event::Load(load));
         let clear = |time| (time, Event::Clear);

@@ -55,7 +55,8 @@ pub fn read(
     let mut hits: HashMap<u32, Vec<Hit>> = HashMap::new();
     let mut events = Events::new(file, layout)?;
     let (mut found, mut count) = (Vec::new(), 0u32);
-    let (low, high) = (filter.parts.first().map_or(u64::MAX, |part| part.0), filter.parts.last().map_or(0, |part| part.1));
+    let (low, high) =
+        (filter.parts.first().map_or(u64::MAX, |part| part.0), filter.parts.last().map_or(0, |part| part.1));
     while let Some(event) = events.next()? {
         if event.kind() == kind::SAMPLE {
             if let (Some(pid), Some(time)) = (forms.pid(&event).filter(|pid| pids.contains(pid)), forms.time(&event)) {

@@ -149,7 +149,9 @@ mod tests {
 
     #[test]
     fn names() {
-        for (input, output) in [("d/perf.data", "d/jit.data"), ("run.data", "run.jit.data"), ("x/run", "x/run.jit.data")] {
+        for (input, output) in
+            [("d/perf.data", "d/jit.data"), ("run.data", "run.jit.data"), ("x/run", "x/run.jit.data")]
+        {
             assert_eq!(usual(Path::new(input)), Path::new(output));
         }
     }

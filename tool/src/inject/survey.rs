@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use jitsym::format::file_names::{parse, FileKind};
 
+use super::mappings::{is_region, Mappings};
 use crate::perf_data::attributes::Forms;
 use crate::perf_data::events::{kind, mapping, Event, Events, Mapped};
 use crate::perf_data::{u32_at, u64_at, Layout};
@@ -68,6 +69,8 @@ pub struct Survey {
     pub files: Vec<Range<u64>>,
     pub memory: Vec<Range<u64>>,
     pub samples: u64,
+    /// The mappings of processes with regions.
+    pub mappings: Mappings,
 }
 
 impl Survey {
@@ -85,6 +88,7 @@ impl Survey {
         }
         survey.begins.values_mut().for_each(|begins| begins.sort_by_key(|begin| begin.time));
         [&mut survey.files, &mut survey.memory].into_iter().for_each(merge);
+        survey.mappings.finish();
         Ok(survey)
     }
 
@@ -129,7 +133,9 @@ impl Survey {
 
     fn add_mapping(&mut self, event: &Event<'_>, mapped: &Mapped<'_>, time: Option<u64>) {
         let path = String::from_utf8_lossy(mapped.name);
-        let ranges = if is_memory(&path) || path == "[heap]" { &mut self.memory } else { &mut self.files };
+        self.mappings.add(event, mapped, &path, time);
+        let is_code = is_memory(&path) || path == "[heap]" || is_region(&path);
+        let ranges = if is_code { &mut self.memory } else { &mut self.files };
         ranges.push(mapped.range.clone());
         let name = file_name(&path);
         if let Some(number) = jitdump_pid(&path) {

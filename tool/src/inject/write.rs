@@ -7,13 +7,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 
 use super::cover::Covers;
+use super::regions::Replaced;
 use super::survey::{HAS_BUILD_ID, MODE_USER};
 use crate::objects::{Mapping, Object};
 use crate::perf_data::attributes::Forms;
 use crate::perf_data::events::{kind, mapping, Events};
-use crate::perf_data::{
-    feature, invalid, u64_at, Layout, ATTRIBUTES, EVENTS, EVENTS_LEN, EVENT_TYPES, FEATURES,
-};
+use crate::perf_data::{feature, invalid, u64_at, Layout, ATTRIBUTES, EVENTS, EVENTS_LEN, EVENT_TYPES, FEATURES};
 
 /// Set in a build-id's entry that tells the size of the build-id.
 const HAS_SIZE: u16 = 1 << 15;
@@ -35,6 +34,8 @@ pub struct New<'a> {
     pub inserts: Vec<Insert>,
     pub objects: &'a [Object],
     pub covers: Covers,
+    /// Mappings that the objects take the place of.
+    pub replaced: Replaced<'a>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,7 +70,9 @@ pub fn write(
         }
         let hides = |pid, range: &Range<u64>| new.covers.has_code(pid, range, time.unwrap_or(u64::MAX));
         if mapping(event.bytes).is_some_and(|mapped| {
-            ANONYMOUS.iter().any(|start| mapped.name.starts_with(start)) && hides(mapped.pid, &mapped.range)
+            let is_hiding =
+                ANONYMOUS.iter().any(|start| mapped.name.starts_with(start)) && hides(mapped.pid, &mapped.range);
+            is_hiding || std::str::from_utf8(mapped.name).is_ok_and(|name| new.replaced.contains(&(mapped.pid, name)))
         }) {
             written.dropped += 1;
             continue;

@@ -105,16 +105,16 @@ impl<'a> Forms<'a> {
         if attributes.iter().any(|attribute| attribute.time_from_end().is_none()) {
             return invalid("has events without times: record with `perf record -k 1`");
         }
-        let form = |attribute: &Attribute| {
-            (attribute.pid_in_sample(), attribute.time_in_sample(), attribute.time_from_end())
-        };
+        let form =
+            |attribute: &Attribute| (attribute.pid_in_sample(), attribute.time_in_sample(), attribute.time_from_end());
         if attributes.iter().all(|attribute| form(attribute) == form(first)) {
             return Ok(Forms { attributes, first, by_id: HashMap::new() });
         }
         if !attributes.iter().all(|attribute| attribute.has(field::IDENTIFIER)) {
             return invalid("has several kinds of events that cannot be told apart");
         }
-        let ids = attributes.iter().enumerate().flat_map(|(at, attribute)| attribute.ids.iter().map(move |&id| (id, at)));
+        let ids =
+            attributes.iter().enumerate().flat_map(|(at, attribute)| attribute.ids.iter().map(move |&id| (id, at)));
         Ok(Forms { attributes, first, by_id: ids.collect() })
     }
 
@@ -142,7 +142,11 @@ impl<'a> Forms<'a> {
         }
         let is_sample = kind == kind::SAMPLE;
         let attribute = self.of(event);
-        let at = if is_sample { attribute.time_in_sample()? } else { bytes.len().checked_sub(attribute.time_from_end()?)? };
+        let at = if is_sample {
+            attribute.time_in_sample()?
+        } else {
+            bytes.len().checked_sub(attribute.time_from_end()?)?
+        };
         // The time must lie behind the header of the event.
         let is_there = at >= 8 && at + 8 <= bytes.len();
         Some(u64_at(bytes, at)).filter(|&time| is_there && time != 0 && time != u64::MAX)

@@ -5,9 +5,9 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::perf_data::{EVENTS, EVENTS_LEN, FEATURES};
 use super::quoted;
 use crate::open;
+use crate::perf_data::{EVENTS, EVENTS_LEN, FEATURES};
 
 const CMDLINE: u32 = 11;
 /// The longest command line that is read.

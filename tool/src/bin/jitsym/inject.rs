@@ -92,8 +92,12 @@ fn tell(output: &Path, summary: &Summary, out: &mut dyn Write) -> io::Result<()>
             count(summary.objects, "object"),
             dir.shown()
         )?,
-        None if summary.dumps == 0 => writeln!(out, "{output}: a copy, because no process of the recording has a jitdump")?,
-        None if summary.good == 0 => writeln!(out, "{output}: a copy, because no jitdump of the recording can be used")?,
+        None if summary.dumps == 0 => {
+            writeln!(out, "{output}: a copy, because no process of the recording has a jitdump")?
+        }
+        None if summary.good == 0 => {
+            writeln!(out, "{output}: a copy, because no jitdump of the recording can be used")?
+        }
         None => {
             let functions = count(summary.pieces, "function");
             writeln!(out, "{output}: a copy, because no sample is in one of the {functions} of the jitdumps")?;
@@ -101,7 +105,10 @@ fn tell(output: &Path, summary: &Summary, out: &mut dyn Write) -> io::Result<()>
     }
     if summary.left_out > 0 {
         let uses = count(summary.left_out, "use");
-        writeln!(out, "{uses} of code without a name: addresses were used again so often that there would be too many objects")?;
+        writeln!(
+            out,
+            "{uses} of code without a name: addresses were used again so often that there would be too many objects"
+        )?;
     }
     for Problem { pid, path, why } in summary.problems.iter().take(TOLD) {
         let (path, why) = (printable(path.as_bytes()), printable(why.as_bytes()));
