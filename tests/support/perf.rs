@@ -521,7 +521,7 @@ impl PerfFrame {
     }
 
     pub fn is_injected(&self) -> bool {
-        self.dso.contains("/jitted-")
+        self.dso.contains("/jitted-") || self.dso.contains("/jitcode-")
     }
 
     /// The symbol, without the suffixes that compilers give to parts and copies of C functions.

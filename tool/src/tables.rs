@@ -196,21 +196,32 @@ fn entry_offsets(section: &[u8], target: Target) -> impl Iterator<Item = (usize,
     })
 }
 
-/// The section in a form that gimli can read. CIEs of V8 announce pointers to language-specific data, with the encoding "none"
-/// (`DW_EH_PE_omit`). Other decoders accept that. The announcement is removed here. CIEs of AArch64 code that signs its return
-/// addresses with key B have a `B`, and gimli does not know this letter.
+/// The section in a form that gimli can read: without announcements of V8 ([`without_omitted`]), and without the letter `B`. CIEs
+/// of AArch64 code that signs its return addresses with key B have this letter, and gimli does not know it.
 pub fn readable(section: &[u8], target: Target) -> Cow<'_, [u8]> {
-    let mut out = Cow::Borrowed(section);
-    for (at, len) in entry_offsets(section, target) {
-        let Some(cie) = section.get(at + 4..at + 4 + len) else { continue };
+    let mut out = without_omitted(section, target);
+    for (at, len) in entry_offsets(section, target).filter(|_| target.is_aarch64()) {
         // The `S` (signal frame) has no operand, and does not affect the rules.
-        if let Some(letter) = b_key(cie).filter(|_| target.is_aarch64()) {
+        if let Some(letter) = out.get(at + 4..at + 4 + len).and_then(b_key) {
             out.to_mut()[at + 4 + letter] = b'S';
         }
-        let Some(lsda) = omitted_lsda(cie) else { continue };
-        let cie = &mut out.to_mut()[at + 4..];
-        cie[AUGMENTATION..AUGMENTATION + 4].copy_from_slice(b"zRS\0");
-        cie.swap(lsda, lsda + 1);
+    }
+    out
+}
+
+/// The section without announcements of pointers that do not exist. CIEs of V8 announce pointers to language-specific data, with
+/// the encoding "none" (`DW_EH_PE_omit`). Unwinders accept this, and gimli does not.
+pub fn without_omitted(section: &[u8], target: Target) -> Cow<'_, [u8]> {
+    let mut out = Cow::Borrowed(section);
+    for (at, len) in entry_offsets(section, target) {
+        let Some(lsda) = section.get(at + 4..at + 4 + len).and_then(omitted_lsda) else { continue };
+        let cie = &mut out.to_mut()[at + 4..at + 4 + len];
+        // The letter `L`, its operand, and the operand in the length of all operands. Two instructions without effect
+        // (DW_CFA_nop) fill the entry.
+        cie[lsda - 1] -= 1;
+        cie.copy_within(AUGMENTATION + 2..lsda, AUGMENTATION + 1);
+        cie.copy_within(lsda + 1.., lsda - 1);
+        cie[len - 2..].fill(0);
     }
     out
 }
@@ -236,5 +247,6 @@ fn omitted_lsda(cie: &[u8]) -> Option<usize> {
     for _ in 0..4 {
         at += cie.get(at..)?.iter().position(|byte| byte & 0x80 == 0)? + 1;
     }
-    (*cie.get(at)? == gimli::constants::DW_EH_PE_omit.0 && cie.len() > at + 1).then_some(at)
+    let has_both = cie.get(at - 1).is_some_and(|length| (2..0x80).contains(length)) && cie.len() > at + 1;
+    (*cie.get(at)? == gimli::constants::DW_EH_PE_omit.0 && has_both).then_some(at)
 }

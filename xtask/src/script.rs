@@ -85,7 +85,8 @@ impl PrintedFrame {
     /// Whose code perf takes it for. Of memory without a file only the truth knows whether it held code.
     fn kind(&self, truth: &Truth, time: u64) -> Kind {
         let file = self.dso.rsplit('/').next().unwrap_or_default();
-        let injected = file.starts_with("jitted-") && file.contains(".so") || is_region(file);
+        let injected = ["jitted-", "jitcode-"].iter().any(|prefix| file.starts_with(prefix)) && file.contains(".so")
+            || is_region(file);
         let mapped = (file.starts_with("perf-") && file.ends_with(".map")) || self.dso.starts_with("[JIT]");
         let none = ["//anon", "/memfd:", "/dev/zero", "/anon_hugepage", "/SYSV"];
         let real = self.dso.starts_with('/') && !none.iter().any(|prefix| self.dso.starts_with(prefix));
@@ -193,6 +194,7 @@ mod tests {
         assert_eq!(kind("7f0000009010 f ([JIT] tid 100)"), Kind::Guest);
         assert_eq!(kind("9010 f (/tmp/jit-100-1.so)"), Kind::Guest);
         assert_eq!(kind("9010 f (/tmp/jitted-100-r1.3.so)"), Kind::Guest);
+        assert_eq!(kind("9010 f (/tmp/o.data.objects/jitcode-100-07cc.so)"), Kind::Guest);
         assert!(is_region("/tmp/jitted-100-r1.3.so") && !is_region("/tmp/jitted-100-1.so") && !is_region("x.so"));
     }
 

@@ -1,18 +1,12 @@
 //! Finds the code at an address in a jitdump or perf map: all pieces, if several had the address one after the other.
 
-use std::collections::HashMap;
 use std::ops::Range;
 
-use jitsym::format::jitdump::frame_load;
-use jitsym::format::jitdump::id;
-use jitsym::format::jitdump::raw::{RawDebug, RawHeader, RawRecords};
 use jitsym::format::perf_map::raw_lines;
 
 use super::text::{Text, Texts};
+use crate::objects::Loads;
 use crate::text::printable;
-
-/// V8 and LLVM add this to each address in a line table.
-const BIAS: u64 = 0x40;
 
 #[derive(Clone, Debug)]
 struct Piece {
@@ -96,52 +90,21 @@ impl Code {
 
     /// Adds the code in a jitdump. Returns false if the file is not a jitdump.
     pub fn add_jitdump(&mut self, dump: &[u8], object: Text, texts: &mut Texts) -> bool {
-        let Some(header) = RawHeader::read(dump) else { return false };
-        let (mut pieces, mut rows, mut by_index): (Vec<Piece>, Vec<Row>, HashMap<u64, usize>) = Default::default();
-        let (mut debug, mut unwinding) = (None, (0, 0));
-        for record in RawRecords::new(dump, &header) {
-            match record.id {
-                id::DEBUG_INFO => debug = record.debug_info(),
-                id::UNWINDING_INFO => {
-                    unwinding = record.unwinding_info().map_or((0, 0), |tables| (tables.size, tables.mapped_size));
-                }
-                id::LOAD => {
-                    let (tables, mapped) = std::mem::take(&mut unwinding);
-                    let debug: Option<RawDebug> = debug.take();
-                    let Some(load) = record.load() else { continue };
-                    let name = load.name().filter(|name| !name.is_empty()).unwrap_or(b"without a name");
-                    if frame_load::is_one(load.size, name, tables, mapped) {
-                        continue;
-                    }
-                    let first = rows.len();
-                    for entry in
-                        debug.filter(|debug| debug.addr == load.addr).into_iter().flat_map(|debug| debug.entries())
-                    {
-                        let file = texts.add(printable(entry.file).to_string().as_bytes());
-                        rows.push(Row { offset: entry.addr.wrapping_sub(load.addr), file, line: entry.line });
-                    }
-                    rows[first..].sort_by_key(|row| row.offset);
-                    by_index.insert(load.index, pieces.len());
-                    let (start, end) = (load.addr, load.addr.saturating_add(load.size));
-                    let name = texts.add(printable(name).to_string().as_bytes());
-                    pieces.push(Piece { time: record.timestamp, start, end, name, rows: first..rows.len() });
-                }
-                id::MOVE => {
-                    let Some(moved) = record.code_move() else { continue };
-                    let Some(&old) = by_index.get(&moved.index) else { continue };
-                    let (start, end) = (moved.new_addr, moved.new_addr.saturating_add(moved.size));
-                    by_index.insert(moved.index, pieces.len());
-                    pieces.push(Piece { time: record.timestamp, start, end, ..pieces[old].clone() });
-                }
-                _ => {}
-            }
+        let (mut loads, mut pieces, mut rows) = (Loads::new(), Vec::new(), Vec::new());
+        if !loads.add_jitdump(dump) {
+            return false;
         }
-        let tables = || pieces.iter().filter(|piece| !piece.rows.is_empty());
-        // A table of correct addresses begins at the start of its code.
-        let is_biased = tables().all(|piece| rows[piece.rows.start].offset >= BIAS)
-            && tables().any(|piece| rows[piece.rows.end - 1].offset > piece.end - piece.start);
-        if is_biased {
-            rows.iter_mut().for_each(|row| row.offset -= BIAS);
+        for load in &loads.all {
+            let first = rows.len();
+            for (offset, entry) in load.rows() {
+                let file = texts.add(printable(entry.file).to_string().as_bytes());
+                rows.push(Row { offset, file, line: entry.line });
+            }
+            rows[first..].sort_by_key(|row| row.offset);
+            let name = if load.name.is_empty() { b"without a name" } else { load.name };
+            let name = texts.add(printable(name).to_string().as_bytes());
+            let (start, end) = (load.addr, load.addr.saturating_add(load.size));
+            pieces.push(Piece { time: load.time, start, end, name, rows: first..rows.len() });
         }
         self.add(object, pieces, rows);
         true

@@ -46,7 +46,7 @@ impl<'a> Reader<'a> {
     pub fn add<'b>(&self, code: &mut Code<'b>, contents: &'b Contents<'_>) -> Result<(), Refused> {
         let other = |why: &str| Err(Refused::Other(why.into()));
         let mut new = Loads::new();
-        new.add_jitdump(&contents.bytes).map_err(|error| Refused::Other(error.to_string()))?;
+        new.add_jitdump(&contents.bytes);
         if new.all.is_empty() {
             return other("has no code");
         }

@@ -76,27 +76,22 @@ pub(crate) fn name_of<'a>(load: &Load<'a>) -> Cow<'a, [u8]> {
 /// there are no lines.
 fn put_lines(load: &Load<'_>, record: &mut Vec<u8>) -> Option<()> {
     let lines = load.lines.as_ref()?;
-    let (mut rows, mut bytes, mut last) = (Vec::new(), 0, &b""[..]);
+    let (mut rows, mut bytes) = (Vec::new(), 0);
     // Rows that repeat a long name could take much more memory than the table.
     let bytes_max = BYTES_MORE + BYTES_TIMES * lines.entries().rest().1.len();
-    for entry in lines.entries() {
+    for (offset, entry) in load.rows() {
         if bytes > bytes_max {
             break;
         }
-        // perf's agent writes this in place of the name of the entry before.
-        let file = if entry.file == b"\xff" { last } else { entry.file };
-        last = file;
-        let offset = entry.addr.checked_sub(lines.addr).and_then(|offset| offset.checked_sub(load.bias));
-        let Some(offset) = offset.filter(|&offset| offset < load.size) else { continue };
-        let (offset, line, column) = (u32::try_from(offset).ok()?, entry.line, entry.column);
-        rows.push(Line { offset, line, column, file });
-        bytes += file.len() + ROW_SIZE;
+        let offset = u32::try_from(offset).ok()?;
+        bytes += entry.file.len() + ROW_SIZE;
+        rows.push(Line { offset, line: entry.line, column: entry.column, file: entry.file });
     }
     rows.sort_by_key(|row| row.offset);
     record.clear();
-    record.resize(bytes + ROW_SIZE + last.len() + HEAD_SIZE, 0);
-    // The closing row repeats a name.
-    record.resize(record.len() + rows.iter().map(|row| row.file.len()).max().unwrap_or(0), 0);
+    // A closing row repeats the name of the last row that has a line.
+    let longest = rows.iter().map(|row| row.file.len()).max().unwrap_or(0);
+    record.resize(HEAD_SIZE + bytes + ROW_SIZE + longest, 0);
     let len = put_debug(Lines::Rows(&rows), 0, load.size, 0, record).ok()??;
     record.truncate(len);
     (len > 0).then_some(())

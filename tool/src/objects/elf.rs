@@ -46,7 +46,7 @@ pub(super) struct Layout {
     pub end: u64,
     /// Offset of the unwind tables.
     pub tables_at: u64,
-    /// Whether a mapping of their own shows the tables in memory. If not, they are a part of the loaded segment.
+    /// Whether the tables have a separate mapping. If not, they are a part of the loaded segment.
     pub are_mapped: bool,
 }
 

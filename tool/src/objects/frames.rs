@@ -1,12 +1,13 @@
 //! The unwind tables of a file: the tables of all its code, with shared CIEs, and one search table.
 
-use jitsym::format::arch::Arch;
+use jitsym::format::arch::{Arch, NATIVE};
 use jitsym::format::cfi::encode;
 use jitsym::format::elf::eh_frame_hdr::{Places, Row, HEAD_SIZE, ROW_SIZE};
 use jitsym::format::elf::frames::{Frames, Target};
 use jitsym::Unwind;
 
 use super::Load;
+use crate::tables;
 
 /// The size of the mark at the end of `.eh_frame`.
 const END: usize = 4;
@@ -20,41 +21,48 @@ pub(super) struct Tables {
     eh_frame: Vec<u8>,
     /// Sorted by the address of the code.
     rows: Vec<Row>,
+    /// Whether the file has a search table even if it is empty. With an empty one, perf 6 follows frame pointers through the
+    /// code. Without one, perf 6 ends the stack there.
+    pub always: bool,
 }
 
 impl Tables {
     /// The tables of all pieces of a file. The pieces are sorted by address. A piece whose tables are unusable has none.
     pub fn new<'a>(machine: u32, pieces: impl Iterator<Item = &'a Load<'a>> + Clone) -> Tables {
-        let mut tables = Tables::default();
-        let Some(&arch) = Arch::ALL.iter().find(|arch| arch.abi().elf_machine == machine) else { return tables };
-        let Some(base) = pieces.clone().next().map(|load| load.addr) else { return tables };
+        let mut out = Tables::default();
+        // Some producers write 0, as CPython does.
+        let known = Arch::ALL.iter().copied().find(|arch| arch.abi().elf_machine == machine);
+        let Some(arch) = known.or(NATIVE.filter(|_| machine == 0)) else { return out };
+        let target = tables::Target::of(machine, true);
+        let Some(base) = pieces.clone().next().map(|load| load.addr) else { return out };
         let (mut frames, mut rows) = (Frames::default(), Vec::new());
         for load in pieces.filter(|load| !load.eh_frame.is_empty()) {
             let Some(at) = load.size.checked_next_multiple_of(8).and_then(|size| load.addr.checked_add(size)) else {
                 continue;
             };
-            let unwind = Unwind::EhFrame { bytes: load.eh_frame, addr: at };
+            let section = tables::without_omitted(load.eh_frame, target);
+            let unwind = Unwind::EhFrame { bytes: &section, addr: at };
             let Ok(Some(encoded)) = encode(arch, &unwind, load.addr, load.size) else { continue };
             let Some(code) = load.addr.checked_sub(base).and_then(|code| u32::try_from(code).ok()) else { continue };
             let to = Target {
                 code_size: load.size,
                 code: code.into(),
-                at: tables.eh_frame.len() as u64,
+                at: out.eh_frame.len() as u64,
                 room: u32::MAX.into(),
             };
             rows.clear();
             let section = encoded.bytes.get(..encoded.eh_frame_size()).unwrap_or_default();
-            if frames.append(section, &to, &mut tables.eh_frame, &mut rows).is_some() {
+            if frames.append(section, &to, &mut out.eh_frame, &mut rows).is_some() {
                 let start = |row: &Row| Row { start: code.saturating_add(row.start), fde: row.fde };
-                tables.rows.extend(rows.iter().map(start));
+                out.rows.extend(rows.iter().map(start));
             }
         }
-        tables.rows.sort_by_key(|row| row.start);
-        tables
+        out.rows.sort_by_key(|row| row.start);
+        out
     }
 
     pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
+        self.rows.is_empty() && !self.always
     }
 
     /// The sizes of `.eh_frame` and `.eh_frame_hdr`, which are 0 without tables.

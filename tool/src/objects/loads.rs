@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 
-use jitsym::format::jitdump::raw::{RawDebug, RawHeader, RawRecord, RawRecords};
+use jitsym::format::jitdump::raw::{RawDebug, RawEntry, RawHeader, RawRecord, RawRecords};
 use jitsym::format::jitdump::{frame_load, id};
 
 /// V8 and LLVM add this to each address in a line table.
@@ -20,7 +20,7 @@ pub struct Load<'a> {
     pub size: u64,
     /// The name, unchanged. It may be empty.
     pub name: &'a [u8],
-    /// The bytes of the code. `None` if the file is a perf map.
+    /// The bytes of the code. `None` if they are not in the file, which may be a perf map.
     pub code: Option<&'a [u8]>,
     /// The line table. Its addresses count from its own `addr`.
     pub lines: Option<RawDebug<'a>>,
@@ -32,16 +32,30 @@ pub struct Load<'a> {
     pub inlines: Option<RawRecord<'a>>,
 }
 
-impl Load<'_> {
+impl<'a> Load<'a> {
     /// Whether the code has bytes, and all of them have addresses.
     pub(super) fn is_possible(&self) -> bool {
         self.size > 0 && self.addr.checked_add(self.size).is_some()
     }
 
+    /// The rows of the line table that lie in the code, with their offsets in the code.
+    pub fn rows(&self) -> impl Iterator<Item = (u64, RawEntry<'a>)> + use<'_, 'a> {
+        self.lines.iter().flat_map(move |lines| {
+            let mut last: &[u8] = b"";
+            lines.entries().filter_map(move |entry| {
+                // perf's agent writes this in place of the file name of the row before.
+                let file = if entry.file == b"\xff" { last } else { entry.file };
+                last = file;
+                let offset = entry.addr.checked_sub(lines.addr)?.checked_sub(self.bias)?;
+                (offset < self.size).then_some((offset, RawEntry { file, ..entry }))
+            })
+        })
+    }
+
     /// The number of bytes that the file has of this piece.
     fn bytes(&self) -> usize {
         let lines = self.lines.as_ref().map_or(0, |lines| lines.entries().rest().1.len());
-        let inlines = self.inlines.as_ref().map_or(0, RawRecord::size);
+        let inlines = self.inlines.as_ref().map_or(0, |record| record.size());
         self.code.map_or(0, <[u8]>::len) + self.eh_frame.len() + self.name.len() + lines + inlines
     }
 }
@@ -53,6 +67,8 @@ pub struct Loads<'a> {
     pub machine: u32,
     /// The pid in the file, which in a container differs from the pid outside.
     pub pid: u32,
+    /// Whether a jitdump has the other byte order.
+    pub is_swapped: bool,
     /// Whether the times are those of the processor's counter, instead of CLOCK_MONOTONIC.
     pub by_counter: bool,
     /// The pieces. [`Loads::finish`] sorts them by time.
@@ -67,16 +83,10 @@ impl<'a> Loads<'a> {
         Loads::default()
     }
 
-    /// Adds the code in a jitdump, which may be torn. Fails for a file of another byte order or of a 32-bit machine.
-    pub fn add_jitdump(&mut self, dump: &'a [u8]) -> io::Result<()> {
-        let refused = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
-        let header = RawHeader::read(dump).ok_or_else(|| refused("is not a jitdump"))?;
-        if header.swapped {
-            return Err(refused("has the other byte order"));
-        }
-        if matches!(header.machine, EM_386 | EM_ARM) {
-            return Err(refused("has code of a 32-bit machine"));
-        }
+    /// Adds the code in a jitdump, which may be torn. Returns false if the file is not a jitdump.
+    pub fn add_jitdump(&mut self, dump: &'a [u8]) -> bool {
+        let Some(header) = RawHeader::read(dump) else { return false };
+        self.is_swapped |= header.swapped;
         (self.machine, self.pid, self.by_counter) = (header.machine, header.pid, header.arch_timestamp());
         let first = self.all.len();
         let mut by_index: HashMap<u64, usize> = HashMap::new();
@@ -132,7 +142,17 @@ impl<'a> Loads<'a> {
         if is_biased(&self.all[first..]) {
             self.all[first..].iter_mut().for_each(|load| load.bias = BIAS);
         }
-        Ok(())
+        true
+    }
+
+    /// Fails if no ELF file of this code can be made here.
+    pub(super) fn check_machine(&self) -> io::Result<()> {
+        let why = match self.machine {
+            _ if self.is_swapped => "a jitdump of the other byte order",
+            EM_386 | EM_ARM => "code of a 32-bit machine",
+            _ => return Ok(()),
+        };
+        Err(io::Error::new(io::ErrorKind::Unsupported, format!("no files can be made of {why}")))
     }
 
     fn push(&mut self, load: Load<'a>) -> bool {

@@ -69,7 +69,9 @@ pub struct Made {
 
 /// Writes an object for each epoch of a process into `dir`. `taken` has the addresses that a recording maps. The tables of each
 /// object get other addresses than all code, libraries, and other tables. If `taken` is `None`, the tables have no mappings.
+/// Fails if a file cannot be written, or if the code is of a 32-bit machine or of another byte order.
 pub fn write(loads: &Loads<'_>, epochs: &[Epoch], dir: &OutDir, taken: Option<&Taken>) -> io::Result<Made> {
+    loads.check_machine()?;
     let mut taken = taken.cloned();
     // For each neighbourhood, the number of its epochs, and of those that are not written yet.
     let mut counts: HashMap<(u64, u64), (u64, u64)> = HashMap::new();
@@ -87,7 +89,8 @@ pub fn write(loads: &Loads<'_>, epochs: &[Epoch], dir: &OutDir, taken: Option<&T
         let mut layout = Layout::new(code, *count, *left);
         let mut pieces: Vec<&Load<'_>> = epoch.pieces.iter().filter_map(|&index| loads.all.get(index)).collect();
         pieces.sort_unstable_by_key(|load| load.addr);
-        let tables = Tables::new(loads.machine, pieces.iter().copied());
+        let mut tables = Tables::new(loads.machine, pieces.iter().copied());
+        tables.always = taken.is_some();
         let size = elf::size_in_memory(&tables);
         let place = taken.as_mut().filter(|_| size > 0).and_then(|taken| {
             let at = taken.free_above(code.end, size, layout.origin.saturating_add(DISTANCE_MAX))?;

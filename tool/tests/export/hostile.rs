@@ -14,7 +14,7 @@ use crate::support::fresh_dir;
 /// Makes the objects of a file. Returns their number and the number of their symbols.
 fn make(bytes: &[u8], dir: &Path) -> (usize, usize) {
     let mut loads = Loads::new();
-    if loads.add_jitdump(bytes).is_err() {
+    if !loads.add_jitdump(bytes) {
         loads.add_map(bytes);
     }
     loads.finish();

@@ -86,7 +86,7 @@ fn check(seed: u64) {
     }
     let file = dump(&records);
     let mut loads = Loads::new();
-    loads.add_jitdump(&file).expect("jitdump");
+    assert!(loads.add_jitdump(&file));
     loads.finish();
     assert_eq!(loads.all.len(), count);
 

@@ -105,7 +105,9 @@ fn loads(inputs: &[(PathBuf, Input)]) -> Result<Loads<'_>, Failure> {
     let mut loads = Loads::new();
     let kind = |input: &Input| Kind::of(&input.bytes, &input.facts);
     for (path, input) in inputs.iter().filter(|(_, input)| kind(input) == Kind::Jitdump) {
-        loads.add_jitdump(&input.bytes).map_err(|error| (path.clone(), error))?;
+        if !loads.add_jitdump(&input.bytes) {
+            return Err((path.clone(), io::Error::new(io::ErrorKind::InvalidData, "is not a jitdump")));
+        }
     }
     for (path, input) in inputs.iter().filter(|(_, input)| kind(input) == Kind::PerfMap) {
         loads.add_map(&input.bytes);

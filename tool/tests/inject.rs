@@ -1,0 +1,126 @@
+//! `jitsym inject`: what the real perf shows of the new recording, held against what the programs know that they have run, and
+//! what the command does with recordings and jitdumps of any kind.
+
+#[path = "check/damage.rs"]
+mod damage;
+#[path = "inject/damaged.rs"]
+mod damaged;
+#[path = "../../tests/support/perf.rs"]
+mod perf;
+#[path = "inject/refusals.rs"]
+mod refusals;
+#[path = "check/random.rs"]
+mod rng;
+#[path = "../../tests/support/mod.rs"]
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use support::*;
+
+fn inject(input: &Path, output: &Path) -> Command {
+    let mut command = perf::command(env!("CARGO_BIN_EXE_jitsym"));
+    command.arg("inject").arg("-i").arg(input).arg("-o").arg(output);
+    command
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Everything that perf says of a recording, without what depends on the name of the file.
+fn all_of(data: &Path) -> String {
+    let fields = ["--show-mmap-events", "--show-task-events", "-F", "comm,tid,pid,time,event,ip,sym,dso,period"];
+    stdout(&run(perf::perf("script").args(fields).arg("--no-inline").arg("-i").arg(data)))
+}
+
+/// A recording without jitdumps stays as it is, in every byte if it was not compressed.
+#[test]
+fn a_recording_without_jitdumps() {
+    let _alone = serial();
+    let dir = fresh_dir("copies");
+    let kinds: [(&str, &[&str]); 5] = [
+        ("plain", &[]),
+        ("several", &["-e", "task-clock,page-faults", "-g"]),
+        ("dwarf", &["--call-graph", "dwarf,4096"]),
+        ("compressed", &["-z", "--call-graph", "dwarf,4096"]),
+        ("all", &["-a", "-g"]),
+    ];
+    for (kind, options) in kinds {
+        let (data, new) = (dir.join(format!("{kind}.data")), dir.join(format!("{kind}.new.data")));
+        let mut record = perf::perf("record");
+        record.args(["-q", "-k", "1", "-e", "cpu-clock", "-F", "999"]).args(options).arg("-o").arg(&data);
+        // Children, and enough events for several rounds.
+        run(record.args(["--", "sh", "-c", "for i in 1 2 3; do (seq 200000 >/dev/null); done"]));
+        let output = run(&mut inject(&data, &new));
+        assert!(stdout(&output).ends_with("a copy, because no process of the recording has a jitdump\n"), "{output:?}");
+        assert!(all_of(&data) == all_of(&new), "{kind}");
+        let are_same = std::fs::read(&data).expect("recording") == std::fs::read(&new).expect("copy");
+        assert_eq!(are_same, kind != "compressed", "{kind}");
+    }
+}
+
+fn injected(data: &Path) -> PathBuf {
+    let new = data.with_file_name("jit.data");
+    let output = run(&mut inject(data, &new));
+    assert!(stdout(&output).contains("of them in samples of 1 process"), "{output:?}");
+    new
+}
+
+/// Names and whole stacks where code is used again: old samples have the old name, and new samples the new one. The code is
+/// packed, so that perf's own inject finds no stacks in a perf with libunwind.
+#[test]
+fn code_that_is_used_again() {
+    for (name, scenario) in [("again", "scenario=reuse"), ("stacks", "scenario=stacks")] {
+        let arguments = [scenario, "layout=packed", "sinks=jitdump", "seconds=1"];
+        let recording = perf::Recording::with_stacks(name, perf::program(), &arguments);
+        let new = injected(&recording.data);
+        let samples = perf::samples(&recording.truth, &new, true);
+        let found = perf::guest_samples(&recording.truth, &samples);
+        perf::check_names(&found, 500);
+        perf::check_stacks(&recording.truth, &found);
+    }
+}
+
+/// The same of a compressed recording with several events.
+#[test]
+fn compressed_with_several_events() {
+    let options = ["-k", "1", "-z", "-e", "task-clock", "--call-graph", "dwarf,16384", "-m", "4M"];
+    let arguments = ["scenario=reuse", "layout=packed", "sinks=jitdump", "seconds=1"];
+    let recording = perf::Recording::new("inject-several", perf::program(), &options, &arguments);
+    let new = injected(&recording.data);
+    let samples = perf::samples(&recording.truth, &new, true);
+    let found = perf::guest_samples(&recording.truth, &samples);
+    perf::check_names(&found, 500);
+    perf::check_stacks(&recording.truth, &found);
+}
+
+/// Workers have the code of their parent under its names, and code of their own where the others have other code.
+#[test]
+fn forked_workers() {
+    let flags = ["-std=gnu99", "-O1", "-fno-omit-frame-pointer"];
+    let program = compile("gcc", &["c-tests/perf/prefork.c"], Link::Shared, &flags, "inject-prefork");
+    let dir = fresh_dir("workers");
+    let data = dir.join("perf.data");
+    let _alone = serial();
+    let mut record = perf::perf("record");
+    record.args(["-q", "-k", "1", "-e", "cpu-clock", "-F", "999", "-g", "-o"]).arg(&data).arg("--").arg(program);
+    let output = run(record.args(["2", "1"]));
+    let text = stdout(&output);
+    let pids: Vec<u32> = text.lines().filter_map(|line| line.strip_prefix("worker ")?.trim().parse().ok()).collect();
+    assert_eq!(pids.len(), 2, "{text}");
+    let new = dir.join("jit.data");
+    let output = run(&mut inject(&data, &new));
+    assert!(stdout(&output).contains("in samples of 3 processes"), "{output:?}");
+    let script = stdout(&run(perf::perf("script").args(["-G", "-F", "pid,ip,sym", "-i"]).arg(&new)));
+    for (number, pid) in pids.iter().enumerate() {
+        let has = |name: &str| {
+            script.lines().any(|line| line.trim().starts_with(&pid.to_string()) && line.trim().ends_with(name))
+        };
+        assert!(has("common_0"), "{script}");
+        assert!(has(&format!("own_0_of_worker_{number}")), "{script}");
+        assert!(!has(&format!("own_0_of_worker_{}", 1 - number)), "{script}");
+    }
+    pids.into_iter().for_each(|pid| drop(TmpFiles(pid)));
+}
