@@ -37,6 +37,9 @@ _jitsym() {
             jitsym,help)
                 cmd="jitsym__subcmd__help"
                 ;;
+            jitsym,inject)
+                cmd="jitsym__subcmd__inject"
+                ;;
             jitsym,record)
                 cmd="jitsym__subcmd__record"
                 ;;
@@ -76,6 +79,9 @@ _jitsym() {
             jitsym__subcmd__help,help)
                 cmd="jitsym__subcmd__help__subcmd__help"
                 ;;
+            jitsym__subcmd__help,inject)
+                cmd="jitsym__subcmd__help__subcmd__inject"
+                ;;
             jitsym__subcmd__help,record)
                 cmd="jitsym__subcmd__help__subcmd__record"
                 ;;
@@ -101,7 +107,7 @@ _jitsym() {
 
     case "${cmd}" in
         jitsym)
-            opts="-h -V --help --version check dump stat export record verify callgrind doctor top recover clean version help"
+            opts="-h -V --help --version check dump stat export record inject verify callgrind doctor top recover clean version help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -247,7 +253,7 @@ _jitsym() {
             return 0
             ;;
         jitsym__subcmd__help)
-            opts="check dump stat export record verify callgrind doctor top recover clean version help"
+            opts="check dump stat export record inject verify callgrind doctor top recover clean version help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -358,6 +364,20 @@ _jitsym() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        jitsym__subcmd__help__subcmd__inject)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         jitsym__subcmd__help__subcmd__record)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -435,6 +455,48 @@ _jitsym() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        jitsym__subcmd__inject)
+            opts="-i -o -h --input --output --objects --dump --search --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --input)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -i)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --objects)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --dump)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --search)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

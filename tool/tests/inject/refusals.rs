@@ -21,8 +21,7 @@ pub fn recording(name: &str, options: &[&str]) -> (PathBuf, PathBuf, PathBuf) {
         .arg("--")
         .arg(perf::program());
     record.args(["scenario=stacks", "sinks=jitdump", "seconds=0.1"]).arg(format!("dir={}", dir.display()));
-    let (truth, files) = perf::read_truth(&stdout(&run(&mut record)));
-    drop(files);
+    let (truth, _files) = perf::read_truth(&stdout(&run(record.env("JITSYM_DIR", &dir))));
     let dump = dir.join(format!("jit-{}.dump", truth.pid));
     assert!(dump.is_file(), "{}", dump.display());
     (dir, data, dump)
