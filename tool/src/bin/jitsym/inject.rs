@@ -83,6 +83,20 @@ fn count(number: usize, noun: &str) -> String {
 fn tell(output: &Path, summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
     let output = output.shown();
     match &summary.dir {
+        Some(dir) if summary.regions > 0 => {
+            let jitdumps = match summary.good {
+                0 => String::new(),
+                good => format!("{} and ", count(good, "jitdump")),
+            };
+            let regions = count(summary.regions, "file");
+            let (used, processes) = (count(summary.used, "function"), count(summary.processes, "process"));
+            let objects = count(summary.objects, "object");
+            writeln!(
+                out,
+                "{output}: {used} of {jitdumps}{regions} of regions in samples of {processes}; {objects} in {}",
+                dir.shown()
+            )?;
+        }
         Some(dir) => writeln!(
             out,
             "{output}: {}, {} of them in samples of {}; {} in {}",
@@ -92,6 +106,9 @@ fn tell(output: &Path, summary: &Summary, out: &mut dyn Write) -> io::Result<()>
             count(summary.objects, "object"),
             dir.shown()
         )?,
+        None if summary.regions > 0 => {
+            writeln!(out, "{output}: a copy, because no sample is in code of the jitdumps and regions")?;
+        }
         None if summary.dumps == 0 => {
             writeln!(out, "{output}: a copy, because no process of the recording has a jitdump")?
         }
