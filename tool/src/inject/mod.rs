@@ -125,7 +125,7 @@ pub fn inject(options: &Options, progress: Progress<'_>) -> Result<Summary, Fail
     let Made { inserts, objects, covers, replaced, mut summary, .. } = injection.made;
     summary.regions = injection.regions.good();
     summary.problems.append(&mut injection.regions.problems);
-    let new = New { inserts, objects: &objects, covers, replaced };
+    let new = New { inserts, objects: &objects, covers, survey: &survey, replaced };
     let copied = write::write(&file, &layout, &forms, &new, &output.file, &mut |done| progress(2 * len + done, total));
     copied.map_err(about_input)?;
     summary.dir = output.finish(!objects.is_empty())?;
