@@ -1,16 +1,15 @@
 //! `jitsym inject` on recordings of regions: the code of each epoch gets an object that begins at an address of its own, so that
 //! perf 7 finds the stacks that it does not find by the files of regions.
 
-use super::recorded::{for_tables, Recorded, TABLES};
+use super::recorded::{for_tables, Recorded, STACKS, TABLES};
 use crate::support::fetched;
 
 /// All names and stacks are right in perf 7 and in the installed perf after the injection. Returns the share of whole stacks that
 /// perf 7 showed before, in percent.
-fn right_after(scenario: &str, options: &[&str]) -> f64 {
-    let mut recorded = Recorded::of(for_tables(), scenario, options, TABLES);
+fn right_after(mut recorded: Recorded) -> f64 {
     recorded.read_with(Some(fetched("sid/perf")));
     let [names, stacks] = recorded.shares();
-    assert!(names >= 100.0, "{names} % of the names before");
+    assert!(names >= 99.0, "{names} % of the names before");
     let said = recorded.inject();
     assert!(said.contains("of regions in samples of"), "{said}");
     recorded.check();
@@ -19,23 +18,49 @@ fn right_after(scenario: &str, options: &[&str]) -> f64 {
     stacks
 }
 
-/// The control: perf 7 goes on with the tables of the code that was there before.
+fn stepped(scenario: &str, memory: &str) -> f64 {
+    right_after(Recorded::of(for_tables(), scenario, &[&format!("memory={memory}")], TABLES))
+}
+
+/// All code goes at once, and other code takes its place.
 #[test]
 fn reused() {
-    let before = right_after("region-reused", &["memory=created"]);
+    let before = stepped("cache-flush", "adopted");
+    // Perf 7 goes on with the tables of the code that was there before.
     assert!(before < 99.0, "{before} % of the stacks before");
+    stepped("region-reused", "created");
+}
+
+/// perf takes the samples.
+#[test]
+fn reused_and_sampled() {
+    right_after(Recorded::sampled(for_tables(), "cache-flush", &["memory=adopted"], STACKS));
 }
 
 /// Groups of mappings overlap, and perf 7 reads none of two objects that overlap.
 #[test]
 fn windows() {
-    let before = right_after("region-windows", &["memory=created"]);
+    let before = stepped("region-windows", "created");
     assert!(before < 99.0, "{before} % of the stacks before");
 }
 
 /// Children have the code of their parent, and code of their own in files of their own.
 #[test]
 fn forked() {
-    right_after("region-forked", &["memory=created"]);
-    right_after("region-forked", &["memory=adopted"]);
+    stepped("region-forked", "created");
+    stepped("region-forked", "adopted");
+}
+
+/// perf goes on without the files that are gone.
+#[test]
+fn files_that_are_gone() {
+    let mut recorded = Recorded::of(for_tables(), "cache-flush", &["memory=adopted"], TABLES);
+    let [names, _] = recorded.shares();
+    assert!(names >= 100.0, "{names} % of the names before");
+    let gone = recorded.remove_a_file();
+    let said = recorded.inject_with_status(1);
+    assert!(said.contains(&format!("{gone} is gone")), "{said}");
+    // The code in that file has no name, and no other code has a wrong one.
+    let wrong = recorded.wrong_names();
+    assert!(wrong.is_empty(), "{wrong:?}");
 }

@@ -141,11 +141,39 @@ impl Recorded {
 
     /// From now on perf reads the recording that `jitsym inject` makes. Returns what the command says.
     pub fn inject(&mut self) -> String {
+        self.inject_with_status(0)
+    }
+
+    pub fn inject_with_status(&mut self, status: i32) -> String {
         let new = self.data.with_file_name("jit.data");
-        let said =
-            stdout(&run(perf::command(support::tool()).arg("inject").arg("-i").arg(&self.data).arg("-o").arg(&new)));
+        let mut inject = perf::command(support::tool());
+        let output = inject.arg("inject").arg("-i").arg(&self.data).arg("-o").arg(&new).output().expect("run jitsym");
+        assert_eq!(output.status.code(), Some(status), "{output:?}");
         (self.data, self.is_injected) = (new, true);
-        said
+        stdout(&output)
+    }
+
+    /// Removes a file of a region that names code of samples. Returns its path.
+    pub fn remove_a_file(&self) -> String {
+        let frames = self.script(&["-G"]).into_iter().filter_map(|sample| sample.frames.into_iter().next());
+        let mut files: Vec<String> = frames.map(|frame| frame.dso).filter(|dso| script::is_region(dso)).collect();
+        files.sort();
+        let file = files.get(files.len() / 2).expect("a file of a region").clone();
+        std::fs::remove_file(&file).expect("remove the file");
+        file
+    }
+
+    /// The names that perf shows of samples in other code.
+    pub fn wrong_names(&self) -> Vec<String> {
+        let frames = self
+            .script(&["-G"])
+            .into_iter()
+            .filter_map(|sample| Some((sample.time, sample.frames.into_iter().next()?)));
+        let wrong = frames.filter_map(|(time, frame)| {
+            let code = &self.truth.codes[self.truth.code_at(frame.ip, time)?];
+            frame.sym.filter(|name| *name != code.name && name != "[unknown]")
+        });
+        wrong.collect()
     }
 
     fn script(&self, options: &[&str]) -> Vec<script::Printed> {

@@ -65,7 +65,7 @@ impl Cover {
             }
             (low, high) = (low / 2, high / 2);
         }
-        (first != u64::MAX).then_some(first)
+        (first != u64::MAX && !range.is_empty()).then_some(first)
     }
 }
 
@@ -90,7 +90,7 @@ impl Covers {
             // Code of a process that was there before the recording can be older than the recording.
             let since = begin.map_or(0, |begin| begin.time);
             if let Some(first) = self.by_pid.get(&pid).and_then(|cover| cover.first(range)) {
-                if first <= time && (since..=time).contains(&first) {
+                if (since..=time).contains(&first) {
                     return true;
                 }
             }

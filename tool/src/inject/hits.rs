@@ -57,7 +57,7 @@ pub fn read(
     let (mut found, mut count) = (Vec::new(), 0u32);
     let (low, high) =
         (filter.parts.first().map_or(u64::MAX, |part| part.0), filter.parts.last().map_or(0, |part| part.1));
-    while let Some(event) = events.next()? {
+    while let Some(event) = events.next_event()? {
         if event.kind() == kind::SAMPLE {
             if let (Some(pid), Some(time)) = (forms.pid(&event).filter(|pid| pids.contains(pid)), forms.time(&event)) {
                 found.clear();
@@ -71,7 +71,7 @@ pub fn read(
             }
         }
         count = count.wrapping_add(1);
-        if count % 4096 == 0 {
+        if count.is_multiple_of(4096) {
             progress(events.offset());
         }
     }

@@ -33,7 +33,8 @@ pub struct Regions<'a> {
     files: Vec<Known>,
     /// The file for the process and the path of a mapping.
     by_path: HashMap<(u32, usize), usize>,
-    /// What is wrong with the other files.
+    /// What is wrong with the files of the other mappings. This is a problem only if a sample has an address there.
+    unusable: HashMap<(u32, usize), String>,
     pub problems: Vec<Problem>,
     cache: HashMap<usize, Option<Rc<RegionFile>>>,
     cached: usize,
@@ -43,8 +44,8 @@ impl<'a> Regions<'a> {
     /// Finds the files.
     pub fn find(finder: &Finder<'_>, mappings: &'a Mappings) -> Regions<'a> {
         let (cache, cached) = (HashMap::new(), 0);
-        let (files, by_path, problems) = (Vec::new(), HashMap::new(), Vec::new());
-        let mut regions = Regions { mappings, own: mappings.own(), files, by_path, problems, cache, cached };
+        let (files, by_path, unusable, problems) = (Vec::new(), HashMap::new(), HashMap::new(), Vec::new());
+        let mut regions = Regions { mappings, own: mappings.own(), files, by_path, unusable, problems, cache, cached };
         let mut by_identity: HashMap<Identity, usize> = HashMap::new();
         let named: BTreeSet<_> = mappings.all.iter().filter_map(|mapping| Some((mapping.pid, mapping.path?))).collect();
         for (pid, path) in named {
@@ -57,7 +58,7 @@ impl<'a> Regions<'a> {
                     });
                     regions.by_path.insert((pid, path), file);
                 }
-                Err(why) => regions.problems.push(Problem { pid, path: name.clone(), why }),
+                Err(why) => drop(regions.unusable.insert((pid, path), why)),
             }
         }
         regions
@@ -70,13 +71,12 @@ impl<'a> Regions<'a> {
 
     /// The addresses at which code can be.
     pub fn ranges(&self) -> impl Iterator<Item = Range<u64>> + use<'_> {
-        let is_good = |index: &usize| self.file_of(*index).is_some();
-        (0..self.mappings.all.len()).filter(is_good).map(|index| self.mappings.all[index].range.clone())
+        self.mappings.all.iter().filter(|mapping| mapping.path.is_some()).map(|mapping| mapping.range.clone())
     }
 
-    /// The processes that have mapped files.
+    /// The processes with regions.
     pub fn pids(&self) -> impl Iterator<Item = u32> + use<'_, 'a> {
-        self.by_path.keys().map(|&(pid, _)| pid)
+        self.by_path.keys().chain(self.unusable.keys()).map(|&(pid, _)| pid)
     }
 
     /// The paths of the mappings of a process that objects take the place of.
@@ -89,6 +89,15 @@ impl<'a> Regions<'a> {
     fn file_of(&self, mapping: usize) -> Option<usize> {
         let mapping = self.mappings.all.get(mapping)?;
         self.by_path.get(&(mapping.pid, mapping.path?)).copied()
+    }
+
+    /// A sample has code of a file that cannot be used.
+    fn miss(&mut self, mapping: usize) {
+        let of = self.mappings.all.get(mapping).and_then(|mapping| Some((mapping.pid, mapping.path?)));
+        let Some((pid, path)) = of else { return };
+        if let (Some(why), Some(name)) = (self.unusable.remove(&(pid, path)), self.mappings.paths.get(path)) {
+            self.problems.push(Problem { pid, path: name.clone(), why });
+        }
     }
 
     fn read(&mut self, finder: &Finder<'_>, file: usize) -> Option<Rc<RegionFile>> {
@@ -154,7 +163,8 @@ struct Part {
     end: u64,
     time: u64,
     origin: u64,
-    file: usize,
+    /// Index of the mapping.
+    mapping: usize,
 }
 
 /// The regions of one process, while its samples are read.
@@ -205,9 +215,14 @@ impl<'t, 'a> Tracker<'t, 'a> {
     /// The time of the mapping at an address, and the piece there.
     fn piece_at(&mut self, addr: u64) -> Option<(u64, usize)> {
         let (_, &part) = self.parts.range(..=addr).next_back().filter(|(_, part)| addr < part.end)?;
-        let file = self.regions.read(self.finder, part.file)?;
-        let (number, function) = file.find(addr.wrapping_sub(part.origin))?;
-        if let Some(&piece) = self.seen.get(&(part.file, number, part.origin)) {
+        let Some(number) = self.regions.file_of(part.mapping) else {
+            self.regions.miss(part.mapping);
+            return None;
+        };
+        let file = self.regions.read(self.finder, number)?;
+        let (index, function) = file.find(addr.wrapping_sub(part.origin))?;
+        let place = (number, index, part.origin);
+        if let Some(&piece) = self.seen.get(&place) {
             return Some((part.time, piece));
         }
         let (addr, size, time) = (function.addr.wrapping_add(part.origin), function.size, part.time);
@@ -229,7 +244,7 @@ impl<'t, 'a> Tracker<'t, 'a> {
         } else if let Some(piece) = self.pieces.get_mut(index).filter(|piece| piece.code.is_none()) {
             piece.code = file.code(&function);
         }
-        self.seen.insert((part.file, number, part.origin), index);
+        self.seen.insert(place, index);
         Some((time, index))
     }
 }
@@ -243,15 +258,11 @@ impl Mapped for Tracker<'_, '_> {
         let Some(of) = self.regions.mappings.all.get(mapping) else { return false };
         let (range, time, origin, is_region) = (of.range.clone(), of.time, of.origin, of.path.is_some());
         self.unmap(&range);
-        match self.regions.file_of(mapping) {
-            Some(file) if !range.is_empty() => {
-                self.parts.insert(range.start, Part { end: range.end, time, origin, file });
-                false
-            }
-            Some(_) => false,
-            // The mapping stays in the recording, and hides the objects of earlier epochs.
-            None => is_region,
+        if is_region && !range.is_empty() {
+            self.parts.insert(range.start, Part { end: range.end, time, origin, mapping });
         }
+        // The mapping of a file that cannot be used stays in the recording, and hides the objects of earlier epochs.
+        is_region && self.regions.file_of(mapping).is_none()
     }
 
     fn code_at(&mut self, addr: u64, dumped: Option<(u64, usize)>) -> Option<usize> {

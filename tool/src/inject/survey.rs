@@ -81,10 +81,10 @@ impl Survey {
         let mut events = Events::new(file, layout)?;
         let mut survey = Survey::default();
         let mut count = 0u32;
-        while let Some(event) = events.next()? {
+        while let Some(event) = events.next_event()? {
             survey.add(&event, forms.time(&event));
             count = count.wrapping_add(1);
-            if count % 4096 == 0 {
+            if count.is_multiple_of(4096) {
                 progress(events.offset());
             }
         }

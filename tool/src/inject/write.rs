@@ -65,7 +65,7 @@ pub fn write(
     let mut shown = Shown::default();
     let mut events = Events::new(file, layout)?;
     let mut count = 0u32;
-    while let Some(event) = events.next()? {
+    while let Some(event) = events.next_event()? {
         let time = forms.time(&event);
         // perf handles the events of a round when the next round ends, in the order of time. An event is inserted before the
         // first event that is not older: so it is neither too old for its round, nor newer than all others of the round.
@@ -89,7 +89,7 @@ pub fn write(
         at += event.bytes.len() as u64 + (behind.end - behind.start);
         copy(file, behind, &mut out)?;
         count = count.wrapping_add(1);
-        if count % 4096 == 0 {
+        if count.is_multiple_of(4096) {
             progress(events.offset());
         }
     }
@@ -131,13 +131,7 @@ struct Shown {
 /// Writes the event of a mapping, and returns its length. If the process has had other objects, the event of the process's name
 /// is written first, as if the process had executed a program: libunwind then forgets how it has unwound at each address. The
 /// event changes nothing else.
-fn put(
-    new: &New<'_>,
-    insert: &Insert,
-    forms: &Forms<'_>,
-    shown: &mut Shown,
-    out: &mut impl Write,
-) -> io::Result<u64> {
+fn put(new: &New<'_>, insert: &Insert, forms: &Forms<'_>, shown: &mut Shown, out: &mut impl Write) -> io::Result<u64> {
     let Insert { pid, mapping } = insert;
     let Some(object) = new.objects.get(mapping.object) else { return Ok(0) };
     let is_later = shown.objects.insert(mapping.object) && !shown.pids.insert(*pid);

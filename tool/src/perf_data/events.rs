@@ -144,7 +144,7 @@ impl<'f> Events<'f> {
     }
 
     /// The next event. Fails if an event is incomplete.
-    pub fn next(&mut self) -> io::Result<Option<Event<'_>>> {
+    pub fn next_event(&mut self) -> io::Result<Option<Event<'_>>> {
         let mut current = std::mem::take(&mut self.current);
         let found = self.next_into(&mut current);
         self.current = current;

@@ -173,7 +173,7 @@ fn of_pipe(file: &File, header: Vec<u8>, len: u64) -> io::Result<Layout> {
         Layout { header, events: PIPE_HEADER as u64..len, attributes: Vec::new(), features: Vec::new(), len };
     let mut events = Events::new(file, &layout)?;
     let mut attributes = Vec::new();
-    while let Some(event) = events.next()? {
+    while let Some(event) = events.next_event()? {
         match event.kind() {
             kind::HEADER_ATTR => {
                 let size = match u32_at(event.bytes, 12) {

@@ -23,7 +23,7 @@ fn damaged_recordings() {
         let others = [whole.clone(), code.clone()];
         let given = Given { dumps: vec![(None, dump.clone())], search: Vec::new() };
         let mut good = 0;
-        for round in 0..if thorough() { 5000 } else { 300 } {
+        for round in 0..if thorough() { 2000 } else { 60 } {
             let (mut bad, mut bad_code) = (whole.clone(), code.clone());
             // The first round is the control.
             if round % 4 != 3 && round > 0 {
