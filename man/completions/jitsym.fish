@@ -31,7 +31,7 @@ complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "dump" -d 'Print a blo
 complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "stat" -d 'Print counts, sizes and rates of compiled code, and a chart of code addresses over time'
 complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "export" -d 'Write ELF files of compiled code, for addr2line, objdump, nm, readelf and gdb'
 complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "record" -d 'Record a program or a running process with perf, so that compiled code has names, stacks and lines'
-complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "inject" -d 'Put the code of jitdumps into a recording of perf'
+complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "inject" -d 'Put the code of jitdumps and regions into a recording of perf'
 complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "verify" -d 'Run a program, step through its compiled code, and compare unwind tables and code bytes with what is really executed'
 complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "callgrind" -d 'Name the compiled code in a recording of valgrind\'s callgrind'
 complete -c jitsym -n "__fish_jitsym_needs_command" -f -a "doctor" -d 'Print the state of the machine and of a process or recording, why names or stacks are missing, and the command to type next'
@@ -70,7 +70,7 @@ complete -c jitsym -n "__fish_jitsym_using_subcommand inject" -s i -l input -d '
 complete -c jitsym -n "__fish_jitsym_using_subcommand inject" -s o -l output -d 'Write the new recording to FILE (default: jit.data beside perf.data, or NAME.jit.data beside NAME.data)' -r -F
 complete -c jitsym -n "__fish_jitsym_using_subcommand inject" -l objects -d 'Write the objects that the new recording refers to into DIR (default: FILE.objects beside the new recording)' -r -F
 complete -c jitsym -n "__fish_jitsym_using_subcommand inject" -l dump -d 'Use this jitdump, of the process with this PID or of the process whose pid the jitdump has. Can be repeated' -r
-complete -c jitsym -n "__fish_jitsym_using_subcommand inject" -l search -d 'Search for jitdumps in DIR before their recorded paths. Can be repeated' -r -F
+complete -c jitsym -n "__fish_jitsym_using_subcommand inject" -l search -d 'Search for jitdumps and files of regions in DIR before their recorded paths. Can be repeated' -r -F
 complete -c jitsym -n "__fish_jitsym_using_subcommand inject" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c jitsym -n "__fish_jitsym_using_subcommand verify" -s f -l function -d 'Examine only functions with this name, where * matches any text; can be given several times' -r
 complete -c jitsym -n "__fish_jitsym_using_subcommand verify" -l calls -d 'Step through N calls of each function (at least 1), but only through 1 call if the function has no unwind tables' -r
@@ -100,7 +100,7 @@ complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_
 complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat export record inject verify callgrind doctor top recover clean version help" -f -a "stat" -d 'Print counts, sizes and rates of compiled code, and a chart of code addresses over time'
 complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat export record inject verify callgrind doctor top recover clean version help" -f -a "export" -d 'Write ELF files of compiled code, for addr2line, objdump, nm, readelf and gdb'
 complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat export record inject verify callgrind doctor top recover clean version help" -f -a "record" -d 'Record a program or a running process with perf, so that compiled code has names, stacks and lines'
-complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat export record inject verify callgrind doctor top recover clean version help" -f -a "inject" -d 'Put the code of jitdumps into a recording of perf'
+complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat export record inject verify callgrind doctor top recover clean version help" -f -a "inject" -d 'Put the code of jitdumps and regions into a recording of perf'
 complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat export record inject verify callgrind doctor top recover clean version help" -f -a "verify" -d 'Run a program, step through its compiled code, and compare unwind tables and code bytes with what is really executed'
 complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat export record inject verify callgrind doctor top recover clean version help" -f -a "callgrind" -d 'Name the compiled code in a recording of valgrind\'s callgrind'
 complete -c jitsym -n "__fish_jitsym_using_subcommand help; and not __fish_seen_subcommand_from check dump stat export record inject verify callgrind doctor top recover clean version help" -f -a "doctor" -d 'Print the state of the machine and of a process or recording, why names or stacks are missing, and the command to type next'

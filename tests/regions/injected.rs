@@ -64,3 +64,34 @@ fn files_that_are_gone() {
     let wrong = recorded.wrong_names();
     assert!(wrong.is_empty(), "{wrong:?}");
 }
+
+/// Whatever is in the files, the command ends, and perf can read what it writes.
+#[test]
+fn damaged_files() {
+    let mut recorded = Recorded::of(for_tables(), "region-inlined", &["memory=created"], TABLES);
+    let files: Vec<(String, Vec<u8>)> = recorded.files().into_iter().map(|path| (path.clone(), read(&path))).collect();
+    assert!(!files.is_empty());
+    let mut state = 1u64;
+    let mut random = |below: usize| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as usize % below
+    };
+    for round in 0..40 {
+        for (path, bytes) in &files {
+            let mut damaged = bytes.clone();
+            // The headers and tables are small parts of the file.
+            let used: Vec<usize> = (0..bytes.len()).filter(|&at| bytes[at] != 0).collect();
+            for _ in 0..1 + random(30) {
+                let at = if random(3) == 0 { random(1024) } else { used[random(used.len())] };
+                damaged[at] = if random(2) == 0 { 0xff } else { random(256) as u8 };
+            }
+            damaged.truncate(if random(8) == 0 { random(damaged.len()) } else { damaged.len() });
+            std::fs::write(path, damaged).expect("damage the file");
+        }
+        recorded.inject_damaged(round);
+    }
+}
+
+fn read(path: &str) -> Vec<u8> {
+    std::fs::read(path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}

@@ -153,11 +153,27 @@ impl Recorded {
         stdout(&output)
     }
 
-    /// Removes a file of a region that names code of samples. Returns its path.
-    pub fn remove_a_file(&self) -> String {
+    /// Injects while the files of regions are damaged. perf can read the new recording.
+    pub fn inject_damaged(&mut self, round: usize) {
+        let new = self.data.with_file_name("damaged.data");
+        let mut inject = perf::command(support::tool());
+        let output = inject.arg("inject").arg("-i").arg(&self.data).arg("-o").arg(&new).output().expect("run jitsym");
+        assert!(matches!(output.status.code(), Some(0 | 1)), "round {round}: {output:?}");
+        run(perf::perf("script").arg("-i").arg(&new));
+    }
+
+    /// The files of regions that name code of samples.
+    pub fn files(&self) -> Vec<String> {
         let frames = self.script(&["-G"]).into_iter().filter_map(|sample| sample.frames.into_iter().next());
         let mut files: Vec<String> = frames.map(|frame| frame.dso).filter(|dso| script::is_region(dso)).collect();
         files.sort();
+        files.dedup();
+        files
+    }
+
+    /// Removes one of these files. Returns its path.
+    pub fn remove_a_file(&self) -> String {
+        let files = self.files();
         let file = files.get(files.len() / 2).expect("a file of a region").clone();
         std::fs::remove_file(&file).expect("remove the file");
         file
