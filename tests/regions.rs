@@ -4,6 +4,7 @@
 //! Most tests step through the program, so that each instruction of its code is a sample, and all have to be right.
 
 mod elf;
+mod injected;
 mod recorded;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use jitsym_step::Graph;
 
 use crate::score::{self, Score};
-use crate::support::{fresh_dir, run, stdout, until_enough, TmpFiles, PACE};
+use crate::support::{self, fresh_dir, run, stdout, until_enough, TmpFiles, PACE};
 use crate::truth::{Truth, Unwind};
 use crate::{matrix_truth, perf, script};
 
@@ -50,6 +50,10 @@ pub struct Recorded {
     pub options: Vec<String>,
     what: String,
     data: PathBuf,
+    /// Another perf than the installed one.
+    perf: Option<PathBuf>,
+    /// Whether `jitsym inject` has made `data`.
+    is_injected: bool,
     _files: Vec<TmpFiles>,
 }
 
@@ -73,7 +77,7 @@ impl Recorded {
         truth.set_moments(&recorded.moments, &recorded.symbols);
         let pids: BTreeSet<u32> = recorded.moments.iter().map(|moment| moment.pid).chain([truth.pid]).collect();
         let (options, what, _files) = (Vec::new(), scenario.into(), pids.into_iter().map(TmpFiles).collect());
-        Recorded { truth, dir, options, what, data, _files }
+        Recorded { truth, dir, options, what, data, perf: None, is_injected: false, _files }
     }
 
     /// Samples a scenario.
@@ -110,7 +114,7 @@ impl Recorded {
     fn new(scenario: &str, dir: PathBuf, truth: Truth, files: TmpFiles) -> Self {
         let data = dir.join("perf.data");
         let (options, what, _files) = (Vec::new(), scenario.into(), vec![files]);
-        let mut recorded = Recorded { truth, dir, options, what, data, _files };
+        let mut recorded = Recorded { truth, dir, options, what, data, perf: None, is_injected: false, _files };
         // Children have files of their own.
         let pids = recorded.perf("script", &["-G", "-F", "pid"]);
         let mut pids: Vec<u32> = pids.lines().filter_map(|line| line.trim().parse().ok()).collect();
@@ -123,7 +127,69 @@ impl Recorded {
 
     /// The output of another command of perf.
     pub fn perf(&self, subcommand: &str, arguments: &[&str]) -> String {
-        stdout(&run(perf::perf(subcommand).arg("-i").arg(&self.data).args(&self.options).args(arguments)))
+        let mut command = match &self.perf {
+            Some(program) => perf::of(perf::command(program), &[], subcommand),
+            None => perf::perf(subcommand),
+        };
+        stdout(&run(command.arg("-i").arg(&self.data).args(&self.options).args(arguments)))
+    }
+
+    /// From now on this perf reads the recording, or the installed one.
+    pub fn read_with(&mut self, perf: Option<PathBuf>) {
+        self.perf = perf;
+    }
+
+    /// From now on perf reads the recording that `jitsym inject` makes. Returns what the command says.
+    pub fn inject(&mut self) -> String {
+        self.inject_with_status(0)
+    }
+
+    pub fn inject_with_status(&mut self, status: i32) -> String {
+        let new = self.data.with_file_name("jit.data");
+        let mut inject = perf::command(support::tool());
+        let output = inject.arg("inject").arg("-i").arg(&self.data).arg("-o").arg(&new).output().expect("run jitsym");
+        assert_eq!(output.status.code(), Some(status), "{output:?}");
+        (self.data, self.is_injected) = (new, true);
+        stdout(&output)
+    }
+
+    /// Injects while the files of regions are damaged. perf can read the new recording.
+    pub fn inject_damaged(&mut self, round: usize) {
+        let new = self.data.with_file_name("damaged.data");
+        let mut inject = perf::command(support::tool());
+        let output = inject.arg("inject").arg("-i").arg(&self.data).arg("-o").arg(&new).output().expect("run jitsym");
+        assert!(matches!(output.status.code(), Some(0 | 1)), "round {round}: {output:?}");
+        run(perf::perf("script").arg("-i").arg(&new));
+    }
+
+    /// The files of regions that name code of samples.
+    pub fn files(&self) -> Vec<String> {
+        let frames = self.script(&["-G"]).into_iter().filter_map(|sample| sample.frames.into_iter().next());
+        let mut files: Vec<String> = frames.map(|frame| frame.dso).filter(|dso| script::is_region(dso)).collect();
+        files.sort();
+        files.dedup();
+        files
+    }
+
+    /// Removes one of these files. Returns its path.
+    pub fn remove_a_file(&self) -> String {
+        let files = self.files();
+        let file = files.get(files.len() / 2).expect("a file of a region").clone();
+        std::fs::remove_file(&file).expect("remove the file");
+        file
+    }
+
+    /// The names that perf shows of samples in other code.
+    pub fn wrong_names(&self) -> Vec<String> {
+        let frames = self
+            .script(&["-G"])
+            .into_iter()
+            .filter_map(|sample| Some((sample.time, sample.frames.into_iter().next()?)));
+        let wrong = frames.filter_map(|(time, frame)| {
+            let code = &self.truth.codes[self.truth.code_at(frame.ip, time)?];
+            frame.sym.filter(|name| *name != code.name && name != "[unknown]")
+        });
+        wrong.collect()
     }
 
     fn script(&self, options: &[&str]) -> Vec<script::Printed> {
@@ -147,7 +213,8 @@ impl Recorded {
         let samples = script::samples(&self.truth, &self.script(&["-G"]), &self.script(&[]));
         let samples = samples.unwrap_or_else(|error| panic!("{}: {error:#}", self.what));
         let with_stacks = self.truth.unwind().expect("unwind") != Unwind::Neither;
-        if !self.truth.options.contains_key("stale-frames") {
+        // In a recording of `jitsym inject`, the tables of each epoch have other addresses.
+        if !self.truth.options.contains_key("stale-frames") || self.is_injected {
             return score::score(&self.truth, &samples, with_stacks);
         }
         // There the names count.
@@ -167,6 +234,12 @@ impl Recorded {
         assert!(names.counted >= enough && stacks.counted >= enough, "{shown}");
         let is_right = names.percent() >= percent && stacks.percent() >= percent;
         assert!(is_right, "{shown}\n{}", wrong.join("\n"));
+    }
+
+    /// The shares of right names and stacks, in percent.
+    pub fn shares(&self) -> [f64; 2] {
+        let Score { names, stacks, .. } = self.score();
+        [names.percent(), stacks.percent()]
     }
 
     /// The share of right names, in percent, is what is expected.

@@ -3,7 +3,7 @@
 use std::io;
 
 use gimli::read::{BaseAddresses, EhFrame, EndianSlice};
-use gimli::{Dwarf, RunTimeEndian, SectionId};
+use gimli::{Dwarf, FileEntry, LineProgramHeader, Reader, RunTimeEndian, SectionId, Unit};
 use object::read::elf::ElfFile64;
 use object::{Architecture, Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind};
 
@@ -109,14 +109,7 @@ impl<'a> Region<'a> {
                     break;
                 }
                 let line = (!row.end_sequence()).then(|| {
-                    let path = row.file(header).and_then(|file| {
-                        let name = dwarf.attr_string(&unit, file.path_name()).ok()?.to_string_lossy().into_owned();
-                        let dir = file.directory(header).and_then(|dir| dwarf.attr_string(&unit, dir).ok());
-                        match dir.map(|dir| dir.to_string_lossy().into_owned()).filter(|_| !name.starts_with('/')) {
-                            Some(dir) if !dir.is_empty() => Some(format!("{dir}/{name}")),
-                            _ => Some(name),
-                        }
-                    });
+                    let path = row.file(header).and_then(|file| path_of(&dwarf, &unit, header, file));
                     let column = match row.column() {
                         gimli::ColumnType::Column(column) => column.get(),
                         gimli::ColumnType::LeftEdge => 0,
@@ -154,6 +147,21 @@ impl<'a> Region<'a> {
     /// The name and size of each section.
     pub fn sections(&self) -> impl Iterator<Item = (String, u64)> + use<'a, '_> {
         self.file.sections().filter_map(|section| Some((section.name().ok()?.to_owned(), section.size())))
+    }
+}
+
+/// The path of a file in a line table.
+pub(crate) fn path_of<R: Reader>(
+    dwarf: &Dwarf<R>,
+    unit: &Unit<R>,
+    header: &LineProgramHeader<R>,
+    file: &FileEntry<R>,
+) -> Option<String> {
+    let text = |value| Some(dwarf.attr_string(unit, value).ok()?.to_string_lossy().ok()?.into_owned());
+    let name = text(file.path_name())?;
+    match file.directory(header).and_then(text).filter(|_| !name.starts_with('/')) {
+        Some(dir) if !dir.is_empty() => Some(format!("{dir}/{name}")),
+        _ => Some(name),
     }
 }
 

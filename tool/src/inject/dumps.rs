@@ -1,7 +1,7 @@
 //! Finds and opens the jitdumps of a recording. Whoever could write to the directory of a dump may have chosen the file.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use jitsym::format::jitdump::raw::{End, RawHeader, RawRecords};
 use jitsym::format::jitdump::HEADER_SIZE;
 use jitsym::sys::process;
 
+use super::region_file::Header;
 use super::survey::{Marker, Survey};
 use crate::open;
 use crate::record::script::{file_name, jitdump_pid};
@@ -27,7 +28,7 @@ pub struct Given {
 }
 
 /// Device and inode.
-type Identity = (u64, u64);
+pub type Identity = (u64, u64);
 
 /// A dump that a process maps.
 #[derive(Clone, Debug)]
@@ -73,12 +74,54 @@ fn refuse<T>(why: impl Into<String>) -> io::Result<T> {
 }
 
 impl Finder<'_> {
+    /// The user that a file belongs to, if it is another one than root, the recording's user and the user of this program.
+    fn stranger(&self, data: &Metadata) -> Option<u32> {
+        Some(data.uid()).filter(|&owner| owner != self.user && owner != 0 && owner != process::user())
+    }
+
+    /// Opens the file of a region, and checks that it is one.
+    fn open_region(&self, path: &Path, pid: u32) -> io::Result<(File, Identity)> {
+        let file = open::of_process(path, pid)?;
+        let data = file.metadata()?;
+        if let Some(owner) = self.stranger(&data) {
+            return refuse(format!("belongs to another user (uid {owner})"));
+        }
+        Header::read(&file)?;
+        Ok((file, (data.dev(), data.ino())))
+    }
+
+    /// The file of a region that a process had mapped: where it is. Its inode tells nothing, because the library
+    /// makes files anew.
+    pub fn region(&self, pid: u32, name: &str) -> Result<(PathBuf, Identity), String> {
+        let mut problem = None;
+        let searched = self.given.search.iter().map(|dir| dir.join(file_name(name)));
+        let recorded = name.starts_with('/').then(|| open::places(pid, name));
+        for path in searched.chain(recorded.into_iter().flatten()) {
+            match self.open_region(&path, pid) {
+                Ok((_, identity)) => return Ok((path, identity)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    problem.get_or_insert(error.to_string());
+                }
+            }
+        }
+        Err(problem.unwrap_or_else(|| "is gone: give its place with --search if there is a copy".into()))
+    }
+
+    /// Opens the file of a region again.
+    pub fn reopen(&self, pid: u32, path: &Path, identity: Identity) -> io::Result<File> {
+        let (file, found) = self.open_region(path, pid)?;
+        if found != identity {
+            return refuse("was replaced meanwhile");
+        }
+        Ok(file)
+    }
+
     /// Opens a file, and checks that it is a dump. `pid`: the process by whose path the file was found.
     fn open(&self, path: &Path, pid: u32, is_given: bool) -> io::Result<Opened> {
         let file = if is_given { open::unlinked(path)? } else { open::of_process(path, pid)? };
         let data = file.metadata()?;
-        let owner = data.uid();
-        if !is_given && owner != self.user && owner != 0 && owner != process::user() {
+        if let Some(owner) = self.stranger(&data).filter(|_| !is_given) {
             return refuse(format!(
                 "belongs to another user (uid {owner}): name it with --dump if you trust its contents"
             ));

@@ -6,7 +6,11 @@ mod cover;
 mod dumps;
 mod family;
 mod hits;
+mod mappings;
 mod output;
+mod region_debug;
+mod region_file;
+mod regions;
 mod resolve;
 mod survey;
 mod write;
@@ -26,6 +30,8 @@ use family::Families;
 use hits::{Filter, Hit};
 pub use output::usual;
 use output::{Failure, Output};
+use regions::{Piece, Regions, Replaced, Tracker};
+use resolve::Event;
 use survey::Survey;
 use write::{Insert, New};
 
@@ -60,6 +66,8 @@ pub struct Summary {
     pub dumps: usize,
     /// How many jitdumps have code that can be used.
     pub good: usize,
+    /// How many files of regions can be used.
+    pub regions: usize,
     /// Uses of code that is in no object, because there are too many objects.
     pub left_out: usize,
     /// Dumps that were not used, or not completely.
@@ -100,9 +108,12 @@ pub fn inject(options: &Options, progress: Progress<'_>) -> Result<Summary, Fail
     let (dumps, problems) = finder.all(&survey);
     let reader = Reader { finder, clock: Clock::of(&layout.attributes), survey: &survey };
     let summary = Summary { dumps: survey.markers.values().map(Vec::len).sum(), problems, ..Summary::default() };
-    let mut injection = Injection { reader, dumps: &dumps, output: &output, made: Made { summary, ..Made::default() } };
+    let regions = Regions::find(&reader.finder, &survey.mappings);
+    let mut injection =
+        Injection { reader, dumps: &dumps, regions, output: &output, made: Made { summary, ..Made::default() } };
     let filter = injection.all_code();
-    if let (0, Some(why)) = (injection.made.summary.good, &injection.made.clock) {
+    let good = injection.made.summary.good + injection.regions.good();
+    if let (0, Some(why)) = (good, &injection.made.clock) {
         return Err(refused(format!("cannot be used: {why}")));
     }
     injection.objects(&file, &layout, &forms, &filter, &mut |done| progress(len + done, total)).map_err(|failure| {
@@ -111,8 +122,10 @@ pub fn inject(options: &Options, progress: Progress<'_>) -> Result<Summary, Fail
             (Some(path), error) => (path, error),
         }
     })?;
-    let Made { inserts, objects, covers, mut summary, .. } = injection.made;
-    let new = New { inserts, objects: &objects, covers };
+    let Made { inserts, objects, covers, replaced, mut summary, .. } = injection.made;
+    summary.regions = injection.regions.good();
+    summary.problems.append(&mut injection.regions.problems);
+    let new = New { inserts, objects: &objects, covers, survey: &survey, replaced };
     let copied = write::write(&file, &layout, &forms, &new, &output.file, &mut |done| progress(2 * len + done, total));
     copied.map_err(about_input)?;
     summary.dir = output.finish(!objects.is_empty())?;
@@ -122,11 +135,12 @@ pub fn inject(options: &Options, progress: Progress<'_>) -> Result<Summary, Fail
 
 /// What was made of the dumps.
 #[derive(Default)]
-struct Made {
+struct Made<'a> {
     /// Ascending by time.
     inserts: Vec<Insert>,
     objects: Vec<Object>,
     covers: Covers,
+    replaced: Replaced<'a>,
     summary: Summary,
     /// Why the times of a dump cannot be compared with those of the recording.
     clock: Option<String>,
@@ -135,11 +149,12 @@ struct Made {
 struct Injection<'a> {
     reader: Reader<'a>,
     dumps: &'a BTreeMap<u32, Vec<Dump>>,
+    regions: Regions<'a>,
     output: &'a Output,
-    made: Made,
+    made: Made<'a>,
 }
 
-impl Injection<'_> {
+impl<'a> Injection<'a> {
     fn problem(&mut self, pid: u32, dump: &Dump, why: String) {
         self.made.summary.problems.push(Problem { pid, path: dump.name.clone(), why });
     }
@@ -168,6 +183,7 @@ impl Injection<'_> {
             self.made.summary.pieces += code.loads.all.len();
             ranges.extend(code.loads.all.iter().map(|load| load.addr..load.addr.saturating_add(load.size)));
         }
+        ranges.extend(self.regions.ranges());
         Filter::of(ranges)
     }
 
@@ -182,12 +198,10 @@ impl Injection<'_> {
     ) -> Result<(), (Option<PathBuf>, io::Error)> {
         let survey = self.reader.survey;
         let families = Families { begins: &survey.begins };
-        let forked = survey
-            .begins
-            .keys()
-            .copied()
-            .filter(|&pid| families.line(pid).iter().any(|one| self.dumps.contains_key(one)));
-        let pids: HashSet<u32> = self.dumps.keys().copied().chain(forked).collect();
+        let has_code: HashSet<u32> = self.dumps.keys().copied().chain(self.regions.pids()).collect();
+        let forked =
+            survey.begins.keys().copied().filter(|&pid| families.line(pid).iter().any(|one| has_code.contains(one)));
+        let pids: HashSet<u32> = has_code.iter().copied().chain(forked).collect();
         let hits = hits::read(file, layout, forms, filter, &pids, progress).map_err(|error| (None, error))?;
         let mut taken = Taken::new();
         survey.files.iter().for_each(|range| taken.add_file(range.clone()));
@@ -215,11 +229,23 @@ impl Injection<'_> {
         }
         let Code { mut loads, own } = code;
         loads.pid = pid;
+        let mut life = families.life(pid, &own);
+        life.extend(families.life(pid, &self.regions.own).into_iter().map(|(time, event)| match event {
+            Event::Load(mapping) => (time, Event::Map(mapping)),
+            other => (time, other),
+        }));
+        // Of the same time, the code of a process is gone before it has other code.
+        life.sort_by_key(|&(time, event)| (time, event != Event::Clear));
         let place =
             |load: usize| loads.all.get(load).map_or(0..0, |load| load.addr..load.addr.saturating_add(load.size));
+        let mut tracker = Tracker::new(&mut self.regions, &self.reader.finder, &loads);
+        let groups = resolve::resolve(&place, &life, hits, &mut tracker);
+        let (pieces, machine) = tracker.finish();
+        loads.machine = machine;
+        loads.all.extend(pieces.iter().map(Piece::load));
         let mut epochs = Epochs::new(&loads.all, taken);
         let mut used: BTreeSet<usize> = BTreeSet::new();
-        for group in resolve::resolve(&place, &families.life(pid, &own), hits) {
+        for group in groups {
             if group.is_after_clear {
                 epochs.end();
             }
@@ -232,6 +258,7 @@ impl Injection<'_> {
         if used.is_empty() {
             return Ok(());
         }
+        self.made.replaced.extend(self.regions.replaced(pid));
         self.made.summary.left_out += epochs.left_out;
         self.made.summary.processes += 1;
         self.made.summary.used += used.len();

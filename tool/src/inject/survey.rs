@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use jitsym::format::file_names::{parse, FileKind};
 
+use super::mappings::{is_region, Mappings};
 use crate::perf_data::attributes::Forms;
 use crate::perf_data::events::{kind, mapping, Event, Events, Mapped};
 use crate::perf_data::{u32_at, u64_at, Layout};
@@ -17,7 +18,7 @@ use crate::record::script::{file_name, is_memory, jitdump_pid};
 const MODE: u16 = 7;
 pub const MODE_USER: u16 = 2;
 const MODE_GUEST: Range<u16> = 4..6;
-const COMM_EXEC: u16 = 1 << 13;
+pub const COMM_EXEC: u16 = 1 << 13;
 const FORK_EXEC: u16 = 1 << 13;
 pub const HAS_BUILD_ID: u16 = 1 << 14;
 
@@ -68,6 +69,10 @@ pub struct Survey {
     pub files: Vec<Range<u64>>,
     pub memory: Vec<Range<u64>>,
     pub samples: u64,
+    /// The names of each process, ascending by time.
+    names: HashMap<u32, Vec<(u64, Vec<u8>)>>,
+    /// The mappings of processes with regions.
+    pub mappings: Mappings,
 }
 
 impl Survey {
@@ -85,6 +90,8 @@ impl Survey {
         }
         survey.begins.values_mut().for_each(|begins| begins.sort_by_key(|begin| begin.time));
         [&mut survey.files, &mut survey.memory].into_iter().for_each(merge);
+        survey.mappings.finish();
+        survey.names.values_mut().for_each(|names| names.sort_by_key(|name| name.0));
         Ok(survey)
     }
 
@@ -110,9 +117,15 @@ impl Survey {
                     self.begins.entry(pid).or_default().push(Begin { time: time.unwrap_or(0), parent });
                 }
             }
-            kind::COMM if event.misc() & COMM_EXEC != 0 => {
-                let begin = Begin { time: time.unwrap_or(0), parent: None };
-                self.begins.entry(u32_at(event.bytes, 8)).or_default().push(begin);
+            kind::COMM => {
+                let (pid, tid, time) = (u32_at(event.bytes, 8), u32_at(event.bytes, 12), time.unwrap_or(0));
+                if event.misc() & COMM_EXEC != 0 {
+                    self.begins.entry(pid).or_default().push(Begin { time, parent: None });
+                }
+                let name = event.bytes.get(16..).and_then(|rest| rest.split(|&byte| byte == 0).next());
+                if let Some(name) = name.filter(|_| pid == tid) {
+                    self.names.entry(pid).or_default().push((time, name.to_vec()));
+                }
             }
             kind::TIME_CONV => {
                 let word = |at| u64_at(event.bytes, at);
@@ -129,7 +142,9 @@ impl Survey {
 
     fn add_mapping(&mut self, event: &Event<'_>, mapped: &Mapped<'_>, time: Option<u64>) {
         let path = String::from_utf8_lossy(mapped.name);
-        let ranges = if is_memory(&path) || path == "[heap]" { &mut self.memory } else { &mut self.files };
+        self.mappings.add(event, mapped, &path, time);
+        let is_code = is_memory(&path) || path == "[heap]" || is_region(&path);
+        let ranges = if is_code { &mut self.memory } else { &mut self.files };
         ranges.push(mapped.range.clone());
         let name = file_name(&path);
         if let Some(number) = jitdump_pid(&path) {
@@ -147,6 +162,20 @@ impl Survey {
             };
             self.injected = Some((path.into_owned(), by));
         }
+    }
+
+    /// The name of a process at a time.
+    pub fn name(&self, pid: u32, time: u64) -> Option<&[u8]> {
+        let mut at = pid;
+        for _ in 0..=self.parents.len() {
+            let names = self.names.get(&at).map_or(&[][..], Vec::as_slice);
+            match names[..names.partition_point(|name| name.0 <= time)].last() {
+                Some((_, name)) => return Some(name),
+                // A child has the name of its parent.
+                None => at = *self.parents.get(&at)?,
+            }
+        }
+        None
     }
 
     /// Whether one process descends from the other one.

@@ -1,5 +1,6 @@
 //! Writes the recording anew, with the mappings of objects at their times.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::ops::Range;
@@ -7,7 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 
 use super::cover::Covers;
-use super::survey::{HAS_BUILD_ID, MODE_USER};
+use super::regions::Replaced;
+use super::survey::{Survey, COMM_EXEC, HAS_BUILD_ID, MODE_USER};
 use crate::objects::{Mapping, Object};
 use crate::perf_data::attributes::Forms;
 use crate::perf_data::events::{kind, mapping, Events};
@@ -33,6 +35,10 @@ pub struct New<'a> {
     pub inserts: Vec<Insert>,
     pub objects: &'a [Object],
     pub covers: Covers,
+    /// The recording.
+    pub survey: &'a Survey,
+    /// Mappings that the objects take the place of.
+    pub replaced: Replaced<'a>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,6 +62,7 @@ pub fn write(
     let mut at = layout.events.start;
     let mut moved = Vec::new();
     let mut inserts = new.inserts.iter().peekable();
+    let mut shown = Shown::default();
     let mut events = Events::new(file, layout)?;
     let mut count = 0u32;
     while let Some(event) = events.next_event()? {
@@ -63,11 +70,13 @@ pub fn write(
         // perf handles the events of a round when the next round ends, in the order of time. An event is inserted before the
         // first event that is not older: so it is neither too old for its round, nor newer than all others of the round.
         while let Some(insert) = time.and_then(|time| inserts.next_if(|insert| insert.mapping.time <= time)) {
-            at += put(new, insert, forms, &mut out)?;
+            at += put(new, insert, forms, &mut shown, &mut out)?;
         }
         let hides = |pid, range: &Range<u64>| new.covers.has_code(pid, range, time.unwrap_or(u64::MAX));
         if mapping(event.bytes).is_some_and(|mapped| {
-            ANONYMOUS.iter().any(|start| mapped.name.starts_with(start)) && hides(mapped.pid, &mapped.range)
+            let is_hiding =
+                ANONYMOUS.iter().any(|start| mapped.name.starts_with(start)) && hides(mapped.pid, &mapped.range);
+            is_hiding || std::str::from_utf8(mapped.name).is_ok_and(|name| new.replaced.contains(&(mapped.pid, name)))
         }) {
             written.dropped += 1;
             continue;
@@ -85,7 +94,7 @@ pub fn write(
         }
     }
     for insert in inserts {
-        at += put(new, insert, forms, &mut out)?;
+        at += put(new, insert, forms, &mut shown, &mut out)?;
     }
     if layout.is_pipe() {
         out.flush()?;
@@ -112,10 +121,33 @@ fn copy(file: &File, part: Range<u64>, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the event of a mapping, and returns its length.
-fn put(new: &New<'_>, insert: &Insert, forms: &Forms<'_>, out: &mut impl Write) -> io::Result<u64> {
+/// Objects and processes whose mappings are written.
+#[derive(Default)]
+struct Shown {
+    objects: HashSet<usize>,
+    pids: HashSet<u32>,
+}
+
+/// Writes the event of a mapping, and returns its length. If the process has had other objects, the event of the process's name
+/// is written first, as if the process had executed a program: libunwind then forgets how it has unwound at each address. The
+/// event changes nothing else.
+fn put(new: &New<'_>, insert: &Insert, forms: &Forms<'_>, shown: &mut Shown, out: &mut impl Write) -> io::Result<u64> {
     let Insert { pid, mapping } = insert;
     let Some(object) = new.objects.get(mapping.object) else { return Ok(0) };
+    let is_later = shown.objects.insert(mapping.object) && !shown.pids.insert(*pid);
+    let name = new.survey.name(*pid, mapping.time).filter(|_| is_later);
+    let named = match name {
+        Some(name) => {
+            let mut event = Vec::with_capacity(64);
+            event.extend(kind::COMM.to_ne_bytes());
+            event.extend([COMM_EXEC, 0].map(u16::to_ne_bytes).concat());
+            event.extend([*pid, *pid].map(u32::to_ne_bytes).concat());
+            event.extend(name);
+            event.resize((event.len() + 1).next_multiple_of(8), 0);
+            finish(event, *pid, mapping.time, forms, out)?
+        }
+        None => 0,
+    };
     let mut event = Vec::with_capacity(256);
     event.extend(kind::MMAP2.to_ne_bytes());
     event.extend([MODE_USER | HAS_BUILD_ID, 0].map(u16::to_ne_bytes).concat());
@@ -126,7 +158,12 @@ fn put(new: &New<'_>, insert: &Insert, forms: &Forms<'_>, out: &mut impl Write) 
     event.extend([libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE].map(i32::to_ne_bytes).concat());
     event.extend(object.path.as_os_str().as_bytes());
     event.resize((event.len() + 1).next_multiple_of(8), 0);
-    event.extend(forms.end_of_event(*pid, mapping.time));
+    Ok(named + finish(event, *pid, mapping.time, forms, out)?)
+}
+
+/// Completes an event, writes it, and returns its length.
+fn finish(mut event: Vec<u8>, pid: u32, time: u64, forms: &Forms<'_>, out: &mut impl Write) -> io::Result<u64> {
+    event.extend(forms.end_of_event(pid, time));
     let Ok(size) = u16::try_from(event.len()) else { return invalid("needs too long a path for its objects") };
     event[6..8].copy_from_slice(&size.to_ne_bytes());
     out.write_all(&event)?;

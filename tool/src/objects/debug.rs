@@ -65,7 +65,7 @@ impl Debug {
 }
 
 /// The name of a piece as readers accept it.
-pub(super) fn name_of<'a>(load: &Load<'a>) -> Cow<'a, [u8]> {
+pub(crate) fn name_of<'a>(load: &Load<'a>) -> Cow<'a, [u8]> {
     match name::clean(load.name) {
         name if name.is_empty() => name::nameless(load.addr).into_bytes().into(),
         name => name::lengthen(name),

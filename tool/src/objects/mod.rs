@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use elf::{Image, Layout};
 use frames::Tables;
 
+pub(crate) use debug::name_of;
 pub use epochs::{few_files, Epoch, Epochs};
 pub use loads::{Load, Loads};
 pub use out_dir::OutDir;

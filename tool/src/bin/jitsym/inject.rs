@@ -12,11 +12,15 @@ use crate::{complain, written, Outcome};
 /// The most dumps that are reported one by one.
 const TOLD: usize = 5;
 
-/// Put the code of jitdumps into a recording of perf
+/// Put the code of jitdumps and regions into a recording of perf
 ///
 /// The command does what `perf inject --jit` does: it writes a copy of the recording in which perf finds names, source lines
 /// and unwind tables of compiled code. The command makes few files instead of one for each function. It uses the jitdumps of
 /// all processes, and skips those that cannot be used. The recording must be made with `perf record -k 1`.
+///
+/// Code in regions gets such files too. perf finds the code in regions without them, but perf 7 loses stacks where memory is used
+/// again, and perf 6 loses some of them. The files of the regions are found by their paths in the recording. For a recording
+/// without jitdumps, `-k 1` is not needed.
 ///
 /// A jitdump is found by its path in the recording. A file of a user other than root, the recording's user and the user of the
 /// command is used only if `--dump` names it. The recording is not changed.
@@ -35,7 +39,7 @@ pub struct Inject {
     /// Use this jitdump, of the process with this PID or of the process whose pid the jitdump has. Can be repeated
     #[arg(long, value_name = "[PID=]FILE", value_parser = dump)]
     dump: Vec<(Option<u32>, PathBuf)>,
-    /// Search for jitdumps in DIR before their recorded paths. Can be repeated
+    /// Search for jitdumps and files of regions in DIR before their recorded paths. Can be repeated
     #[arg(long, value_name = "DIR")]
     search: Vec<PathBuf>,
 }
@@ -83,6 +87,20 @@ fn count(number: usize, noun: &str) -> String {
 fn tell(output: &Path, summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
     let output = output.shown();
     match &summary.dir {
+        Some(dir) if summary.regions > 0 => {
+            let jitdumps = match summary.good {
+                0 => String::new(),
+                good => format!("{} and ", count(good, "jitdump")),
+            };
+            let regions = count(summary.regions, "file");
+            let (used, processes) = (count(summary.used, "function"), count(summary.processes, "process"));
+            let objects = count(summary.objects, "object");
+            writeln!(
+                out,
+                "{output}: {used} of {jitdumps}{regions} of regions in samples of {processes}; {objects} in {}",
+                dir.shown()
+            )?;
+        }
         Some(dir) => writeln!(
             out,
             "{output}: {}, {} of them in samples of {}; {} in {}",
@@ -92,6 +110,9 @@ fn tell(output: &Path, summary: &Summary, out: &mut dyn Write) -> io::Result<()>
             count(summary.objects, "object"),
             dir.shown()
         )?,
+        None if summary.regions > 0 => {
+            writeln!(out, "{output}: a copy, because no sample is in code of the jitdumps and regions")?;
+        }
         None if summary.dumps == 0 => {
             writeln!(out, "{output}: a copy, because no process of the recording has a jitdump")?
         }

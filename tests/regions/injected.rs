@@ -1,0 +1,97 @@
+//! `jitsym inject` on recordings of regions: the code of each epoch gets an object that begins at an address of its own, so that
+//! perf 7 finds the stacks that it does not find by the files of regions.
+
+use super::recorded::{for_tables, Recorded, STACKS, TABLES};
+use crate::support::fetched;
+
+/// All names and stacks are right in perf 7 and in the installed perf after the injection. Returns the share of whole stacks that
+/// perf 7 showed before, in percent.
+fn right_after(mut recorded: Recorded) -> f64 {
+    recorded.read_with(Some(fetched("sid/perf")));
+    let [names, stacks] = recorded.shares();
+    assert!(names >= 99.0, "{names} % of the names before");
+    let said = recorded.inject();
+    assert!(said.contains("of regions in samples of"), "{said}");
+    recorded.check();
+    recorded.read_with(None);
+    recorded.check();
+    stacks
+}
+
+fn stepped(scenario: &str, memory: &str) -> f64 {
+    right_after(Recorded::of(for_tables(), scenario, &[&format!("memory={memory}")], TABLES))
+}
+
+/// All code goes at once, and other code takes its place.
+#[test]
+fn reused() {
+    let before = stepped("cache-flush", "adopted");
+    // Perf 7 goes on with the tables of the code that was there before.
+    assert!(before < 99.0, "{before} % of the stacks before");
+    stepped("region-reused", "created");
+}
+
+/// perf takes the samples.
+#[test]
+fn reused_and_sampled() {
+    right_after(Recorded::sampled(for_tables(), "cache-flush", &["memory=adopted"], STACKS));
+}
+
+/// Groups of mappings overlap, and perf 7 reads none of two objects that overlap.
+#[test]
+fn windows() {
+    let before = stepped("region-windows", "created");
+    assert!(before < 99.0, "{before} % of the stacks before");
+}
+
+/// Children have the code of their parent, and code of their own in files of their own.
+#[test]
+fn forked() {
+    stepped("region-forked", "created");
+    stepped("region-forked", "adopted");
+}
+
+/// perf goes on without the files that are gone.
+#[test]
+fn files_that_are_gone() {
+    let mut recorded = Recorded::of(for_tables(), "cache-flush", &["memory=adopted"], TABLES);
+    let [names, _] = recorded.shares();
+    assert!(names >= 100.0, "{names} % of the names before");
+    let gone = recorded.remove_a_file();
+    let said = recorded.inject_with_status(1);
+    assert!(said.contains(&format!("{gone} is gone")), "{said}");
+    // The code in that file has no name, and no other code has a wrong one.
+    let wrong = recorded.wrong_names();
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
+
+/// Whatever is in the files, the command ends, and perf can read what it writes.
+#[test]
+fn damaged_files() {
+    let mut recorded = Recorded::of(for_tables(), "region-inlined", &["memory=created"], TABLES);
+    let files: Vec<(String, Vec<u8>)> = recorded.files().into_iter().map(|path| (path.clone(), read(&path))).collect();
+    assert!(!files.is_empty());
+    let mut state = 1u64;
+    let mut random = |below: usize| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as usize % below
+    };
+    for round in 0..40 {
+        for (path, bytes) in &files {
+            let mut damaged = bytes.clone();
+            // The headers and tables are small parts of the file.
+            let used: Vec<usize> = (0..bytes.len()).filter(|&at| bytes[at] != 0).collect();
+            for _ in 0..1 + random(30) {
+                let at = if random(3) == 0 { random(1024) } else { used[random(used.len())] };
+                damaged[at] = if random(2) == 0 { 0xff } else { random(256) as u8 };
+            }
+            damaged.truncate(if random(8) == 0 { random(damaged.len()) } else { damaged.len() });
+            std::fs::write(path, damaged).expect("damage the file");
+        }
+        recorded.inject_damaged(round);
+    }
+}
+
+fn read(path: &str) -> Vec<u8> {
+    std::fs::read(path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}

@@ -1,0 +1,77 @@
+//! The mappings of processes whose code memory is a mapping of the files of regions.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use jitsym::format::file_names::{parse, FileKind};
+
+use crate::perf_data::events::{Event, Mapped};
+use crate::perf_data::u64_at;
+use crate::record::script::file_name;
+
+/// Set in the `misc` of a mapping that is not executable.
+const DATA: u16 = 1 << 13;
+/// Where an event has the place in the file.
+const OFFSET: usize = 32;
+
+/// A mapping of memory with code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    pub pid: u32,
+    /// 0 if the process had the mapping when the recording began.
+    pub time: u64,
+    pub range: Range<u64>,
+    /// The address of the file's first byte, modulo 2^64.
+    pub origin: u64,
+    /// Index of the path, if it is that of a region's file.
+    pub path: Option<usize>,
+}
+
+/// All mappings of a recording.
+#[derive(Debug, Default)]
+pub struct Mappings {
+    pub all: Vec<Mapping>,
+    /// The paths of files of regions.
+    pub paths: Vec<String>,
+    by_path: HashMap<String, usize>,
+}
+
+/// Whether a file of this path can be that of a region.
+pub fn is_region(path: &str) -> bool {
+    matches!(parse(file_name(path)), Some((_, FileKind::Region { .. })))
+}
+
+impl Mappings {
+    pub fn add(&mut self, event: &Event<'_>, mapped: &Mapped<'_>, path: &str, time: Option<u64>) {
+        if event.misc() & DATA != 0 {
+            return;
+        }
+        let path = is_region(path).then(|| match self.by_path.get(path) {
+            Some(&index) => index,
+            None => {
+                self.paths.push(path.to_owned());
+                self.by_path.insert(path.to_owned(), self.paths.len() - 1);
+                self.paths.len() - 1
+            }
+        });
+        let origin = mapped.range.start.wrapping_sub(u64_at(event.bytes, OFFSET));
+        self.all.push(Mapping { pid: mapped.pid, time: time.unwrap_or(0), range: mapped.range.clone(), origin, path });
+    }
+
+    /// Sorts the mappings by time. Without regions, none is kept.
+    pub fn finish(&mut self) {
+        if self.paths.is_empty() {
+            self.all = Vec::new();
+        }
+        self.all.sort_by_key(|mapping| mapping.time);
+    }
+
+    /// The mappings of each process: times and indices, ascending.
+    pub fn own(&self) -> HashMap<u32, Vec<(u64, usize)>> {
+        let mut own: HashMap<u32, Vec<(u64, usize)>> = HashMap::new();
+        for (index, mapping) in self.all.iter().enumerate() {
+            own.entry(mapping.pid).or_default().push((mapping.time, index));
+        }
+        own
+    }
+}

@@ -1,0 +1,280 @@
+//! The code in the files of regions, which code memory is a mapping of. A function is there from the time on at which a process
+//! maps its part of the file.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use jitsym::format::info::Info;
+
+use super::dumps::{Finder, Identity, Problem};
+use super::mappings::Mappings;
+use super::region_file::RegionFile;
+use super::resolve::Mapped;
+use crate::objects::{name_of, Load, Loads};
+
+/// The contents of files that are kept, in bytes. A file that is needed again is read again.
+const CACHE_MAX: usize = 256 << 20;
+
+/// A file of a region. Several paths can lead to it.
+struct Known {
+    path: PathBuf,
+    pid: u32,
+    identity: Identity,
+}
+
+/// The files of regions that the recording names.
+pub struct Regions<'a> {
+    pub mappings: &'a Mappings,
+    /// The mappings of each process.
+    pub own: HashMap<u32, Vec<(u64, usize)>>,
+    files: Vec<Known>,
+    /// The file for the process and the path of a mapping.
+    by_path: HashMap<(u32, usize), usize>,
+    /// What is wrong with the files of the other mappings. This is a problem only if a sample has an address there.
+    unusable: HashMap<(u32, usize), String>,
+    pub problems: Vec<Problem>,
+    cache: HashMap<usize, Option<Rc<RegionFile>>>,
+    cached: usize,
+}
+
+impl<'a> Regions<'a> {
+    /// Finds the files.
+    pub fn find(finder: &Finder<'_>, mappings: &'a Mappings) -> Regions<'a> {
+        let (cache, cached) = (HashMap::new(), 0);
+        let (files, by_path, unusable, problems) = (Vec::new(), HashMap::new(), HashMap::new(), Vec::new());
+        let mut regions = Regions { mappings, own: mappings.own(), files, by_path, unusable, problems, cache, cached };
+        let mut by_identity: HashMap<Identity, usize> = HashMap::new();
+        let named: BTreeSet<_> = mappings.all.iter().filter_map(|mapping| Some((mapping.pid, mapping.path?))).collect();
+        for (pid, path) in named {
+            let Some(name) = mappings.paths.get(path) else { continue };
+            match finder.region(pid, name) {
+                Ok((path_here, identity)) => {
+                    let file = *by_identity.entry(identity).or_insert_with(|| {
+                        regions.files.push(Known { path: path_here, pid, identity });
+                        regions.files.len() - 1
+                    });
+                    regions.by_path.insert((pid, path), file);
+                }
+                Err(why) => drop(regions.unusable.insert((pid, path), why)),
+            }
+        }
+        regions
+    }
+
+    /// The number of files that can be used.
+    pub fn good(&self) -> usize {
+        self.files.len()
+    }
+
+    /// The addresses at which code can be.
+    pub fn ranges(&self) -> impl Iterator<Item = Range<u64>> + use<'_> {
+        self.mappings.all.iter().filter(|mapping| mapping.path.is_some()).map(|mapping| mapping.range.clone())
+    }
+
+    /// The processes with regions.
+    pub fn pids(&self) -> impl Iterator<Item = u32> + use<'_, 'a> {
+        self.by_path.keys().chain(self.unusable.keys()).map(|&(pid, _)| pid)
+    }
+
+    /// The paths of the mappings of a process that objects take the place of.
+    pub fn replaced(&self, pid: u32) -> impl Iterator<Item = (u32, &'a str)> + use<'_, 'a> {
+        let own = self.by_path.keys().filter(move |&&(one, _)| one == pid);
+        own.filter_map(move |&(_, path)| Some((pid, self.mappings.paths.get(path)?.as_str())))
+    }
+
+    /// The file of a mapping.
+    fn file_of(&self, mapping: usize) -> Option<usize> {
+        let mapping = self.mappings.all.get(mapping)?;
+        self.by_path.get(&(mapping.pid, mapping.path?)).copied()
+    }
+
+    /// A sample has code of a file that cannot be used.
+    fn miss(&mut self, mapping: usize) {
+        let of = self.mappings.all.get(mapping).and_then(|mapping| Some((mapping.pid, mapping.path?)));
+        let Some((pid, path)) = of else { return };
+        if let (Some(why), Some(name)) = (self.unusable.remove(&(pid, path)), self.mappings.paths.get(path)) {
+            self.problems.push(Problem { pid, path: name.clone(), why });
+        }
+    }
+
+    fn read(&mut self, finder: &Finder<'_>, file: usize) -> Option<Rc<RegionFile>> {
+        if let Some(read) = self.cache.get(&file) {
+            return read.clone();
+        }
+        let known = self.files.get(file)?;
+        let read = finder.reopen(known.pid, &known.path, known.identity).and_then(RegionFile::read);
+        if let Err(error) = &read {
+            let (pid, path, why) = (known.pid, known.path.display().to_string(), error.to_string());
+            self.problems.push(Problem { pid, path, why });
+        }
+        let read = read.ok().map(Rc::new);
+        let size = read.as_ref().map_or(0, |read| read.size());
+        if self.cached.saturating_add(size) > CACHE_MAX {
+            self.cache.retain(|_, read| read.is_none());
+            self.cached = 0;
+        }
+        self.cached += size;
+        self.cache.insert(file, read.clone());
+        read
+    }
+}
+
+/// A function that samples have, as its file describes it.
+pub struct Piece {
+    time: u64,
+    addr: u64,
+    size: u64,
+    name: Vec<u8>,
+    tables: Vec<u8>,
+    /// Lines and inlined functions.
+    records: Vec<u8>,
+    code: Option<Vec<u8>>,
+}
+
+impl Piece {
+    pub fn load(&self) -> Load<'_> {
+        let parts = Info::new(&self.records).parts();
+        Load {
+            time: self.time,
+            addr: self.addr,
+            size: self.size,
+            name: &self.name,
+            code: self.code.as_deref(),
+            lines: parts.lines.and_then(|record| record.debug_info()),
+            bias: 0,
+            eh_frame: &self.tables,
+            inlines: parts.inlines,
+        }
+    }
+
+    /// Whether it is the same function in another file.
+    fn is_same(&self, other: &Piece) -> bool {
+        let of = |piece: &Piece| (piece.addr, piece.size);
+        of(self) == of(other) && self.name == other.name && self.tables == other.tables && self.records == other.records
+    }
+}
+
+/// A part of the memory of a process that is a mapping of a region's file.
+#[derive(Clone, Copy)]
+struct Part {
+    end: u64,
+    time: u64,
+    origin: u64,
+    /// Index of the mapping.
+    mapping: usize,
+}
+
+/// The regions of one process, while its samples are read.
+pub struct Tracker<'t, 'a> {
+    regions: &'t mut Regions<'a>,
+    finder: &'t Finder<'t>,
+    /// The code in jitdumps. The pieces have the indices after it.
+    loads: &'t Loads<'t>,
+    /// The parts by their start, without overlaps.
+    parts: BTreeMap<u64, Part>,
+    pieces: Vec<Piece>,
+    /// The pieces by the number of the file and of the function and the origin of the file.
+    seen: HashMap<(usize, usize, u64), usize>,
+    /// The pieces by a hash.
+    same: HashMap<u64, Vec<usize>>,
+    state: RandomState,
+    /// The machine of the code, or 0.
+    machine: u32,
+}
+
+impl<'t, 'a> Tracker<'t, 'a> {
+    pub fn new(regions: &'t mut Regions<'a>, finder: &'t Finder<'t>, loads: &'t Loads<'t>) -> Self {
+        let (parts, pieces, seen, same) = (BTreeMap::new(), Vec::new(), HashMap::new(), HashMap::new());
+        let (state, machine) = (RandomState::new(), loads.machine);
+        Tracker { regions, finder, loads, parts, pieces, seen, same, state, machine }
+    }
+
+    /// All functions that were found, and the machine of their code.
+    pub fn finish(self) -> (Vec<Piece>, u32) {
+        (self.pieces, self.machine)
+    }
+
+    /// Forgets the mappings in a range.
+    fn unmap(&mut self, range: &Range<u64>) {
+        while let Some((&start, &part)) =
+            self.parts.range(..range.end).next_back().filter(|(_, part)| part.end > range.start)
+        {
+            self.parts.remove(&start);
+            if part.end > range.end {
+                self.parts.insert(range.end, part);
+            }
+            if start < range.start {
+                self.parts.insert(start, Part { end: range.start, ..part });
+            }
+        }
+    }
+
+    /// The time of the mapping at an address, and the piece there.
+    fn piece_at(&mut self, addr: u64) -> Option<(u64, usize)> {
+        let (_, &part) = self.parts.range(..=addr).next_back().filter(|(_, part)| addr < part.end)?;
+        let Some(number) = self.regions.file_of(part.mapping) else {
+            self.regions.miss(part.mapping);
+            return None;
+        };
+        let file = self.regions.read(self.finder, number)?;
+        let (index, function) = file.find(addr.wrapping_sub(part.origin))?;
+        let place = (number, index, part.origin);
+        if let Some(&piece) = self.seen.get(&place) {
+            return Some((part.time, piece));
+        }
+        let (addr, size, time) = (function.addr.wrapping_add(part.origin), function.size, part.time);
+        addr.checked_add(size)?;
+        if self.machine == 0 {
+            self.machine = file.header.machine;
+        }
+        let (name, tables, records) = (file.name(&function).to_vec(), file.tables(&function), file.records(&function));
+        let mut piece = Piece { time, addr, size, name, tables, records, code: None };
+        let hash = self.state.hash_one((addr, size, &piece.name, &piece.tables, &piece.records));
+        let others = self.same.entry(hash).or_default();
+        let same =
+            others.iter().copied().find(|&other| self.pieces.get(other).is_some_and(|other| other.is_same(&piece)));
+        let index = same.unwrap_or(self.pieces.len());
+        if same.is_none() {
+            piece.code = file.code(&function);
+            others.push(index);
+            self.pieces.push(piece);
+        } else if let Some(piece) = self.pieces.get_mut(index).filter(|piece| piece.code.is_none()) {
+            piece.code = file.code(&function);
+        }
+        self.seen.insert(place, index);
+        Some((time, index))
+    }
+}
+
+impl Mapped for Tracker<'_, '_> {
+    fn clear(&mut self) {
+        self.parts.clear();
+    }
+
+    fn map(&mut self, mapping: usize) -> bool {
+        let Some(of) = self.regions.mappings.all.get(mapping) else { return false };
+        let (range, time, origin, is_region) = (of.range.clone(), of.time, of.origin, of.path.is_some());
+        self.unmap(&range);
+        if is_region && !range.is_empty() {
+            self.parts.insert(range.start, Part { end: range.end, time, origin, mapping });
+        }
+        // The mapping of a file that cannot be used stays in the recording, and hides the objects of earlier epochs.
+        is_region && self.regions.file_of(mapping).is_none()
+    }
+
+    fn code_at(&mut self, addr: u64, dumped: Option<(u64, usize)>) -> Option<usize> {
+        let first = self.loads.all.len();
+        let Some((mapped, piece)) = self.piece_at(addr) else { return dumped.map(|(_, load)| load) };
+        let Some((loaded, load)) = dumped else { return Some(first + piece) };
+        // Code that was registered before its memory became a region is in both files.
+        let name_in_dump = self.loads.all.get(load).map(name_of);
+        let name = self.pieces.get(piece).map(|piece| name_of(&piece.load()));
+        Some(if loaded > mapped || name_in_dump == name { load } else { first + piece })
+    }
+}
+
+/// Processes and paths whose mappings are left out of the new recording.
+pub type Replaced<'a> = HashSet<(u32, &'a str)>;
