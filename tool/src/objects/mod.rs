@@ -5,6 +5,7 @@ mod debug;
 mod elf;
 mod epochs;
 mod frames;
+mod inlined;
 mod loads;
 mod newest;
 mod out_dir;

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use jitsym::format::jitdump::raw::{RawDebug, RawHeader, RawRecords};
-use jitsym::format::jitdump::{id, inlines};
+use jitsym::format::jitdump::{debug_info2, id, inlines, Group};
 use jitsym::format::{arch::Arch, name};
-use jitsym::{Inline, UnwindRow};
+use jitsym::{Inline, Lines, UnwindRow};
 
 use crate::build::{debug, described, dump, Load, Unwinding, ADDR, TIME};
 use crate::support::{fresh_dir, root, run, stdout, try_run};
@@ -198,7 +198,10 @@ fn program() -> Vec<u8> {
         parent,
     };
     let inlines = [inline(8, 24, b"middle", 3, None), inline(12, 16, b"inner", 21, Some(0))];
-    let mut record = inlines::record(&inlines, 32).expect("a record");
+    let lines = Lines::Rows(&[]);
+    let group = Group { pid: 100, tid: 1, index: 1, addr: ADDR, size: 32, name: b"outer", lines, unwind: None };
+    let own = inlines::record(&inlines, 32).expect("a record");
+    let mut record = debug_info2::record(&group, &own).expect("a record");
     record.extend(debug(&[
         (0, 2, b"/src/main.js"),
         (8, 20, b"/src/main.js"),
