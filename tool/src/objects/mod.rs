@@ -93,7 +93,8 @@ pub fn write(loads: &Loads<'_>, epochs: &[Epoch], dir: &OutDir, taken: Option<&T
         tables.always = taken.is_some();
         let size = elf::size_in_memory(&tables);
         let place = taken.as_mut().filter(|_| size > 0).and_then(|taken| {
-            let at = taken.free_above(code.end, size, layout.origin.saturating_add(DISTANCE_MAX))?;
+            let limit = layout.origin.saturating_add(DISTANCE_MAX);
+            let at = taken.free_above(code.end, size, limit, loads.machine)?;
             taken.add(at..at.saturating_add(size));
             Some(at)
         });
