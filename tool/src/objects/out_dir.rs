@@ -33,6 +33,35 @@ impl OutDir {
 
     /// Writes the file `name` with `write`, and replaces a file that has this name. The file appears when it is complete.
     pub fn put(&self, name: &str, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<PathBuf> {
+        self.put_by(name, write, |temporary| self.dir.rename(temporary, OsStr::new(name)))
+    }
+
+    /// The same as [`OutDir::put`], but fails if the name exists.
+    pub fn put_new(&self, name: &str, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<PathBuf> {
+        let there = || {
+            let text = format!("{name} is there already, and is not replaced");
+            io::Error::new(io::ErrorKind::AlreadyExists, text)
+        };
+        let final_name = OsStr::new(name);
+        if self.dir.look(final_name).is_ok() {
+            return Err(there());
+        }
+        self.put_by(name, write, |temporary| match self.dir.link(temporary, final_name) {
+            Ok(()) => self.dir.remove(temporary),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(there()),
+            // Some file systems have no hard links.
+            Err(_) if self.dir.look(final_name).is_err() => self.dir.rename(temporary, final_name),
+            Err(error) => Err(error),
+        })
+    }
+
+    /// Writes a file under another name, and passes this name to `finish`.
+    fn put_by(
+        &self,
+        name: &str,
+        write: impl FnOnce(&File) -> io::Result<()>,
+        finish: impl FnOnce(&OsStr) -> io::Result<()>,
+    ) -> io::Result<PathBuf> {
         let temporary = OsString::from(format!(".{name}.{}", std::process::id()));
         let file = match self.dir.create_new(&temporary, 0o600) {
             // A process with the same pid has left the file.
@@ -42,7 +71,7 @@ impl OutDir {
             }
             other => other?,
         };
-        let done = write(&file).and_then(|()| self.dir.rename(&temporary, OsStr::new(name)));
+        let done = write(&file).and_then(|()| finish(&temporary));
         if done.is_err() {
             // The first error is reported.
             let _ = self.dir.remove(&temporary);
@@ -96,6 +125,14 @@ mod tests {
         assert_eq!(std::fs::read(&outside).unwrap(), b"safe");
         assert_eq!(std::fs::read_dir(&path).unwrap().count(), 1);
         assert!(out.has("a.so", 5, b"wh") && !out.has("a.so", 4, b"wh") && !out.has("a.so", 5, b"x"));
+        // A new file replaces nothing.
+        for (name, is_new) in [("a.so", false), ("b.so", true), ("b.so", false)] {
+            let made = out.put_new(name, |mut file| file.write_all(b"new"));
+            assert_eq!(made.is_ok(), is_new, "{name}");
+        }
+        assert_eq!(std::fs::read(path.join("a.so")).unwrap(), b"whole");
+        assert_eq!(std::fs::read(path.join("b.so")).unwrap(), b"new");
+        assert_eq!(std::fs::read_dir(&path).unwrap().count(), 2);
         assert!(OutDir::new(&outside).is_err() && OutDir::new(&path).is_ok());
     }
 }

@@ -306,9 +306,14 @@ fn to_a_map() {
     assert_eq!(stdout(&output), format!("{}\n", map.canonicalize().expect("path").display()), "{output:?}");
     let text = std::fs::read_to_string(&map).expect("map");
     assert_eq!(text, "7f0000001000 10 replaced\n7f0000001010 10 outer\n");
-    // Another map of the same pid replaces it.
+    // Another map of the same pid does not replace it: a process may be writing it.
     let input = dir.join("perf-100.map");
     std::fs::write(&input, "0X20 0x10 f\nff").expect("write the file");
+    let refused = exported(&input);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("perf-100.map is there already"), "{refused:?}");
+    assert_eq!(std::fs::read_to_string(&map).expect("map"), text);
+    std::fs::remove_file(&map).expect("remove the map");
     assert!(exported(&input).status.success());
     assert_eq!(std::fs::read_to_string(&map).expect("map"), "20 10 f()\n");
 }

@@ -26,7 +26,8 @@ pub struct Export {
     /// Write into this directory. If it does not exist, it is made for this user alone
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
-    /// Write a perf map instead (perf-PID.map): one plain line for each address range, with clean names, sorted by address
+    /// Write a perf map instead (perf-PID.map): one plain line for each address range, with clean names, sorted by
+    /// address. A file with this name is not replaced, because a process may be writing it
     #[arg(long)]
     map: bool,
 }
@@ -57,7 +58,7 @@ pub fn run(asked: &Export, out: &mut dyn Write) -> Outcome {
     }
     let (files, left_out) = objects::few_files(&loads.all);
     let told = OutDir::new(&asked.output).and_then(|dir| match asked.map {
-        true => dir.put(&format!("perf-{}.map", loads.pid), |mut file| file.write_all(&loads.to_map())).map(Err),
+        true => dir.put_new(&format!("perf-{}.map", loads.pid), |mut file| file.write_all(&loads.to_map())).map(Err),
         false => objects::write(&loads, &files, &dir, None).map(Ok),
     });
     match told {
