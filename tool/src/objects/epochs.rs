@@ -36,7 +36,8 @@ pub struct Epoch {
 #[derive(Clone, Debug)]
 struct Neighbourhoods {
     ranges: Vec<Range<u64>>,
-    /// For each load, the index of its neighbourhood. `None` if the load is too large.
+    /// For each load, the index of its neighbourhood. `None` if the load is too large, or if it begins in a neighbourhood and
+    /// ends too far away: neighbourhoods do not overlap.
     of: Vec<Option<usize>>,
 }
 
@@ -54,6 +55,7 @@ impl Neighbourhoods {
             });
             match near {
                 Some(near) => near.end = near.end.max(end),
+                None if ranges.last().is_some_and(|last| addr < last.end) => continue,
                 None => ranges.push(addr..end),
             }
             of[index] = Some(ranges.len() - 1);
@@ -259,6 +261,16 @@ mod tests {
         // A chain without large gaps is cut.
         let loads: Vec<_> = (0..2060).map(|number| load(0x1000 + number * (GAP_MAX - 16), 16)).collect();
         assert_eq!(few_files(&loads).0.len(), 3);
+    }
+
+    #[test]
+    fn neighbourhoods_do_not_overlap() {
+        let loads = [load(0x1000, SPAN_MAX), load(0x2000, SPAN_MAX), load(0x3000, 16), load(0x2000 + SPAN_MAX, 16)];
+        let near = Neighbourhoods::new(&loads, &Taken::new());
+        assert_eq!(near.of, [Some(0), None, Some(0), Some(1)]);
+        assert!(near.ranges[0].end <= near.ranges[1].start);
+        let (files, left_out) = few_files(&loads);
+        assert_eq!((pieces(&files), left_out), (vec![vec![0], vec![2], vec![3]], 1));
     }
 
     /// Few files are as few as possible, for code of one size that is compiled again in the same places.
