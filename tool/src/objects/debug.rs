@@ -88,7 +88,9 @@ fn put_lines(load: &Load<'_>, record: &mut Vec<u8>) -> Option<()> {
         }
         let offset = u32::try_from(offset).ok()?;
         bytes += entry.file.len() + ROW_SIZE;
-        rows.push(Line { offset, line: entry.line, column: entry.column, file: entry.file });
+        // A line of no file says as little as no line.
+        let line = if entry.file.is_empty() { 0 } else { entry.line };
+        rows.push(Line { offset, line, column: entry.column, file: entry.file });
     }
     rows.sort_by_key(|row| row.offset);
     record.clear();

@@ -239,6 +239,16 @@ fn inlined_functions() {
     }
 }
 
+/// A row without the name of a file, as a producer's abbreviation of nothing, spoils no other row.
+#[test]
+fn rows_without_a_file() {
+    let lines = debug(&[(0, 3, b"\xff"), (4, 5, b"/a.js"), (8, 6, b""), (12, 7, b"/b.js")]);
+    let load = Load { name: b"f\0".to_vec(), code: vec![0x90; 16], ..Load::default() };
+    let files = export("rows.dump", &dump(&[lines, load.bytes()]));
+    let at = ADDR - files[0].offset;
+    assert_eq!(self::lines(&files[0], &[], &[at + 5, at + 13]), ["/a.js:5", "/b.js:7"]);
+}
+
 /// gdb finds names and lines of code by its address in the process, after the command that `jitsym export` prints.
 #[test]
 fn in_gdb() {
