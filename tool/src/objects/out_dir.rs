@@ -3,10 +3,11 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use jitsym::sys::held_dir::Dir;
+use jitsym::sys::process;
 
 /// An open directory. Files are made in this directory, even if its path later leads to another directory.
 #[derive(Debug)]
@@ -79,13 +80,14 @@ impl OutDir {
         done.map(|()| self.path.join(name))
     }
 
-    /// Whether the file `name` is a regular file of this length that begins with these bytes.
+    /// Whether the file `name` is a regular file of this user and of this length that begins with these bytes. In a directory
+    /// that others can write, a file of another user may have any contents.
     pub(super) fn has(&self, name: &str, len: u64, start: &[u8]) -> bool {
         let read = || {
             let file = self.dir.open_to_read(OsStr::new(name))?;
             let data = file.metadata()?;
             let mut there = vec![0; start.len()];
-            let is_one = data.is_file() && data.len() == len;
+            let is_one = data.is_file() && data.uid() == process::user() && data.len() == len;
             if is_one {
                 file.read_exact_at(&mut there, 0)?;
             }
