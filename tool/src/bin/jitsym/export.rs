@@ -26,8 +26,7 @@ pub struct Export {
     /// Write into this directory. If it does not exist, it is made for this user alone
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
-    /// Write a perf map instead (perf-PID.map): one plain line for each address range, with clean names, sorted by
-    /// address. A file with this name is not replaced, because a process may be writing it
+    /// Write a perf map instead (perf-PID.map): one plain line for each address range, with clean names, sorted by address
     #[arg(long)]
     map: bool,
 }
