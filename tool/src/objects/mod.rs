@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use elf::{Image, Layout};
 use frames::Tables;
 
-pub use epochs::{few_files, Epoch, Epochs};
+pub use epochs::{few_files, Epoch, Epochs, LeftOut};
 pub use loads::{Load, Loads};
 pub use out_dir::OutDir;
 pub use taken::Taken;
