@@ -148,7 +148,7 @@ impl<'a> Loads<'a> {
     }
 
     /// Fails if no ELF file of this code can be made here.
-    pub(super) fn check_machine(&self) -> io::Result<()> {
+    pub fn check_machine(&self) -> io::Result<()> {
         let why = match self.machine {
             _ if self.is_swapped => "a jitdump of the other byte order",
             EM_386 | EM_ARM => "code of a 32-bit machine",

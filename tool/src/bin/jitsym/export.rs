@@ -63,6 +63,11 @@ pub fn run(asked: &Export, out: &mut dyn Write) -> Outcome {
         complain(&asked.file, &io::Error::new(io::ErrorKind::InvalidData, "has only code larger than 1 GiB"));
         return Outcome::Failed;
     }
+    // The directory is not made for nothing.
+    if let Err(error) = if asked.map { Ok(()) } else { loads.check_machine() } {
+        complain(&asked.file, &error);
+        return Outcome::Failed;
+    }
     let told = OutDir::new(&asked.output).and_then(|dir| match asked.map {
         true => dir.put_new(&format!("perf-{}.map", loads.pid), |mut file| file.write_all(&loads.to_map())).map(Err),
         false => objects::write(&loads, &files, &dir, None).map(Ok),
