@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use jitsym::format::file_names::parse;
 use jitsym_tool::kind::Kind;
 use jitsym_tool::objects::{self, LeftOut, Loads, Made, OutDir};
+use jitsym_tool::record::quoted;
 use jitsym_tool::text::Shown;
 
 use crate::input::{self, Input};
@@ -142,7 +143,9 @@ fn tell(made: &Made, left_out: LeftOut, out: &mut dyn Write) -> io::Result<()> {
             "    {} {functions} at {:#x}..{:#x}, offset {:#x}",
             object.pieces, code.start, code.end, object.origin
         )?;
-        writeln!(out, "    gdb: add-symbol-file {path} -o {:#x}", object.origin)?;
+        // gdb splits its arguments like a shell.
+        let path = PathBuf::from(path.to_string());
+        writeln!(out, "    gdb: add-symbol-file {} -o {:#x}", quoted(&path), object.origin)?;
     }
     for (count, why) in [
         (left_out.too_many, "there would be too many files"),
