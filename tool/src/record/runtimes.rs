@@ -153,7 +153,11 @@ pub const RUNTIMES: &[Runtime] = &[
             "/usr/local/lib/libperf-jvmti.so",
             "/usr/local/lib64/libperf-jvmti.so",
         ],
-        ways: &[Way::Options("JAVA_TOOL_OPTIONS", "-agentpath:{agent} -XX:+PreserveFramePointer", " ")],
+        ways: &[Way::Options(
+            "JAVA_TOOL_OPTIONS",
+            "-XX:+IgnoreUnrecognizedVMOptions -agentpath:{agent} -XX:+PreserveFramePointer",
+            " ",
+        )],
         chosen: JAVA_CHOSEN,
         effect: "perf's agent writes a jitdump below ~/.debug/jit",
         stacks: FRAME_POINTERS,
