@@ -242,9 +242,14 @@ impl Runtime {
     }
 }
 
-/// The version in the end of a name, such as `3.13` or `-2.1.0-beta3`.
+/// The version in the end of a name, such as `3.13` or `-2.1.0-beta3`. Another program may have a longer name: `python3-config`.
 fn version(text: &str) -> Option<(u32, u32)> {
     let text = text.strip_prefix('-').unwrap_or(text);
+    let rest = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let stage = rest.trim_start_matches('-').trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+    if !["", "alpha", "beta", "rc", "dev", "t", "d"].contains(&stage) {
+        return None;
+    }
     let mut parts = text.split(|c: char| !c.is_ascii_digit());
     let major = parts.next()?.parse().ok()?;
     Some((major, parts.next().and_then(|minor| minor.parse().ok()).unwrap_or(0)))
@@ -271,6 +276,11 @@ mod tests {
             ("luajit-2.1.0-beta3", Some(("LuaJIT", Some((2, 1))))),
             ("beam.smp", Some(("Erlang", None))),
             ("perl6", Some(("MoarVM", None))),
+            ("python3.13t", Some(("Python", Some((3, 13))))),
+            ("python3-config", None),
+            ("php8cc", None),
+            ("php8-lint", None),
+            ("node-22-foo", None),
             ("node-gyp", None),
             ("javac", None),
             ("perl", None),
