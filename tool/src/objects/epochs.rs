@@ -49,13 +49,14 @@ impl Neighbourhoods {
         for index in order {
             let Load { addr, size, .. } = loads[index];
             let end = addr.saturating_add(size);
+            let last_end = ranges.last().map_or(0, |last| last.end);
             let near = ranges.last_mut().filter(|last| {
                 let gap = last.end..addr.max(last.end);
                 gap.end - gap.start < GAP_MAX && end - last.start <= SPAN_MAX && !taken.has_file_in(&gap)
             });
             match near {
                 Some(near) => near.end = near.end.max(end),
-                None if ranges.last().is_some_and(|last| addr < last.end) => continue,
+                None if addr < last_end => continue,
                 None => ranges.push(addr..end),
             }
             of[index] = Some(ranges.len() - 1);

@@ -380,7 +380,12 @@ fn again() {
 fn mistakes() {
     let dir = fresh_dir("mistakes");
     let (input, out) = (dir.join("input"), dir.join("out"));
-    for (bytes, text) in [(&b"#!/bin/sh\n"[..], "is a script"), (&dump(&[])[..], "has no code"), (b"", "has no code"), (b"1000 50000000 heap\n", "larger than 1 GiB")] {
+    for (bytes, text) in [
+        (&b"#!/bin/sh\n"[..], "is a script"),
+        (&dump(&[])[..], "has no code"),
+        (b"", "has no code"),
+        (b"1000 50000000 heap\n", "larger than 1 GiB"),
+    ] {
         std::fs::write(&input, bytes).expect("write the file");
         let output = jitsym(&["export".as_ref(), input.as_ref(), "-o".as_ref(), out.as_ref()]);
         assert_eq!(output.status.code(), Some(2));
