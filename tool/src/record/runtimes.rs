@@ -69,7 +69,7 @@ pub const RUNTIMES: &[Runtime] = &[
         agents: &[],
         ways: &[],
         chosen: &["useJITDump"],
-        effect: "perf does not read its jitdumps, because a thread is in their names",
+        effect: "perf does not read its jitdumps, because their names contain a thread ID",
         stacks: FRAME_POINTERS,
     },
     // 3.12 knows the first variable only. In later versions the second variable wins.

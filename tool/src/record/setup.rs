@@ -92,7 +92,7 @@ fn choose(runtime: &Runtime, is_itself: bool, found: &Resolved, env: &dyn Fn(&st
     };
     if runtime.chosen.iter().any(|text| given.contains(text)) || runtime.ways.iter().any(is_set) {
         setup.line =
-            Some(format!("{}: the command or the environment chooses already what it writes for perf", runtime.name));
+            Some(format!("{}: the command or the environment already says what to write for perf", runtime.name));
         return setup;
     }
     let agent = agent(runtime).map_or(String::new(), |path| path.display().to_string());
@@ -229,7 +229,7 @@ mod tests {
         ] {
             let setup = programs.set_up(command, env).unwrap();
             assert!(setup.variables.is_empty() && setup.command.is_none(), "{command} {env:?}: {setup:?}");
-            assert!(setup.line.is_some_and(|line| line.contains("chooses already")), "{command}");
+            assert!(setup.line.is_some_and(|line| line.contains("already says")), "{command}");
         }
     }
 
