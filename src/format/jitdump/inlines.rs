@@ -1,4 +1,7 @@
-//! The project's own record for inlined functions, which a jitdump cannot express but the file of a region can.
+//! The project's own record for inlined functions, for the files of regions and for debuggers.
+//!
+//! No jitdump contains this record: perf's format has no inlined functions. `debug_info2` is the record that samply reads in a
+//! jitdump. It is made from this one.
 //!
 //! If the code lies in a region, this record is at the beginning of the code's group. This holds for groups in the chunks of
 //! the queue and in other memory. The record must be removed before the group is written to a jitdump.

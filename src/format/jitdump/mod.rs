@@ -5,8 +5,8 @@
 //!
 //! Each piece of code has a *group* of up to three records with the same time stamp. The records are adjacent and in this
 //! order: `JIT_CODE_DEBUG_INFO`, `JIT_CODE_UNWINDING_INFO`, `JIT_CODE_LOAD`. perf applies the first two records to the next
-//! LOAD, whatever the address of the LOAD is. If the user asks for it, the group of code with inlined functions begins with a
-//! further record (`debug_info2`). Records have no padding, because perf takes the code from the end of the LOAD
+//! LOAD, whatever the address of the LOAD is. If the user asks for it, a further record (`debug_info2`) comes before these three
+//! if the code has inlined functions. Records have no padding, because perf takes the code from the end of the LOAD
 //! record.
 
 pub mod debug_info2;

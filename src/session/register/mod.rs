@@ -304,8 +304,8 @@ impl Local {
 
 /// The records of the code's inlined functions: the project's own record, and the one for samply. Only the sink for debuggers
 /// and the files of regions can use the own record. The own record is left out if that sink does not run, and no region's file
-/// can name the code. The code's memory may become part of a region later, and the file of such a region counts too. Invalid
-/// inlines are an error even if no sink reads them.
+/// can name the code, unless the record for samply is made from it. The code's memory may become part of a region later, and the
+/// file of such a region counts too. Invalid inlines are an error even if no sink reads them.
 fn inlines_of(
     shared: &Shared,
     wanted: Sinks,
@@ -324,20 +324,29 @@ fn inlines_of(
     // The record contains a file name for each call. If all calls are in one file with a long name, the record repeats this
     // name.
     let files = code.inlines.iter().fold(0_usize, |sum, inline| sum.saturating_add(inline.call_file.len()));
-    if !shared.pool.can_hold(files) {
-        return Err(Error::NoMemory);
-    }
-    let own = inlines::record(code.inlines, code.size)?;
+    let own = match shared.pool.can_hold(files) {
+        true => inlines::record(code.inlines, code.size),
+        false => Err(Error::NoMemory),
+    };
+    let mut records = match own {
+        // The record for samply is left out if there is no room for it. The code has its name without this record too.
+        Err(Error::NoMemory | Error::TooLarge) if !is_read => {
+            return inlines::check(code.inlines, code.size).map(|()| Vec::new())
+        }
+        own => own?,
+    };
     if !is_dumped {
-        return Ok(own);
+        return Ok(records);
     }
-    if !shared.pool.can_hold(group.size()?) {
-        return Err(Error::NoMemory);
+    let around = group.size()?.saturating_add(code.size as usize);
+    let has_room = |records: usize| shared.pool.can_hold(records.saturating_add(around));
+    let dumped = if has_room(0) { debug_info2::record(group, &records).unwrap_or_default() } else { Vec::new() };
+    if !is_read {
+        records.clear();
     }
-    let dumped = debug_info2::record(group, &own)?;
-    let mut records = if is_read { own } else { Vec::new() };
-    records.try_reserve_exact(dumped.len()).map_err(|_| Error::NoMemory)?;
-    records.extend_from_slice(&dumped);
+    if has_room(records.len() + dumped.len()) && records.try_reserve_exact(dumped.len()).is_ok() {
+        records.extend_from_slice(&dumped);
+    }
     Ok(records)
 }
 

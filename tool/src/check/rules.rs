@@ -232,7 +232,7 @@ rules! {
     INLINES_PRESENT "inlines-present" Jitdump Note "ddprof, parca, perf"
         "perf skips a record of inlined functions with a warning; ddprof stops at it, and parca loses its place."
     INLINES_DANGLING "inlines-dangling" Jitdump Error "branch support-inlines of samply"
-        "samply gives inlined functions to the next JIT_CODE_LOAD, whatever that is; they have to stand before their own."
+        "samply gives inlined functions to the next JIT_CODE_LOAD, whatever that is; they have to come before the LOAD of their own code."
     INLINES_ADDRESS "inlines-address" Jitdump Error "branch support-inlines of samply"
         "The inlined functions are for another address than the code behind them, which samply gives them to."
     INLINES_TORN "inlines-torn" Jitdump Error "branch support-inlines of samply"

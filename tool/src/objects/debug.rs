@@ -11,7 +11,7 @@ use jitsym::format::jitdump::raw::RawRecords;
 use jitsym::format::name;
 use jitsym::{Line, Lines};
 
-use super::Load;
+use super::{inlined, Load};
 
 /// The sections.
 #[derive(Debug, Default)]
@@ -49,7 +49,10 @@ impl Debug {
     fn add_unit(&mut self, load: &Load<'_>, function: &Function<'_>, head: &mut Head, record: &mut Vec<u8>) {
         let has_lines = put_lines(load, record).is_some();
         let lines = has_lines.then(|| RawRecords::from(record, 0).next()).flatten();
-        for inlines in [load.inlines, None] {
+        let debug = load.inlines.and_then(|record| record.debug_info2());
+        let own = debug.and_then(|debug| inlined::record(&debug, load.size));
+        let inlines = own.as_deref().and_then(|own| RawRecords::from(own, 0).next());
+        for inlines in [inlines, None] {
             let sections = Sections {
                 info: (0, &mut self.info),
                 line: (0, &mut self.line),
@@ -85,7 +88,9 @@ fn put_lines(load: &Load<'_>, record: &mut Vec<u8>) -> Option<()> {
         }
         let offset = u32::try_from(offset).ok()?;
         bytes += entry.file.len() + ROW_SIZE;
-        rows.push(Line { offset, line: entry.line, column: entry.column, file: entry.file });
+        // A line of no file says as little as no line.
+        let line = if entry.file.is_empty() { 0 } else { entry.line };
+        rows.push(Line { offset, line, column: entry.column, file: entry.file });
     }
     rows.sort_by_key(|row| row.offset);
     record.clear();

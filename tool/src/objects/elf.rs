@@ -86,7 +86,8 @@ impl<'a> Image<'a> {
         let offset = |load: &Load<'_>| load.addr.wrapping_sub(layout.origin);
         let end_of = |load: &Load<'_>| offset(load).saturating_add(load.size);
         let text = pieces.first().map_or(0, |load| offset(load))..pieces.last().map_or(0, |load| end_of(load));
-        let has_code = pieces.iter().all(|load| load.code.is_some());
+        // Code of a perf map has no bytes. In a file with other code, it reads as zeros.
+        let has_code = pieces.iter().any(|load| load.code.is_some());
         let mut sections = Sections::default();
         let mut parts: Vec<(u64, Cow<'a, [u8]>)> = Vec::new();
 

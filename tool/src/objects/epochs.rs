@@ -36,7 +36,8 @@ pub struct Epoch {
 #[derive(Clone, Debug)]
 struct Neighbourhoods {
     ranges: Vec<Range<u64>>,
-    /// For each load, the index of its neighbourhood. `None` if the load is too large.
+    /// For each load, the index of its neighbourhood. `None` if the load is too large, or if it begins in a neighbourhood and
+    /// ends too far away: neighbourhoods do not overlap.
     of: Vec<Option<usize>>,
 }
 
@@ -48,12 +49,14 @@ impl Neighbourhoods {
         for index in order {
             let Load { addr, size, .. } = loads[index];
             let end = addr.saturating_add(size);
+            let last_end = ranges.last().map_or(0, |last| last.end);
             let near = ranges.last_mut().filter(|last| {
                 let gap = last.end..addr.max(last.end);
                 gap.end - gap.start < GAP_MAX && end - last.start <= SPAN_MAX && !taken.has_file_in(&gap)
             });
             match near {
                 Some(near) => near.end = near.end.max(end),
+                None if addr < last_end => continue,
                 None => ranges.push(addr..end),
             }
             of[index] = Some(ranges.len() - 1);
@@ -166,17 +169,26 @@ fn range_of(load: &Load<'_>) -> Range<u64> {
     load.addr..load.addr.saturating_add(load.size)
 }
 
+/// The numbers of loads that are in no file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Larger than 1 GiB, or they reach too far out of the neighbourhood in which they begin.
+    pub too_large: usize,
+    /// There are too many files.
+    pub too_many: usize,
+}
+
 /// Distributes all loads over few files, without regard to when the code is used: each piece goes to the first file in which
-/// its addresses are free. Returns the files, and the number of loads that are in no file.
-pub fn few_files(loads: &[Load<'_>]) -> (Vec<Epoch>, usize) {
+/// its addresses are free. Returns the files, and the numbers of loads that are in no file.
+pub fn few_files(loads: &[Load<'_>]) -> (Vec<Epoch>, LeftOut) {
     let near = Neighbourhoods::new(loads, &Taken::new());
     let mut files_of: Vec<Vec<(usize, Held)>> = vec![Vec::new(); near.ranges.len()];
     // For each range, a number of files in which it is occupied. Code that is compiled again often has the same range.
     let mut full: HashMap<(u64, u64), usize> = HashMap::new();
-    let (mut all, mut left_out) = (Vec::<Epoch>::new(), 0);
+    let (mut all, mut left_out) = (Vec::<Epoch>::new(), LeftOut::default());
     for (index, load) in loads.iter().enumerate() {
         let Some(number) = near.of[index] else {
-            left_out += 1;
+            left_out.too_large += 1;
             continue;
         };
         let (files, range) = (&mut files_of[number], range_of(load));
@@ -187,7 +199,7 @@ pub fn few_files(loads: &[Load<'_>]) -> (Vec<Epoch>, usize) {
         let file = found.unwrap_or(files.len());
         if file == files.len() {
             if all.len() >= FILES_MAX {
-                left_out += 1;
+                left_out.too_many += 1;
                 continue;
             }
             files.push((all.len(), Held::default()));
@@ -248,7 +260,7 @@ mod tests {
         let far = 0x100_0000;
         let loads = [load(far, 16), load(0x1000, 16), load(0x100f + GAP_MAX, 16), load(0x1000, SPAN_MAX + 1)];
         let (files, left_out) = few_files(&loads);
-        assert_eq!((pieces(&files), left_out), (vec![vec![0], vec![1, 2]], 1));
+        assert_eq!((pieces(&files), left_out), (vec![vec![0], vec![1, 2]], LeftOut { too_large: 1, too_many: 0 }));
         let ranges = |taken: &Taken| Neighbourhoods::new(&loads, taken).ranges.len();
         // A mapping of another file separates them.
         let mut taken = Taken::new();
@@ -261,20 +273,31 @@ mod tests {
         assert_eq!(few_files(&loads).0.len(), 3);
     }
 
+    #[test]
+    fn neighbourhoods_do_not_overlap() {
+        let loads = [load(0x1000, SPAN_MAX), load(0x2000, SPAN_MAX), load(0x3000, 16), load(0x2000 + SPAN_MAX, 16)];
+        let near = Neighbourhoods::new(&loads, &Taken::new());
+        assert_eq!(near.of, [Some(0), None, Some(0), Some(1)]);
+        assert!(near.ranges[0].end <= near.ranges[1].start);
+        let (files, left_out) = few_files(&loads);
+        assert_eq!(pieces(&files), [vec![0], vec![2], vec![3]]);
+        assert_eq!(left_out, LeftOut { too_large: 1, too_many: 0 });
+    }
+
     /// Few files are as few as possible, for code of one size that is compiled again in the same places.
     #[test]
     fn the_first_free_file() {
         let loads: Vec<_> = (0..1000).map(|number| load(0x1000 + number * number % 31 * 16, 16)).collect();
         let deepest = |index: usize| loads[..=index].iter().filter(|load| load.addr == loads[index].addr).count() - 1;
         let (files, left_out) = few_files(&loads);
-        assert_eq!(left_out, 0);
+        assert_eq!(left_out, LeftOut::default());
         for (number, file) in files.iter().enumerate() {
             assert!(file.pieces.iter().all(|&index| deepest(index) == number), "{number}");
         }
         // Code of all sizes: no two pieces of a file overlap, and each is in one file.
         let loads: Vec<_> = (0..20_000).map(|number| load(0x10_0000 + number * 7 % 1000, 1 + number % 13)).collect();
         let (files, left_out) = few_files(&loads);
-        let mut count = left_out;
+        let mut count = 0;
         for file in &files {
             let mut ranges: Vec<_> =
                 file.pieces.iter().map(|&index| (loads[index].addr, loads[index].addr + loads[index].size)).collect();
@@ -282,7 +305,7 @@ mod tests {
             assert!(ranges.windows(2).all(|two| two[0].1 <= two[1].0));
             count += ranges.len();
         }
-        assert_eq!((count, left_out), (20_000, 0));
+        assert_eq!((count, left_out), (20_000, LeftOut::default()));
     }
 
     #[test]
@@ -304,7 +327,7 @@ mod tests {
             (0..loads.len()).for_each(|index| epochs.hit(index as u64, index));
             assert_eq!((epochs.all.len(), epochs.left_out), (FILES_MAX, 10_000));
             let (files, left_out) = few_files(&loads);
-            assert_eq!((files.len(), left_out), (FILES_MAX, 10_000));
+            assert_eq!((files.len(), left_out.too_many), (FILES_MAX, 10_000));
         }
     }
 }

@@ -28,7 +28,7 @@ pub struct Load<'a> {
     pub bias: u64,
     /// The section `.eh_frame` for a place after the code. Empty if there are no tables.
     pub eh_frame: &'a [u8],
-    /// The record of inlined functions, if the file has one.
+    /// The DEBUG_INFO2 record with the inlined functions, if the file has one.
     pub inlines: Option<RawRecord<'a>>,
 }
 
@@ -97,7 +97,7 @@ impl<'a> Loads<'a> {
             match record.id {
                 id::DEBUG_INFO => debug = record.debug_info(),
                 id::UNWINDING_INFO => unwinding = record.unwinding_info(),
-                id::INLINES => inlines = Some(record),
+                id::DEBUG_INFO2 => inlines = Some(record),
                 id::LOAD => {
                     let (lines, tables, inlines) = (debug.take(), unwinding.take(), inlines.take());
                     let Some(load) = record.load() else { continue };
@@ -115,7 +115,9 @@ impl<'a> Loads<'a> {
                         lines: lines.filter(|lines: &RawDebug| lines.addr == load.addr),
                         bias: 0,
                         eh_frame: tables.and_then(|tables| tables.tables()).map_or(&[][..], |(eh_frame, _)| eh_frame),
-                        inlines,
+                        inlines: inlines.filter(|record: &RawRecord<'_>| {
+                            record.debug_info2().is_some_and(|debug| debug.addr == load.addr)
+                        }),
                     };
                     if piece.code.is_some() && self.push(piece) {
                         by_index.insert(load.index, self.all.len() - 1);
@@ -146,7 +148,7 @@ impl<'a> Loads<'a> {
     }
 
     /// Fails if no ELF file of this code can be made here.
-    pub(super) fn check_machine(&self) -> io::Result<()> {
+    pub fn check_machine(&self) -> io::Result<()> {
         let why = match self.machine {
             _ if self.is_swapped => "a jitdump of the other byte order",
             EM_386 | EM_ARM => "code of a 32-bit machine",

@@ -5,6 +5,7 @@ mod debug;
 mod elf;
 mod epochs;
 mod frames;
+mod inlined;
 mod loads;
 mod newest;
 mod out_dir;
@@ -20,7 +21,7 @@ use elf::{Image, Layout};
 use frames::Tables;
 
 pub(crate) use debug::name_of;
-pub use epochs::{few_files, Epoch, Epochs};
+pub use epochs::{few_files, Epoch, Epochs, LeftOut};
 pub use loads::{Load, Loads};
 pub use out_dir::OutDir;
 pub use taken::Taken;
@@ -93,7 +94,8 @@ pub fn write(loads: &Loads<'_>, epochs: &[Epoch], dir: &OutDir, taken: Option<&T
         tables.always = taken.is_some();
         let size = elf::size_in_memory(&tables);
         let place = taken.as_mut().filter(|_| size > 0).and_then(|taken| {
-            let at = taken.free_above(code.end, size, layout.origin.saturating_add(DISTANCE_MAX))?;
+            let limit = layout.origin.saturating_add(DISTANCE_MAX);
+            let at = taken.free_above(code.end, size, limit, loads.machine)?;
             taken.add(at..at.saturating_add(size));
             Some(at)
         });

@@ -3,10 +3,11 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use jitsym::sys::held_dir::Dir;
+use jitsym::sys::process;
 
 /// An open directory. Files are made in this directory, even if its path later leads to another directory.
 #[derive(Debug)]
@@ -33,6 +34,35 @@ impl OutDir {
 
     /// Writes the file `name` with `write`, and replaces a file that has this name. The file appears when it is complete.
     pub fn put(&self, name: &str, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<PathBuf> {
+        self.put_by(name, write, |temporary| self.dir.rename(temporary, OsStr::new(name)))
+    }
+
+    /// The same as [`OutDir::put`], but fails if the name exists.
+    pub fn put_new(&self, name: &str, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<PathBuf> {
+        let there = || {
+            let text = format!("{name} is there already, and is not replaced");
+            io::Error::new(io::ErrorKind::AlreadyExists, text)
+        };
+        let final_name = OsStr::new(name);
+        if self.dir.look(final_name).is_ok() {
+            return Err(there());
+        }
+        self.put_by(name, write, |temporary| match self.dir.link(temporary, final_name) {
+            Ok(()) => self.dir.remove(temporary),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(there()),
+            // Some file systems have no hard links.
+            Err(_) if self.dir.look(final_name).is_err() => self.dir.rename(temporary, final_name),
+            Err(error) => Err(error),
+        })
+    }
+
+    /// Writes a file under another name, and passes this name to `finish`.
+    fn put_by(
+        &self,
+        name: &str,
+        write: impl FnOnce(&File) -> io::Result<()>,
+        finish: impl FnOnce(&OsStr) -> io::Result<()>,
+    ) -> io::Result<PathBuf> {
         let temporary = OsString::from(format!(".{name}.{}", std::process::id()));
         let file = match self.dir.create_new(&temporary, 0o600) {
             // A process with the same pid has left the file.
@@ -42,7 +72,7 @@ impl OutDir {
             }
             other => other?,
         };
-        let done = write(&file).and_then(|()| self.dir.rename(&temporary, OsStr::new(name)));
+        let done = write(&file).and_then(|()| finish(&temporary));
         if done.is_err() {
             // The first error is reported.
             let _ = self.dir.remove(&temporary);
@@ -50,13 +80,14 @@ impl OutDir {
         done.map(|()| self.path.join(name))
     }
 
-    /// Whether the file `name` is a regular file of this length that begins with these bytes.
+    /// Whether the file `name` is a regular file of this user and of this length that begins with these bytes. In a directory
+    /// that others can write, a file of another user may have any contents.
     pub(super) fn has(&self, name: &str, len: u64, start: &[u8]) -> bool {
         let read = || {
             let file = self.dir.open_to_read(OsStr::new(name))?;
             let data = file.metadata()?;
             let mut there = vec![0; start.len()];
-            let is_one = data.is_file() && data.len() == len;
+            let is_one = data.is_file() && data.uid() == process::user() && data.len() == len;
             if is_one {
                 file.read_exact_at(&mut there, 0)?;
             }
@@ -96,6 +127,14 @@ mod tests {
         assert_eq!(std::fs::read(&outside).unwrap(), b"safe");
         assert_eq!(std::fs::read_dir(&path).unwrap().count(), 1);
         assert!(out.has("a.so", 5, b"wh") && !out.has("a.so", 4, b"wh") && !out.has("a.so", 5, b"x"));
+        // A new file replaces nothing.
+        for (name, is_new) in [("a.so", false), ("b.so", true), ("b.so", false)] {
+            let made = out.put_new(name, |mut file| file.write_all(b"new"));
+            assert_eq!(made.is_ok(), is_new, "{name}");
+        }
+        assert_eq!(std::fs::read(path.join("a.so")).unwrap(), b"whole");
+        assert_eq!(std::fs::read(path.join("b.so")).unwrap(), b"new");
+        assert_eq!(std::fs::read_dir(&path).unwrap().count(), 2);
         assert!(OutDir::new(&outside).is_err() && OutDir::new(&path).is_ok());
     }
 }

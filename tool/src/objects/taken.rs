@@ -6,8 +6,19 @@ use super::ranges::Ranges;
 
 /// The lowest address that is given out: Linux maps nothing below it (`vm.mmap_min_addr`).
 const LOWEST: u64 = 0x10000;
-/// The first address that no process of a 64-bit Linux can have.
-const HIGHEST: u64 = 0x7fff_ffff_f000;
+const EM_X86_64: u32 = 62;
+
+/// The first address that no process has on this machine (`e_machine`). If it is 0, it is the machine that this program runs
+/// on. x86-64 has 47 bits for the addresses of processes, other machines up to 48 (AArch64).
+fn highest(machine: u32) -> u64 {
+    match machine {
+        EM_X86_64 => HIGHEST_X86_64,
+        0 if cfg!(target_arch = "x86_64") => HIGHEST_X86_64,
+        _ => 0xffff_ffff_f000,
+    }
+}
+
+const HIGHEST_X86_64: u64 = 0x7fff_ffff_f000;
 pub(super) const PAGE: u64 = 4096;
 
 /// The pages that are in use.
@@ -44,9 +55,10 @@ impl Taken {
         !range.is_empty() && before.is_some_and(|(_, &end)| end > range.start)
     }
 
-    /// The first free place of `len` bytes from `near` on that ends at `limit` or below. It consists of whole pages.
-    pub(super) fn free_above(&self, near: u64, len: u64, limit: u64) -> Option<u64> {
-        let (len, limit) = (len.checked_next_multiple_of(PAGE)?, limit.min(HIGHEST));
+    /// The first free place of `len` bytes from `near` on that ends at `limit` or below, and that a process can have on this
+    /// machine. It consists of whole pages.
+    pub(super) fn free_above(&self, near: u64, len: u64, limit: u64, machine: u32) -> Option<u64> {
+        let (len, limit) = (len.checked_next_multiple_of(PAGE)?, limit.min(highest(machine)));
         let mut at = near.max(LOWEST).checked_next_multiple_of(PAGE)?;
         if let Some((_, &end)) = self.ranges.0.range(..=at).next_back() {
             at = at.max(end);
@@ -67,6 +79,8 @@ mod tests {
 
     use super::*;
 
+    const EM_AARCH64: u32 = 183;
+
     #[test]
     fn places_are_free_and_near() {
         let mut taken = Taken::new();
@@ -75,15 +89,19 @@ mod tests {
         }
         taken.add(5..5);
         assert_eq!(taken.ranges.0, BTreeMap::from([(0x10_0000, 0x10_3000), (0x20_0000, 0x38_0000)]));
-        assert_eq!(taken.free_above(0x10_0000, 1, u64::MAX), Some(0x10_3000));
-        assert_eq!(taken.free_above(0x10_2001, 1, u64::MAX), Some(0x10_3000));
-        assert_eq!(taken.free_above(0x10_3001, 1, u64::MAX), Some(0x10_4000));
-        assert_eq!(taken.free_above(0x10_1000, 0xf_e000, u64::MAX), Some(0x38_0000));
-        assert_eq!(taken.free_above(0x10_1000, 0xf_e000, 0x40_0000), None);
-        assert_eq!(taken.free_above(0, 0x1000, u64::MAX), Some(LOWEST));
-        assert_eq!(taken.free_above(HIGHEST - 0x1000, 0x1000, u64::MAX), Some(HIGHEST - 0x1000));
-        assert_eq!(taken.free_above(HIGHEST - 0xfff, 0x1000, u64::MAX), None);
-        assert_eq!(taken.free_above(u64::MAX, u64::MAX, u64::MAX), None);
+        let free_above = |near, len, limit| taken.free_above(near, len, limit, EM_X86_64);
+        assert_eq!(free_above(0x10_0000, 1, u64::MAX), Some(0x10_3000));
+        assert_eq!(free_above(0x10_2001, 1, u64::MAX), Some(0x10_3000));
+        assert_eq!(free_above(0x10_3001, 1, u64::MAX), Some(0x10_4000));
+        assert_eq!(free_above(0x10_1000, 0xf_e000, u64::MAX), Some(0x38_0000));
+        assert_eq!(free_above(0x10_1000, 0xf_e000, 0x40_0000), None);
+        assert_eq!(free_above(0, 0x1000, u64::MAX), Some(LOWEST));
+        for (machine, highest) in [(EM_X86_64, 0x7fff_ffff_f000), (EM_AARCH64, 0xffff_ffff_f000)] {
+            let last = highest - 0x1000;
+            assert_eq!(taken.free_above(last, 0x1000, u64::MAX, machine), Some(last));
+            assert_eq!(taken.free_above(last + 1, 0x1000, u64::MAX, machine), None);
+        }
+        assert_eq!(free_above(u64::MAX, u64::MAX, u64::MAX), None);
     }
 
     #[test]
@@ -93,7 +111,7 @@ mod tests {
         taken.add_file(0x8000..0x9000);
         let files = [0x5000..0x8000, 0x5000..0x8001, 0x8800..0x8801, 0x9000..0xa000, 0x8000..0x8000];
         assert_eq!(files.map(|range| taken.has_file_in(&range)), [false, true, true, false, false]);
-        assert_eq!(taken.free_above(0x8000, 1, u64::MAX), Some(LOWEST));
+        assert_eq!(taken.free_above(0x8000, 1, u64::MAX, EM_X86_64), Some(LOWEST));
     }
 
     #[test]
@@ -106,6 +124,6 @@ mod tests {
         assert_eq!(taken.ranges.0, BTreeMap::from([(0x1000, 0x2000), (0x4000, 0x9000)]));
         taken.add(0..u64::MAX);
         assert_eq!(taken.ranges.0.len(), 1);
-        assert_eq!(taken.free_above(0x1000, 1, u64::MAX), None);
+        assert_eq!(taken.free_above(0x1000, 1, u64::MAX, EM_X86_64), None);
     }
 }

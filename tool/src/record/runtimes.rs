@@ -69,7 +69,7 @@ pub const RUNTIMES: &[Runtime] = &[
         agents: &[],
         ways: &[],
         chosen: &["useJITDump"],
-        effect: "perf does not read its jitdumps, because a thread is in their names",
+        effect: "perf does not read its jitdumps, because their names contain a thread ID",
         stacks: FRAME_POINTERS,
     },
     // 3.12 knows the first variable only. In later versions the second variable wins.
@@ -153,7 +153,11 @@ pub const RUNTIMES: &[Runtime] = &[
             "/usr/local/lib/libperf-jvmti.so",
             "/usr/local/lib64/libperf-jvmti.so",
         ],
-        ways: &[Way::Options("JAVA_TOOL_OPTIONS", "-agentpath:{agent} -XX:+PreserveFramePointer", " ")],
+        ways: &[Way::Options(
+            "JAVA_TOOL_OPTIONS",
+            "-XX:+IgnoreUnrecognizedVMOptions -agentpath:{agent} -XX:+PreserveFramePointer",
+            " ",
+        )],
         chosen: JAVA_CHOSEN,
         effect: "perf's agent writes a jitdump below ~/.debug/jit",
         stacks: FRAME_POINTERS,
@@ -238,9 +242,14 @@ impl Runtime {
     }
 }
 
-/// The version in the end of a name, such as `3.13` or `-2.1.0-beta3`.
+/// The version in the end of a name, such as `3.13` or `-2.1.0-beta3`. Another program may have a longer name: `python3-config`.
 fn version(text: &str) -> Option<(u32, u32)> {
     let text = text.strip_prefix('-').unwrap_or(text);
+    let rest = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let stage = rest.trim_start_matches('-').trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+    if !["", "alpha", "beta", "rc", "dev", "t", "d"].contains(&stage) {
+        return None;
+    }
     let mut parts = text.split(|c: char| !c.is_ascii_digit());
     let major = parts.next()?.parse().ok()?;
     Some((major, parts.next().and_then(|minor| minor.parse().ok()).unwrap_or(0)))
@@ -267,6 +276,11 @@ mod tests {
             ("luajit-2.1.0-beta3", Some(("LuaJIT", Some((2, 1))))),
             ("beam.smp", Some(("Erlang", None))),
             ("perl6", Some(("MoarVM", None))),
+            ("python3.13t", Some(("Python", Some((3, 13))))),
+            ("python3-config", None),
+            ("php8cc", None),
+            ("php8-lint", None),
+            ("node-22-foo", None),
             ("node-gyp", None),
             ("javac", None),
             ("perl", None),

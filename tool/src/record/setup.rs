@@ -55,14 +55,33 @@ fn agent(runtime: &Runtime) -> Option<PathBuf> {
     })
 }
 
+/// The options of the runtime itself, up to the program that it runs. A first word such as `run` is a subcommand, and a word
+/// after an option may be the option's value.
+fn own_options(words: &[String]) -> &[String] {
+    let is_subcommand = |word: &String| word.chars().all(|c| c.is_ascii_alphanumeric());
+    let mut len = usize::from(words.first().is_some_and(is_subcommand));
+    let mut may_be_value = false;
+    for word in &words[len..] {
+        let is_option = word.starts_with(['-', '+']);
+        if ["--", "-jar"].contains(&word.as_str()) || !is_option && !may_be_value {
+            break;
+        }
+        (len, may_be_value) = (len + 1, is_option);
+    }
+    &words[..len]
+}
+
 fn choose(runtime: &Runtime, is_itself: bool, found: &Resolved, env: &dyn Fn(&str) -> Option<OsString>) -> Setup {
     let mut setup = Setup { stacks: runtime.stacks, ..Setup::default() };
     let of_ways = runtime.ways.iter().filter_map(|way| match way {
         Way::Variable(name, _) | Way::Options(name, ..) => Some(*name),
         Way::Arguments { .. } => None,
     });
-    let mut given: Vec<String> =
-        found.words[found.at..].iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let words: Vec<String> =
+        found.words.iter().skip(found.at + 1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let mut given = own_options(&words).to_vec();
+    // The BEAM takes its flags from all places.
+    given.extend(words.iter().filter(|word| word.starts_with('+')).cloned());
     given.extend(of_ways.filter_map(env).map(|value| value.to_string_lossy().into_owned()));
     let given = given.join(" ");
     let is_changed = |name: &str| found.changed.iter().any(|changed| changed == name);
@@ -73,7 +92,7 @@ fn choose(runtime: &Runtime, is_itself: bool, found: &Resolved, env: &dyn Fn(&st
     };
     if runtime.chosen.iter().any(|text| given.contains(text)) || runtime.ways.iter().any(is_set) {
         setup.line =
-            Some(format!("{}: the command or the environment chooses already what it writes for perf", runtime.name));
+            Some(format!("{}: the command or the environment already says what to write for perf", runtime.name));
         return setup;
     }
     let agent = agent(runtime).map_or(String::new(), |path| path.display().to_string());
@@ -204,10 +223,29 @@ mod tests {
             ("@java -XX:+DumpPerfMapAtExit X", &[]),
             ("@php8.2 -d opcache.jit_debug=16 x", &[]),
             ("@wasmtime --profile=perfmap x", &[]),
+            ("@wasmtime run -W gc --profile=perfmap x", &[]),
+            ("@node -r mod --perf-basic-prof x", &[]),
+            ("@erl -s a b +JPperf map", &[]),
         ] {
             let setup = programs.set_up(command, env).unwrap();
             assert!(setup.variables.is_empty() && setup.command.is_none(), "{command} {env:?}: {setup:?}");
-            assert!(setup.line.is_some_and(|line| line.contains("chooses already")), "{command}");
+            assert!(setup.line.is_some_and(|line| line.contains("already says")), "{command}");
+        }
+    }
+
+    /// Arguments of the program that the runtime runs say nothing about the runtime.
+    #[test]
+    fn arguments_of_others() {
+        let programs = Programs::new();
+        for command in [
+            "@node bench.js --perf-report",
+            "@python3 ./x.py -X perf",
+            "@wasmtime run a.wasm --profile x",
+            "@java -jar PerfMapTool.jar",
+            "@php8.2 a.php -d opcache.jit_debug=16",
+        ] {
+            let setup = programs.set_up(command, &[]).unwrap();
+            assert!(!setup.variables.is_empty() || setup.command.is_some(), "{command}: {setup:?}");
         }
     }
 

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use jitsym::format::jitdump::raw::{RawDebug, RawHeader, RawRecords};
-use jitsym::format::jitdump::{id, inlines};
+use jitsym::format::jitdump::{debug_info2, id, inlines, Group};
 use jitsym::format::{arch::Arch, name};
-use jitsym::{Inline, UnwindRow};
+use jitsym::{Inline, Lines, UnwindRow};
 
 use crate::build::{debug, described, dump, Load, Unwinding, ADDR, TIME};
 use crate::support::{fresh_dir, root, run, stdout, try_run};
@@ -198,7 +198,10 @@ fn program() -> Vec<u8> {
         parent,
     };
     let inlines = [inline(8, 24, b"middle", 3, None), inline(12, 16, b"inner", 21, Some(0))];
-    let mut record = inlines::record(&inlines, 32).expect("a record");
+    let lines = Lines::Rows(&[]);
+    let group = Group { pid: 100, tid: 1, index: 1, addr: ADDR, size: 32, name: b"outer", lines, unwind: None };
+    let own = inlines::record(&inlines, 32).expect("a record");
+    let mut record = debug_info2::record(&group, &own).expect("a record");
     record.extend(debug(&[
         (0, 2, b"/src/main.js"),
         (8, 20, b"/src/main.js"),
@@ -234,6 +237,16 @@ fn inlined_functions() {
     for tag in ["DW_TAG_compile_unit", "DW_TAG_subprogram", "DW_TAG_inlined_subroutine"] {
         assert!(info.contains(tag), "{info}");
     }
+}
+
+/// A row without the name of a file, as a producer's abbreviation of nothing, spoils no other row.
+#[test]
+fn rows_without_a_file() {
+    let lines = debug(&[(0, 3, b"\xff"), (4, 5, b"/a.js"), (8, 6, b""), (12, 7, b"/b.js")]);
+    let load = Load { name: b"f\0".to_vec(), code: vec![0x90; 16], ..Load::default() };
+    let files = export("rows.dump", &dump(&[lines, load.bytes()]));
+    let at = ADDR - files[0].offset;
+    assert_eq!(self::lines(&files[0], &[], &[at + 5, at + 13]), ["/a.js:5", "/b.js:7"]);
 }
 
 /// gdb finds names and lines of code by its address in the process, after the command that `jitsym export` prints.
@@ -303,9 +316,14 @@ fn to_a_map() {
     assert_eq!(stdout(&output), format!("{}\n", map.canonicalize().expect("path").display()), "{output:?}");
     let text = std::fs::read_to_string(&map).expect("map");
     assert_eq!(text, "7f0000001000 10 replaced\n7f0000001010 10 outer\n");
-    // Another map of the same pid replaces it.
+    // Another map of the same pid does not replace it: a process may be writing it.
     let input = dir.join("perf-100.map");
     std::fs::write(&input, "0X20 0x10 f\nff").expect("write the file");
+    let refused = exported(&input);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("perf-100.map is there already"), "{refused:?}");
+    assert_eq!(std::fs::read_to_string(&map).expect("map"), text);
+    std::fs::remove_file(&map).expect("remove the map");
     assert!(exported(&input).status.success());
     assert_eq!(std::fs::read_to_string(&map).expect("map"), "20 10 f()\n");
 }
@@ -362,7 +380,12 @@ fn again() {
 fn mistakes() {
     let dir = fresh_dir("mistakes");
     let (input, out) = (dir.join("input"), dir.join("out"));
-    for (bytes, text) in [(&b"#!/bin/sh\n"[..], "is a script"), (&dump(&[])[..], "has no code"), (b"", "has no code")] {
+    for (bytes, text) in [
+        (&b"#!/bin/sh\n"[..], "is a script"),
+        (&dump(&[])[..], "has no code"),
+        (b"", "has no code"),
+        (b"1000 50000000 heap\n", "larger than 1 GiB"),
+    ] {
         std::fs::write(&input, bytes).expect("write the file");
         let output = jitsym(&["export".as_ref(), input.as_ref(), "-o".as_ref(), out.as_ref()]);
         assert_eq!(output.status.code(), Some(2));

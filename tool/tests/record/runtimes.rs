@@ -99,7 +99,7 @@ fn node_as_the_user_wants_it() {
     command.current_dir(&dir).arg(dir.join("perf.data")).args(["--", "env", "node", "--perf-basic-prof"]).arg(script);
     let output = run_to_its_end(command.arg("0.5").env_remove("NODE_OPTIONS"));
     assert_eq!(stdout(&output), "undefined\n", "{output:?}");
-    assert!(said(&output).contains("Node.js: the command or the environment chooses already"), "{output:?}");
+    assert!(said(&output).contains("Node.js: the command or the environment already says"), "{output:?}");
     assert!(said(&output).contains("no stacks") && !said(&output).contains("inject"), "{output:?}");
 }
 

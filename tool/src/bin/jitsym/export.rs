@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use jitsym::format::file_names::parse;
 use jitsym_tool::kind::Kind;
-use jitsym_tool::objects::{self, Loads, Made, OutDir};
+use jitsym_tool::objects::{self, LeftOut, Loads, Made, OutDir};
+use jitsym_tool::record::quoted;
 use jitsym_tool::text::Shown;
 
 use crate::input::{self, Input};
@@ -47,17 +48,29 @@ pub fn run(asked: &Export, out: &mut dyn Write) -> Outcome {
             return Outcome::Failed;
         }
     };
-    if loads.impossible > 0 {
-        let count = loads.impossible;
-        say(format_args!("{}: {count} records describe no possible code, and are left out", asked.file.shown()));
+    match loads.impossible {
+        0 => {}
+        1 => say(format_args!("{}: 1 record describes no possible code, and is left out", asked.file.shown())),
+        count => {
+            say(format_args!("{}: {count} records describe no possible code, and are left out", asked.file.shown()))
+        }
     }
     if loads.all.is_empty() {
         complain(&asked.file, &io::Error::new(io::ErrorKind::NotFound, "has no code, and nothing is written"));
         return Outcome::Failed;
     }
     let (files, left_out) = objects::few_files(&loads.all);
+    if files.is_empty() && !asked.map {
+        complain(&asked.file, &io::Error::new(io::ErrorKind::InvalidData, "has only code larger than 1 GiB"));
+        return Outcome::Failed;
+    }
+    // The directory is not made for nothing.
+    if let Err(error) = if asked.map { Ok(()) } else { loads.check_machine() } {
+        complain(&asked.file, &error);
+        return Outcome::Failed;
+    }
     let told = OutDir::new(&asked.output).and_then(|dir| match asked.map {
-        true => dir.put(&format!("perf-{}.map", loads.pid), |mut file| file.write_all(&loads.to_map())).map(Err),
+        true => dir.put_new(&format!("perf-{}.map", loads.pid), |mut file| file.write_all(&loads.to_map())).map(Err),
         false => objects::write(&loads, &files, &dir, None).map(Ok),
     });
     match told {
@@ -120,7 +133,7 @@ fn loads(inputs: &[(PathBuf, Input)]) -> Result<Loads<'_>, Failure> {
 }
 
 /// Prints a block for each file.
-fn tell(made: &Made, left_out: usize, out: &mut dyn Write) -> io::Result<()> {
+fn tell(made: &Made, left_out: LeftOut, out: &mut dyn Write) -> io::Result<()> {
     for object in &made.objects {
         let (path, code) = (object.path.shown(), &object.code);
         let functions = if object.pieces == 1 { "function" } else { "functions" };
@@ -130,10 +143,18 @@ fn tell(made: &Made, left_out: usize, out: &mut dyn Write) -> io::Result<()> {
             "    {} {functions} at {:#x}..{:#x}, offset {:#x}",
             object.pieces, code.start, code.end, object.origin
         )?;
-        writeln!(out, "    gdb: add-symbol-file {path} -o {:#x}", object.origin)?;
+        // gdb splits its arguments like a shell.
+        let path = PathBuf::from(path.to_string());
+        writeln!(out, "    gdb: add-symbol-file {} -o {:#x}", quoted(&path), object.origin)?;
     }
-    if left_out > 0 {
-        writeln!(out, "{left_out} functions are in none of these files, because there are too many files")?;
+    for (count, why) in [
+        (left_out.too_many, "there would be too many files"),
+        (left_out.too_large, "a file has at most 1 GiB of addresses"),
+    ] {
+        let functions = if count == 1 { "function is" } else { "functions are" };
+        if count > 0 {
+            writeln!(out, "{count} {functions} in none of these files: {why}")?;
+        }
     }
     Ok(())
 }
