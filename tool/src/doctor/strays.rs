@@ -31,6 +31,8 @@ pub struct Strays {
     beside: HashMap<String, (u64, i64)>,
     /// The number of samples in each function.
     hit: HashMap<String, u64>,
+    /// The number of samples in code of a jitdump that are not in an object.
+    pub in_dumps: u64,
 }
 
 impl Strays {
@@ -57,6 +59,7 @@ impl Strays {
                 self.beside.entry(piece.name.clone()).or_insert((0, from)).0 += 1;
             }
         }
+        self.in_dumps += u64::from(!all.is_empty());
         false
     }
 
@@ -116,7 +119,7 @@ pub fn in_memory(pid: u32, report: &mut Report) {
         // Code that is just being patched will be as registered at the next look.
         std::thread::sleep(BETWEEN);
     }
-    let Seen { compared, odd } = &watched.seen;
+    let Seen { compared, odd, .. } = &watched.seen;
     let Some(first) = odd.first() else { return };
     let line = format!("{} of {compared} pieces of code not in memory as they were registered", odd.len());
     // Unused code does no harm if its memory is in use for something else.

@@ -56,8 +56,8 @@ pub struct Problem {
 /// Opens dumps.
 pub struct Finder<'a> {
     pub given: &'a Given,
-    /// The user whose recording it is.
-    pub user: u32,
+    /// Dumps of these users are used, and those of root and of this process's user.
+    pub users: Vec<u32>,
 }
 
 /// An open dump with its header.
@@ -78,7 +78,7 @@ impl Finder<'_> {
         let file = if is_given { open::unlinked(path)? } else { open::of_process(path, pid)? };
         let data = file.metadata()?;
         let owner = data.uid();
-        if !is_given && owner != self.user && owner != 0 && owner != process::user() {
+        if !is_given && !self.users.contains(&owner) && owner != 0 && owner != process::user() {
             return refuse(format!(
                 "belongs to another user (uid {owner}): name it with --dump if you trust its contents"
             ));
