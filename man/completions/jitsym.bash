@@ -34,6 +34,9 @@ _jitsym() {
             jitsym,export)
                 cmd="jitsym__subcmd__export"
                 ;;
+            jitsym,flamegraph)
+                cmd="jitsym__subcmd__flamegraph"
+                ;;
             jitsym,help)
                 cmd="jitsym__subcmd__help"
                 ;;
@@ -76,6 +79,9 @@ _jitsym() {
             jitsym__subcmd__help,export)
                 cmd="jitsym__subcmd__help__subcmd__export"
                 ;;
+            jitsym__subcmd__help,flamegraph)
+                cmd="jitsym__subcmd__help__subcmd__flamegraph"
+                ;;
             jitsym__subcmd__help,help)
                 cmd="jitsym__subcmd__help__subcmd__help"
                 ;;
@@ -107,7 +113,7 @@ _jitsym() {
 
     case "${cmd}" in
         jitsym)
-            opts="-h -V --help --version check dump stat export record inject verify callgrind doctor top recover clean version help"
+            opts="-h -V --help --version check dump stat export record inject verify callgrind doctor top flamegraph recover clean version help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -252,8 +258,34 @@ _jitsym() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        jitsym__subcmd__flamegraph)
+            opts="-o -h --output --perf --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --perf)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         jitsym__subcmd__help)
-            opts="check dump stat export record inject verify callgrind doctor top recover clean version help"
+            opts="check dump stat export record inject verify callgrind doctor top flamegraph recover clean version help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -337,6 +369,20 @@ _jitsym() {
             return 0
             ;;
         jitsym__subcmd__help__subcmd__export)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        jitsym__subcmd__help__subcmd__flamegraph)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -505,7 +551,7 @@ _jitsym() {
             return 0
             ;;
         jitsym__subcmd__record)
-            opts="-p -o -F -g -e -h --pid --seconds --output --frequency --call-graph --event --adopt --top --flamegraph --json --perf --help"
+            opts="-p -o -F -g -e -h --pid --seconds --output --frequency --call-graph --event --adopt --no-runtime-setup --top --flamegraph --json --perf --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -607,13 +653,17 @@ _jitsym() {
             return 0
             ;;
         jitsym__subcmd__top)
-            opts="-h --seconds --help"
+            opts="-h --seconds --perf --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --seconds)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --perf)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

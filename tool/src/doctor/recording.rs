@@ -131,7 +131,8 @@ impl Look<'_> {
         self.regions(is_good, report);
         let injected = contents.injector();
         // `jitsym inject` makes no objects of code that is in no sample.
-        let is_raw = injected.is_none() && dumps.codes > 0 && (strays.in_dumps > 0 || dumps.are_too_large);
+        let may_be_raw = strays.in_dumps > 0 || dumps.are_too_large || strays.blank > 0 && self.run.seen.is_none();
+        let is_raw = injected.is_none() && dumps.codes > 0 && may_be_raw;
         self.clock(is_good, injected.is_some(), report);
         if let Some(by) = injected {
             report.good(format!("{} has put objects in for compiled code", by.program()));

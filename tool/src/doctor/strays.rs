@@ -33,11 +33,14 @@ pub struct Strays {
     hit: HashMap<String, u64>,
     /// The number of samples in code of a jitdump that are not in an object.
     pub in_dumps: u64,
+    /// The number of samples without any frame: perf 7 shows none if it finds no unwind tables for the innermost frame.
+    pub blank: u64,
 }
 
 impl Strays {
     /// `timed`: the recording has the clock of the jitdumps. Returns whether the code of the sample was registered later.
     pub fn add(&mut self, dumps: &Dumps, sample: &Sample, timed: bool) -> bool {
+        self.blank += u64::from(sample.frames.is_empty());
         let Some(frame) = sample.compiled() else { return false };
         if let Some(name) = &frame.symbol {
             *self.hit.entry(name.clone()).or_default() += 1;
