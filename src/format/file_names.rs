@@ -107,19 +107,6 @@ pub fn beginnings_of_regions(pid: u32) -> [String; 2] {
     [format!("jit-{pid}-"), format!("jitted-{pid}-r")]
 }
 
-/// The prefix of the name of a directory into which `jitsym record` copies the jitdumps of a process. Six random letters or
-/// digits follow.
-pub fn copies_of(pid: u32) -> String {
-    format!("jitted-{pid}-")
-}
-
-/// The pid of the process whose jitdumps were copied into a directory of this name.
-pub fn copied_pid(name: &str) -> Option<u32> {
-    let (start, random) = name.split_at_checked(name.len().checked_sub(6)?)?;
-    let pid = start.strip_prefix("jitted-")?.strip_suffix('-')?.parse().ok()?;
-    (start == copies_of(pid) && is_pid(pid) && random.bytes().all(|byte| byte.is_ascii_alphanumeric())).then_some(pid)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -234,16 +221,6 @@ mod tests {
         ];
         for name in bad {
             assert_eq!(replaced_by(name.as_ref()), None, "{name}");
-        }
-    }
-
-    #[test]
-    fn directories_of_copies_name_the_process() {
-        assert_eq!(copied_pid(&format!("{}a0Zb3x", copies_of(17))), Some(17));
-        for name in
-            ["jitted-17-4.so", "jitted-17-r0.so", "jitted-17-12345", "jitted-x-a0Zb3x", "jitted-17-a0Zb3_", "é-a0Z"]
-        {
-            assert_eq!(copied_pid(name), None, "{name}");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Removes files that perf has made from jitdumps.
+//! Removes files that were made from jitdumps for recordings.
 //!
-//! The files are the objects of `perf inject` (`jitted-PID-N.so` beside the jitdump), and entries of the build-id cache
-//! (`~/.debug`). `jitsym record` lets perf write to private directories instead. A file is removed only if it certainly is such
-//! a file, belongs to this user, and is of a dead process.
+//! The files are objects of `perf inject` (`jitted-PID-N.so` beside the jitdump), objects of `jitsym inject`
+//! (`jitcode-PID-BUILDID.so`), and entries of perf's build-id cache (`~/.debug`). A file is removed only if it certainly is such a
+//! file, belongs to this user, and is of a dead process.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -12,14 +12,16 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use jitsym::format::file_names::{copied_pid, is_pid, parse, FileKind};
+use jitsym::format::file_names::{is_pid, parse, FileKind};
 use jitsym::sys::held_dir::Dir;
 use jitsym::sys::process;
 use jitsym::Cleaned;
 
+use crate::objects::pid_of;
+use crate::record::script::Injector;
 use crate::region::Region;
 
-/// Sections of the objects that `perf inject` makes (linux tools/perf/util/genelf.c).
+/// Sections of the objects that `perf inject` (linux tools/perf/util/genelf.c) and `jitsym inject` make.
 const SECTIONS: &[&str] = &[
     ".text",
     ".eh_frame",
@@ -31,12 +33,14 @@ const SECTIONS: &[&str] = &[
     ".debug_line",
     ".debug_info",
     ".debug_abbrev",
+    ".debug_aranges",
+    ".debug_ranges",
 ];
 /// Files of an entry of the cache (linux tools/perf/util/build-id.c).
 const PARTS: &[&str] = &["elf", "debug", "probes", "vdso"];
 /// The directory of links by build-id.
 const LINKS: &str = ".build-id";
-/// Larger objects cannot be objects of a single function.
+/// Larger objects are not examined.
 const SIZE_MAX: u64 = 256 << 20;
 /// The greatest depth of directories in the cache that are searched.
 const DEPTH: u32 = 40;
@@ -57,51 +61,25 @@ impl Clean {
         Clean { dry_run, before, used: process::files_in_use() }
     }
 
-    /// Removes the objects of `perf inject` in a directory, and in the directories that `jitsym record` has made there.
+    /// Removes the objects in a directory.
     pub fn objects(&self, dir: &Path) -> io::Result<Vec<Cleaned>> {
         let mut found = Vec::new();
         if let Some(place) = Place::open(dir)? {
-            self.objects_in(&place, &mut found)?;
             for name in place.names()? {
-                if name.to_str().and_then(copied_pid).is_none() {
-                    continue;
-                }
-                let Ok(own) = place.below(&name) else { continue };
-                if place.dir.look(&name).is_ok_and(|data| data.uid() == process::user() && data.mode() & 0o077 == 0) {
-                    self.objects_in(&own, &mut found)?;
-                    if !self.dry_run {
-                        // Fails if the directory is not empty, as intended.
-                        let _ = place.dir.remove_dir(&name);
-                    }
+                let Some((pid, What::Object(by))) = pid_and_kind(&name) else { continue };
+                let Ok(data) = place.dir.look(&name) else { continue };
+                if self.is_old(&data) {
+                    let kept = self.object(&place, &name, &data, pid, by).err().map(|error| error.to_string());
+                    found.push(Cleaned { bytes: bytes(&data), kept, path: place.path.join(&name) });
                 }
             }
         }
         Ok(found)
     }
 
-    fn objects_in(&self, place: &Place, found: &mut Vec<Cleaned>) -> io::Result<()> {
-        let is_private = place.path.file_name().and_then(OsStr::to_str).and_then(copied_pid);
-        for name in place.names()? {
-            let (pid, is_copy) = match (pid_and_kind(&name), is_private) {
-                (Some((pid, FileKind::Injected { .. })), _) => (pid, false),
-                (Some((_, FileKind::Jitdump { .. })), Some(pid)) => (pid, true),
-                _ => continue,
-            };
-            let Ok(data) = place.dir.look(&name) else { continue };
-            if self.is_old(&data) {
-                let result = self.object(place, &name, &data, pid, is_copy);
-                let path = place.path.join(&name);
-                found.push(Cleaned { bytes: bytes(&data), kept: result.err().map(|error| error.to_string()), path });
-            }
-        }
-        Ok(())
-    }
-
-    fn object(&self, place: &Place, name: &OsStr, data: &Metadata, pid: u32, is_copy: bool) -> io::Result<()> {
+    fn object(&self, place: &Place, name: &OsStr, data: &Metadata, pid: u32, by: Injector) -> io::Result<()> {
         self.check(data, pid)?;
-        if !is_copy && !is_perfs(&place.dir, name)? {
-            return refuse("`perf inject` makes no such objects");
-        }
+        check_object(&place.dir, name, by)?;
         if self.dry_run {
             Ok(())
         } else {
@@ -131,9 +109,8 @@ impl Clean {
                 continue;
             }
             match pid_and_kind(&name) {
-                Some((pid, kind @ (FileKind::Injected { .. } | FileKind::Region { .. }))) => {
-                    let is_object = matches!(kind, FileKind::Injected { .. });
-                    self.entries(cache, &below, pid, is_object, found)?;
+                Some((pid, what)) => {
+                    self.entries(cache, &below, pid, what, found)?;
                     if !self.dry_run {
                         // Fails if the directory is not empty, as intended.
                         let _ = place.dir.remove_dir(&name);
@@ -147,14 +124,7 @@ impl Clean {
     }
 
     /// All versions of one file.
-    fn entries(
-        &self,
-        cache: &Place,
-        place: &Place,
-        pid: u32,
-        is_object: bool,
-        found: &mut Vec<Cleaned>,
-    ) -> io::Result<()> {
+    fn entries(&self, cache: &Place, place: &Place, pid: u32, what: What, found: &mut Vec<Cleaned>) -> io::Result<()> {
         for name in place.names()? {
             let path = place.path.join(&name);
             let entry = place.below(&name).and_then(|entry| Ok((entry.dir.look(OsStr::new("elf"))?, entry)));
@@ -164,7 +134,7 @@ impl Clean {
                 continue;
             };
             if self.is_old(&data) {
-                let result = self.check(&data, pid).and_then(|()| self.entry(cache, &entry, &name, is_object));
+                let result = self.check(&data, pid).and_then(|()| self.entry(cache, &entry, &name, what));
                 let result = result.and_then(|()| if self.dry_run { Ok(()) } else { place.dir.remove_dir(&name) });
                 found.push(Cleaned { bytes: bytes(&data), kept: result.err().map(|error| error.to_string()), path });
             }
@@ -172,7 +142,7 @@ impl Clean {
         Ok(())
     }
 
-    fn entry(&self, cache: &Place, entry: &Place, id: &OsStr, is_object: bool) -> io::Result<()> {
+    fn entry(&self, cache: &Place, entry: &Place, id: &OsStr, what: What) -> io::Result<()> {
         let id = id.to_str().unwrap_or_default();
         if id.len() < 16 || !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return refuse("its name is no build-id");
@@ -182,8 +152,8 @@ impl Clean {
             return refuse("there are files in it that perf does not make");
         }
         // The file of a region may be as large as the region, so only its name is checked.
-        if is_object && !is_perfs(&entry.dir, OsStr::new("elf"))? {
-            return refuse("`perf inject` makes no such objects");
+        if let What::Object(by) = what {
+            check_object(&entry.dir, OsStr::new("elf"), by)?;
         }
         if self.dry_run {
             return Ok(());
@@ -262,18 +232,43 @@ fn bytes(data: &Metadata) -> u64 {
     data.blocks() * 512 / data.nlink().max(1)
 }
 
-fn pid_and_kind(name: &OsStr) -> Option<(u32, FileKind)> {
-    parse(name).filter(|&(pid, _)| is_pid(pid))
+/// What a file with a certain name is.
+#[derive(Clone, Copy)]
+enum What {
+    Object(Injector),
+    Region,
 }
 
-/// Whether a file has one function, and exactly the sections that perf writes.
-fn is_perfs(dir: &Dir, name: &OsStr) -> io::Result<bool> {
+fn pid_and_kind(name: &OsStr) -> Option<(u32, What)> {
+    if let Some(pid) = name.to_str().and_then(pid_of) {
+        return Some((pid, What::Object(Injector::Jitsym)));
+    }
+    match parse(name).filter(|&(pid, _)| is_pid(pid))? {
+        (pid, FileKind::Injected { .. }) => Some((pid, What::Object(Injector::Perf))),
+        (pid, FileKind::Region { .. }) => Some((pid, What::Region)),
+        _ => None,
+    }
+}
+
+fn check_object(dir: &Dir, name: &OsStr, by: Injector) -> io::Result<()> {
+    if is_object(dir, name, by)? {
+        return Ok(());
+    }
+    refuse(&format!("`{}` makes no such objects", by.program()))
+}
+
+/// Whether a file has functions, one in an object of perf, and only the sections that the program writes.
+fn is_object(dir: &Dir, name: &OsStr, by: Injector) -> io::Result<bool> {
     let file = dir.open_to_read(name)?;
     let mut bytes = Vec::new();
     file.take(SIZE_MAX).read_to_end(&mut bytes)?;
     let Ok(region) = Region::read(&bytes) else { return Ok(false) };
+    let is_number_right = match by {
+        Injector::Perf => region.functions.len() == 1,
+        Injector::Jitsym => !region.functions.is_empty(),
+    };
     let names: Vec<String> = region.sections().map(|(name, _)| name).filter(|name| !name.is_empty()).collect();
     let has = |wanted: &str| names.iter().any(|name| name == wanted);
     let known = names.iter().all(|name| SECTIONS.contains(&name.as_str()));
-    Ok(known && has(".text") && has(".note.gnu.build-id") && region.functions.len() == 1)
+    Ok(known && has(".text") && has(".note.gnu.build-id") && is_number_right)
 }

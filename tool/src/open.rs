@@ -82,7 +82,7 @@ fn checked(file: File) -> io::Result<File> {
 }
 
 /// The real, effective, saved and file system users of a process; `None` if there is no such process.
-fn users(pid: u32) -> Option<Vec<u32>> {
+pub fn users(pid: u32) -> Option<Vec<u32>> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     Some(users.split_whitespace().filter_map(|user| user.parse().ok()).collect())

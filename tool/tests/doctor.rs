@@ -161,15 +161,14 @@ fn a_command_is_looked_at_in_private() {
     command.arg(toy()).arg(root().join("examples/hello.toy")).arg("0.3").env("JITSYM_DIR", &dir);
     let text = stdout(&try_run(command.env("TMPDIR", &temporary)));
     assert!(text.contains(&format!("mode 700 {}/jitsym-doctor-", temporary.display())), "{text}");
-    assert!(text.contains("perf inject --jit has put that in"), "{text}");
+    assert!(text.contains("have samples: put in, with files in"), "{text}");
     assert_eq!(std::fs::read_dir(&temporary).expect("directory").count(), 0, "{text}");
     let names = |dir: &Path| {
         let entries = std::fs::read_dir(dir).expect("directory").flatten();
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect::<Vec<_>>()
     };
-    let pid = names(&dir).iter().find_map(|name| Some(name.strip_prefix("jit-")?.strip_suffix(".dump")?.to_owned()));
-    let objects = format!("jitted-{}-", pid.expect("a jitdump"));
-    assert!(!names(Path::new("/tmp")).iter().any(|name| name.starts_with(&objects)), "{text}");
+    let of_program = names(&dir);
+    assert!(of_program.iter().all(|name| name.starts_with("jit-") && name.ends_with(".dump")), "{of_program:?}");
 }
 
 /// Where nothing is wrong it says so, of a machine, a process, a recording and a command.
@@ -192,8 +191,11 @@ fn nothing_is_wrong() {
     assert!(good(&process).contains("where perf finds it"), "{}", stdout(&process));
     let text = good_recording(&of_recording(&inject(&record(&dir, DWARF, &[]))));
     assert!(text.contains("have whole stacks") && text.contains("(100 %)"), "{text}");
+    assert!(text.contains("jitsym inject has put objects in"), "{text}");
     // Objects that lie somewhere else, as those of a container: perf has them in its cache.
-    let text = good_recording(&of_recording(&replaced(&dir, false)));
+    let data = perf_inject(&record(&dir, DWARF, &[]));
+    objects(&data, "/jitted-").iter().for_each(|path| std::fs::remove_file(path).expect("remove an object"));
+    let text = good_recording(&of_recording(&data));
     assert!(text.contains("objects of perf inject not there") && text.contains("(100 %)"), "{text}");
     // Code in regions needs no clock.
     let text = good_recording(&of_mistakes(&dir, &["--call-graph", "dwarf"], &[("JITSYM_ADOPT", "1")]));
@@ -201,7 +203,7 @@ fn nothing_is_wrong() {
     let mut command = doctor(&["--"]);
     command.arg(perf::program()).args(["scenario=stacks", "layout=gap", "seconds=0.2"]);
     let text = good(&try_run(command.arg(format!("dir={}", dir.display()))));
-    assert!(text.contains("perf inject --jit has put that in"), "{text}");
+    assert!(text.contains("have samples: put in, with files in"), "{text}");
 }
 
 /// A process tells why its memory is not adopted, and one that opens no session is told how to find out.

@@ -44,10 +44,12 @@ pub struct Dumps {
     /// By process, sorted by address.
     pub pieces: HashMap<u32, Vec<Piece>>,
     pub broken: Broken,
+    /// Whether a jitdump is too large to be examined.
+    pub are_too_large: bool,
 }
 
 impl Dumps {
-    /// Reads all jitdumps that the recording names. After perf inject, only the objects beside a jitdump lead to it.
+    /// Reads all jitdumps that the recording names. After `perf inject`, only the objects beside a jitdump lead to it.
     pub fn read(contents: &Contents, variables: machine::Variables, report: &mut Report) -> Dumps {
         let mut dumps = Dumps::default();
         let injected = contents.processes.iter().flat_map(|(&pid, process)| {
@@ -106,6 +108,7 @@ impl Dumps {
 
     fn go_through(&mut self, pid: u32, here: &Path, path: &str, file: &File, report: &mut Report) {
         if file.metadata().is_ok_and(|data| data.len() > MOST) {
+            self.are_too_large = true;
             report.note(format!("{path} is too large to be gone through here: `jitsym check` does it"));
             return;
         }

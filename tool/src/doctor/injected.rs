@@ -1,4 +1,4 @@
-//! Whether `perf inject` has processed a recording. A recording with a jitdump needs this step.
+//! Whether the code of jitdumps was put into a recording, by `jitsym inject` or by `perf inject`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 use super::dumps::Dumps;
 use super::process::count;
 use super::{Rank, Report, RECORD};
+use crate::inject::usual;
 use crate::open;
 use crate::record::contents::Contents;
 use crate::record::perf::Perf;
+use crate::record::script::Injector;
 use crate::record::{quoted, unfinished};
 
 /// A recording that was not completed by the program that wrote it.
@@ -25,12 +27,12 @@ pub fn not_finished(data: &Path, writer: &str, report: &mut Report) {
     report.cause(line, Rank::Recording, text, format!("jitsym doctor {before}"));
 }
 
-/// The names that the documents use for the output of perf inject: `jit.data`, or `NAME.jit.data` for `NAME.data`.
+/// The names that the documents use for a recording with the code of its jitdumps: `jit.data`, or `NAME.jit.data` for `NAME.data`.
 fn names_of_made(data: &Path) -> [PathBuf; 2] {
     [data.with_file_name("jit.data"), data.with_extension("jit.data")]
 }
 
-/// The output of perf inject for a recording, if it is newer than the recording.
+/// The recording with the code of the jitdumps, if it is newer than the recording without.
 fn made_of(data: &Path) -> Option<PathBuf> {
     let written = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
     let before = written(data)?;
@@ -38,21 +40,27 @@ fn made_of(data: &Path) -> Option<PathBuf> {
     names_of_made(data).into_iter().find(is_made)
 }
 
-/// The recording from which perf inject has made this file.
+/// The recording from which a recording with the code of its jitdumps was made.
 fn source_of(made: &Path) -> Option<PathBuf> {
     let start = made.file_name()?.to_str()?.strip_suffix("jit.data")?;
     let name = if start.is_empty() { "perf.data".into() } else { format!("{start}data") };
     Some(made.with_file_name(name)).filter(|path| path.is_file())
 }
 
-/// Nothing was injected into the recording. Reports whether there is anything to inject.
-pub fn not_injected(data: &Path, monotonic: bool, dumps: &Dumps, report: &mut Report) {
-    let shown = quoted(data);
+/// The command that makes this recording again, if everything that the command needs exists.
+pub fn again(data: &Path, dumps: &Dumps) -> Option<String> {
+    let source = source_of(data).filter(|_| dumps.codes > 0 && dumps.gone.is_empty())?;
+    let inject = format!("jitsym inject -i {}", quoted(&source));
+    Some(if usual(&source) == data { inject } else { format!("{inject} -o {}", quoted(data)) })
+}
+
+/// Nothing was injected into the recording. `is_raw`: there is something to inject.
+pub fn not_injected(data: &Path, is_raw: bool, dumps: &Dumps, report: &mut Report) {
     if let Some(path) = dumps.gone.first() {
         report.cause(
             format!("{path} is gone"),
             Rank::Recording,
-            format!("the jitdump {path} was removed before perf inject has read it (JITSYM_REMOVE=1, or by somebody)"),
+            format!("the jitdump {path} was removed before its code was put into the recording (JITSYM_REMOVE=1, or by somebody)"),
             RECORD,
         );
     } else if let Some(problem) = dumps.unreadable.first() {
@@ -62,21 +70,21 @@ pub fn not_injected(data: &Path, monotonic: bool, dumps: &Dumps, report: &mut Re
             format!("a jitdump cannot be read: {problem}"),
             "id; ls -l /tmp/jit-*.dump",
         );
-    } else if let Some(made) = made_of(data).filter(|_| dumps.codes > 0 && monotonic) {
+    } else if let Some(made) = made_of(data).filter(|_| is_raw) {
         let made = quoted(&made);
         // The recording itself is in order.
         report.note(format!("the jitdump is in {made}"));
         report.because(
             Rank::Recording,
-            format!("perf inject was run into {made}: look at that, this recording is as it was before"),
+            format!("the code of the jitdump was put into {made}: look at that, this recording is as it was before"),
             format!("jitsym doctor {made}"),
         );
-    } else if dumps.codes > 0 && monotonic {
+    } else if is_raw {
         report.cause(
             "the jitdump is not in the recording yet",
             Rank::Recording,
-            "perf inject --jit has not been run: the recording has a jitdump, and nothing of it but what a perf map has too",
-            format!("perf inject --jit -i {shown} -o jit.data && perf report -i jit.data --no-children"),
+            "jitsym inject has not been run: the recording has a jitdump, and nothing of it but what a perf map has too",
+            format!("jitsym inject -i {} && perf report -i {} --no-children", quoted(data), quoted(&usual(data))),
         );
     }
 }
@@ -104,30 +112,27 @@ pub fn objects(
             _ => {}
         }
     }
-    // Injecting again helps if everything that perf inject needs exists.
-    let next = match source_of(data).filter(|_| dumps.codes > 0 && dumps.gone.is_empty()) {
-        Some(source) => format!("perf inject --jit -i {} -o {}", quoted(&source), quoted(data)),
-        None => RECORD.into(),
-    };
+    let next = again(data, dumps).unwrap_or_else(|| RECORD.into());
+    let by = contents.injector().map_or("", Injector::program);
     if let Some(path) = other.first() {
         report.cause(
             format!("{path} is another one than was put in"),
             Rank::Recording,
             format!(
-                "the objects are those of another run of perf inject (such as {path}): names and lines may be wrong or missing"
+                "the objects are those of another run of {by} (such as {path}): names and lines may be wrong or missing"
             ),
             next,
         );
     } else if let Some(path) = missing.first().filter(|_| is_good) {
         let objects = count(missing.len(), "object");
         report.note(format!(
-            "{objects} of perf inject not there (such as {path}): perf has copies in its cache of build-ids (~/.debug)"
+            "{objects} of {by} not there (such as {path}): perf has copies in its cache of build-ids (~/.debug)"
         ));
     } else if let Some(path) = missing.first() {
         report.cause(
-            format!("{} that perf inject has made are gone", count(missing.len(), "object")),
+            format!("{} that {by} has made are gone", count(missing.len(), "object")),
             Rank::Recording,
-            format!("objects that perf inject has made were removed (such as {path}): reports need them"),
+            format!("objects that {by} has made were removed (such as {path}): reports need them"),
             next,
         );
     }
@@ -148,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_perf_inject_was_run_into() {
+    fn names_of_recordings() {
         let [usual, other] = names_of_made(Path::new("d/run.data"));
         assert_eq!((usual, other), ("d/jit.data".into(), "d/run.jit.data".into()));
         assert_eq!(made_of(Path::new("/nowhere/perf.data")), None);

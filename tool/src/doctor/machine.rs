@@ -53,7 +53,7 @@ fn perf(program: &Path, proc: &Path, report: &mut Report) -> Option<Perf> {
         Ok((version, unwinder, perf)) => {
             let unwinds = match unwinder {
                 Unwinder::Libunwind => {
-                    "libunwind goes through stacks (it needs a gap after code, regions, or `jitsym record`)"
+                    "libunwind goes through stacks (it needs a gap after code, regions, `jitsym record`, or `jitsym inject`)"
                 }
                 Unwinder::Libdw => "libdw goes through stacks",
                 Unwinder::None => "it cannot go through stacks by unwind tables",
@@ -231,7 +231,7 @@ pub fn environment(
         match found {
             Finding::Good if name == "JITSYM_REMOVE" && !switched_off => {
                 report.note(format!(
-                    "{shown}: files go when their process ends, and perf inject has to run before that; `jitsym record -- COMMAND` sets 0"
+                    "{shown}: files go when their process ends, and `jitsym inject` has to run before that; `jitsym record -- COMMAND` sets 0"
                 ));
             }
             Finding::Good => report.good(shown),

@@ -12,6 +12,7 @@ use super::strays::Strays;
 use super::{machine, producers, Rank, Report, LOOK, PROVE, RECORD};
 use crate::record::contents::{self, Contents};
 use crate::record::perf::{Perf, Unwinder};
+use crate::record::script::Injector;
 use crate::record::stacks::percent;
 use crate::record::watch::Seen;
 use crate::record::{command_line, quoted, script, unfinished, PROC};
@@ -128,13 +129,16 @@ impl Look<'_> {
         // A jitdump that perf does not need does no harm.
         let is_good = shares.are_good();
         self.regions(is_good, report);
-        let injected = contents.is_injected();
-        self.clock(is_good, injected, report);
-        if injected {
-            report.good("perf inject has put objects in for compiled code");
+        let injected = contents.injector();
+        // `jitsym inject` makes no objects of code that is in no sample.
+        let may_be_raw = strays.in_dumps > 0 || dumps.are_too_large || strays.blank > 0 && self.run.seen.is_none();
+        let is_raw = injected.is_none() && dumps.codes > 0 && may_be_raw;
+        self.clock(is_good, injected.is_some(), report);
+        if let Some(by) = injected {
+            report.good(format!("{} has put objects in for compiled code", by.program()));
             injected::objects(self.perf, self.data, contents, dumps, is_good, report)?;
         } else if !is_good && dumps.counter.is_none() {
-            injected::not_injected(self.data, self.monotonic, dumps, report);
+            injected::not_injected(self.data, is_raw && self.monotonic, dumps, report);
         }
         for (&pid, _) in contents.with_jit() {
             producers::dialect(pid, Path::new(PROC), report);
@@ -152,7 +156,7 @@ impl Look<'_> {
         if shares.compiled >= ENOUGH {
             strays.tell(shares, &self.run, report);
         }
-        self.names(injected, report);
+        self.names(injected.is_some(), report);
         if shares.compiled < ENOUGH {
             let samples = count(shares.compiled as usize, "sample");
             let Quality { named, whole, .. } = self.quality;
@@ -164,10 +168,10 @@ impl Look<'_> {
             );
             return Ok(());
         }
-        // Without perf inject or without names, stacks cannot be whole.
-        if !is_good && (!injected && dumps.codes > 0 || percent(shares.named, shares.compiled) < FEW) {
+        // Without objects or without names, stacks cannot be whole.
+        if !is_good && (is_raw || percent(shares.named, shares.compiled) < FEW) {
             // The clock is the cause. Reports what can be used until that is corrected.
-            if !injected && !self.monotonic {
+            if injected.is_none() && !self.monotonic {
                 self.meanwhile(report);
             }
             return Ok(());
@@ -219,7 +223,7 @@ impl Look<'_> {
             report.cause(
                 "the clock is not that of the jitdump",
                 Rank::Recording,
-                "it was recorded without -k 1: perf inject refuses it, because its times are not those of the jitdump. Record \
+                "it was recorded without -k 1: `jitsym inject` refuses it, because its times are not those of the jitdump. Record \
                  again, with -k 1 in your `perf record`, or by the command below",
                 RECORD,
             );
@@ -311,6 +315,7 @@ impl Look<'_> {
         }
         let first = worst.first().map_or("compiled code".into(), |(name, _)| printable(name.as_bytes()).to_string());
         let without_tables = dumps.codes > 0 && dumps.with_tables == 0;
+        let again = injected::again(self.data, dumps);
         let only_a_map = quality.map && dumps.codes == 0 && self.regions == 0;
         let (text, next) = match graph {
             Graph::FramePointers if without_tables => (
@@ -338,13 +343,13 @@ impl Look<'_> {
                 ),
                 "jitsym record -g fp -- COMMAND",
             ),
-            // `jitsym record` puts the tables where this perf finds them.
+            // `jitsym inject` puts the tables where this perf finds them.
             _ if dumps.codes > 0 && self.is_packed() => (
                 format!(
-                    "perf with libunwind finds no unwind tables of code that has no gap after it (free_after), but `jitsym record` \
-                     puts them where it does: stacks end at {first}"
+                    "perf with libunwind finds no unwind tables of code that has no gap after it (free_after) in the objects of \
+                     `perf inject`, but finds them in those of `jitsym inject`: stacks end at {first}"
                 ),
-                RECORD,
+                again.as_deref().unwrap_or(RECORD),
             ),
             _ if run.is_own && cfg!(target_arch = "x86_64") => (
                 format!("stacks end at {first}: its frames are described wrongly, or stacks are deeper than was copied (-g dwarf,32768)"),
@@ -358,9 +363,10 @@ impl Look<'_> {
         report.because(Rank::Quality, text, next);
     }
 
-    /// Whether some code has tables that this perf does not find.
+    /// Whether some code has tables that this perf does not find in the objects of `perf inject`.
     fn is_packed(&self) -> bool {
-        self.perf.unwinder() == Ok(Unwinder::Libunwind)
+        self.contents.injector() == Some(Injector::Perf)
+            && self.perf.unwinder() == Ok(Unwinder::Libunwind)
             && self.dumps.broken.has(crate::check::rules::UNWIND_NOT_MAPPED.id)
     }
 }

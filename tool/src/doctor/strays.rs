@@ -31,11 +31,16 @@ pub struct Strays {
     beside: HashMap<String, (u64, i64)>,
     /// The number of samples in each function.
     hit: HashMap<String, u64>,
+    /// The number of samples in code of a jitdump that are not in an object.
+    pub in_dumps: u64,
+    /// The number of samples without any frame: perf 7 shows none if it finds no unwind tables for the innermost frame.
+    pub blank: u64,
 }
 
 impl Strays {
     /// `timed`: the recording has the clock of the jitdumps. Returns whether the code of the sample was registered later.
     pub fn add(&mut self, dumps: &Dumps, sample: &Sample, timed: bool) -> bool {
+        self.blank += u64::from(sample.frames.is_empty());
         let Some(frame) = sample.compiled() else { return false };
         if let Some(name) = &frame.symbol {
             *self.hit.entry(name.clone()).or_default() += 1;
@@ -57,6 +62,7 @@ impl Strays {
                 self.beside.entry(piece.name.clone()).or_insert((0, from)).0 += 1;
             }
         }
+        self.in_dumps += u64::from(!all.is_empty());
         false
     }
 
@@ -116,7 +122,7 @@ pub fn in_memory(pid: u32, report: &mut Report) {
         // Code that is just being patched will be as registered at the next look.
         std::thread::sleep(BETWEEN);
     }
-    let Seen { compared, odd } = &watched.seen;
+    let Seen { compared, odd, .. } = &watched.seen;
     let Some(first) = odd.first() else { return };
     let line = format!("{} of {compared} pieces of code not in memory as they were registered", odd.len());
     // Unused code does no harm if its memory is in use for something else.

@@ -57,8 +57,8 @@ pub struct Problem {
 /// Opens dumps.
 pub struct Finder<'a> {
     pub given: &'a Given,
-    /// The user whose recording it is.
-    pub user: u32,
+    /// Dumps of these users are used, and those of root and of this process's user.
+    pub users: Vec<u32>,
 }
 
 /// An open dump with its header.
@@ -76,7 +76,7 @@ fn refuse<T>(why: impl Into<String>) -> io::Result<T> {
 impl Finder<'_> {
     /// The user that a file belongs to, if it is another one than root, the recording's user and the user of this program.
     fn stranger(&self, data: &Metadata) -> Option<u32> {
-        Some(data.uid()).filter(|&owner| owner != self.user && owner != 0 && owner != process::user())
+        Some(data.uid()).filter(|owner| !self.users.contains(owner) && *owner != 0 && *owner != process::user())
     }
 
     /// Opens the file of a region, and checks that it is one.

@@ -39,7 +39,6 @@ use crate::objects::{self, Epochs, Mapping, Object, Taken};
 use crate::open;
 use crate::perf_data::attributes::Forms;
 use crate::perf_data::Layout;
-use crate::record::script::file_name;
 
 /// What is to be done.
 #[derive(Clone, Debug, Default)]
@@ -49,6 +48,10 @@ pub struct Options {
     /// The directory of the objects, if the user has chosen one.
     pub objects: Option<PathBuf>,
     pub given: Given,
+    /// Users whose jitdumps are used, in addition to the user of the recording.
+    pub users: Vec<u32>,
+    /// Whether the new recording may take the place of the one that is read.
+    pub replaces: bool,
 }
 
 /// What was done.
@@ -64,8 +67,8 @@ pub struct Summary {
     pub dir: Option<PathBuf>,
     /// How many jitdumps the recording names.
     pub dumps: usize,
-    /// How many jitdumps have code that can be used.
-    pub good: usize,
+    /// The jitdumps that were read, with the number of pieces of code that can be used.
+    pub read: Vec<Read>,
     /// How many files of regions can be used.
     pub regions: usize,
     /// Uses of code that is in no object, because there are too many objects.
@@ -74,16 +77,24 @@ pub struct Summary {
     pub problems: Vec<Problem>,
 }
 
-/// How far the work is: bytes done, and all bytes.
-pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
-
-/// Whether `jitsym inject` has made an object of this name.
-fn is_own_object(path: &str) -> bool {
-    let numbers = || file_name(path).strip_prefix("jitcode-")?.strip_suffix(".so")?.split_once('-');
-    numbers().is_some_and(|(pid, id)| {
-        pid.parse::<u32>().is_ok() && id.len() == 40 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
-    })
+impl Summary {
+    /// How many jitdumps have code that can be used.
+    pub fn good(&self) -> usize {
+        self.read.iter().filter(|read| read.pieces > 0).count()
+    }
 }
+
+/// A jitdump that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Read {
+    pub pid: u32,
+    /// The path in the recording.
+    pub path: String,
+    pub pieces: usize,
+}
+
+/// How far the work is: bytes done, and all bytes. An error stops the work, and nothing is left of it.
+pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> io::Result<()>;
 
 /// Writes the new recording. Without an error it is whole, and after an error it does not exist.
 pub fn inject(options: &Options, progress: Progress<'_>) -> Result<Summary, Failure> {
@@ -103,8 +114,9 @@ pub fn inject(options: &Options, progress: Progress<'_>) -> Result<Summary, Fail
         let why = format!("has objects of `{by}` already, such as {path}: inject into the recording of `perf record`");
         return Err(refused(why));
     }
-    let output = Output::new(&options.output, options.objects.as_deref(), &data)?;
-    let finder = Finder { given: &options.given, user: data.uid() };
+    let output = Output::new(options, &data)?;
+    let users = options.users.iter().copied().chain([data.uid()]).collect();
+    let finder = Finder { given: &options.given, users };
     let (dumps, problems) = finder.all(&survey);
     let reader = Reader { finder, clock: Clock::of(&layout.attributes), survey: &survey };
     let summary = Summary { dumps: survey.markers.values().map(Vec::len).sum(), problems, ..Summary::default() };
@@ -112,7 +124,7 @@ pub fn inject(options: &Options, progress: Progress<'_>) -> Result<Summary, Fail
     let mut injection =
         Injection { reader, dumps: &dumps, regions, output: &output, made: Made { summary, ..Made::default() } };
     let filter = injection.all_code();
-    let good = injection.made.summary.good + injection.regions.good();
+    let good = injection.made.summary.good() + injection.regions.good();
     if let (0, Some(why)) = (good, &injection.made.clock) {
         return Err(refused(format!("cannot be used: {why}")));
     }
@@ -127,7 +139,7 @@ pub fn inject(options: &Options, progress: Progress<'_>) -> Result<Summary, Fail
     summary.problems.append(&mut injection.regions.problems);
     let new = New { inserts, objects: &objects, covers, survey: &survey, replaced };
     let copied = write::write(&file, &layout, &forms, &new, &output.file, &mut |done| progress(2 * len + done, total));
-    copied.map_err(about_input)?;
+    copied.and_then(|_| progress(total, total)).map_err(about_input)?;
     summary.dir = output.finish(!objects.is_empty())?;
     summary.objects = objects.len();
     Ok(summary)
@@ -179,8 +191,9 @@ impl<'a> Injection<'a> {
                     self.problem(pid, dump, why);
                 }
             }
-            self.made.summary.good += usize::from(!code.loads.all.is_empty());
-            self.made.summary.pieces += code.loads.all.len();
+            let pieces = code.loads.all.len();
+            self.made.summary.read.push(Read { pid, path: dump.name.clone(), pieces });
+            self.made.summary.pieces += pieces;
             ranges.extend(code.loads.all.iter().map(|load| load.addr..load.addr.saturating_add(load.size)));
         }
         ranges.extend(self.regions.ranges());
@@ -194,7 +207,7 @@ impl<'a> Injection<'a> {
         layout: &Layout,
         forms: &Forms<'_>,
         filter: &Filter,
-        progress: &mut dyn FnMut(u64),
+        progress: &mut dyn FnMut(u64) -> io::Result<()>,
     ) -> Result<(), (Option<PathBuf>, io::Error)> {
         let survey = self.reader.survey;
         let families = Families { begins: &survey.begins };
@@ -209,6 +222,7 @@ impl<'a> Injection<'a> {
         let mut pids: Vec<u32> = hits.keys().copied().collect();
         pids.sort_unstable();
         for pid in pids {
+            progress(layout.len).map_err(|error| (None, error))?;
             let made = self.process(pid, &families, hits.get(&pid).map_or(&[], Vec::as_slice), &taken);
             made.map_err(|error| (Some(self.output.dir.path().to_owned()), error))?;
         }

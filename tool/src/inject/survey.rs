@@ -5,13 +5,11 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 
-use jitsym::format::file_names::{parse, FileKind};
-
 use super::mappings::{is_region, Mappings};
 use crate::perf_data::attributes::Forms;
 use crate::perf_data::events::{kind, mapping, Event, Events, Mapped};
 use crate::perf_data::{u32_at, u64_at, Layout};
-use crate::record::script::{file_name, is_memory, jitdump_pid};
+use crate::record::script::{injector, is_memory, jitdump_pid};
 
 /// Bits of an event's `misc`: the mode of the processor, and that a program was executed (COMM), that the child's mappings follow
 /// in events of their own (FORK), that a build-id is in the place of device and inode (MMAP2).
@@ -77,7 +75,12 @@ pub struct Survey {
 
 impl Survey {
     /// Reads all events. `progress` gets the offset in the file.
-    pub fn read(file: &File, layout: &Layout, forms: &Forms<'_>, progress: &mut dyn FnMut(u64)) -> io::Result<Survey> {
+    pub fn read(
+        file: &File,
+        layout: &Layout,
+        forms: &Forms<'_>,
+        progress: &mut dyn FnMut(u64) -> io::Result<()>,
+    ) -> io::Result<Survey> {
         let mut events = Events::new(file, layout)?;
         let mut survey = Survey::default();
         let mut count = 0u32;
@@ -85,7 +88,7 @@ impl Survey {
             survey.add(&event, forms.time(&event));
             count = count.wrapping_add(1);
             if count.is_multiple_of(4096) {
-                progress(events.offset());
+                progress(events.offset())?;
             }
         }
         survey.begins.values_mut().for_each(|begins| begins.sort_by_key(|begin| begin.time));
@@ -146,7 +149,6 @@ impl Survey {
         let is_code = is_memory(&path) || path == "[heap]" || is_region(&path);
         let ranges = if is_code { &mut self.memory } else { &mut self.files };
         ranges.push(mapped.range.clone());
-        let name = file_name(&path);
         if let Some(number) = jitdump_pid(&path) {
             let markers = self.markers.entry(mapped.pid).or_default();
             if !markers.iter().any(|marker| marker.path == path) {
@@ -155,12 +157,7 @@ impl Survey {
                 markers.push(Marker { path: path.into_owned(), number, time, inode });
             }
         } else if self.injected.is_none() {
-            let by = match parse(name) {
-                Some((_, FileKind::Injected { .. })) => "perf inject",
-                _ if super::is_own_object(&path) => "jitsym inject",
-                _ => return,
-            };
-            self.injected = Some((path.into_owned(), by));
+            self.injected = injector(&path).map(|by| (path.into_owned(), by.program()));
         }
     }
 

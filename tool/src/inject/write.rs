@@ -54,7 +54,7 @@ pub fn write(
     forms: &Forms<'_>,
     new: &New<'_>,
     out: &File,
-    progress: &mut dyn FnMut(u64),
+    progress: &mut dyn FnMut(u64) -> io::Result<()>,
 ) -> io::Result<Written> {
     let mut out = BufWriter::with_capacity(1 << 18, out);
     let mut written = Written::default();
@@ -90,7 +90,7 @@ pub fn write(
         copy(file, behind, &mut out)?;
         count = count.wrapping_add(1);
         if count.is_multiple_of(4096) {
-            progress(events.offset());
+            progress(events.offset())?;
         }
     }
     for insert in inserts {

@@ -46,6 +46,11 @@ pub fn asked() -> Option<i32> {
     Some(ASKED.swap(0, Ordering::SeqCst)).filter(|&signal| signal != 0)
 }
 
+/// Whether a signal has arrived since the last call of [`asked`].
+pub fn is_asked() -> bool {
+    ASKED.load(Ordering::SeqCst) != 0
+}
+
 /// Starts a program. The program must be waited for before the next one is started.
 pub fn start(command: &mut Command) -> io::Result<Child> {
     let child = command.spawn()?;

@@ -80,16 +80,6 @@ fn section(file: &File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Restores perf's command line from another recording, because perf inject replaces the command line by its own. The section
-/// is written at the end of the file, where the format allows it.
-pub fn carry_over(from: &Path, to: &Path) -> io::Result<()> {
-    let bytes = section(&open::named(from)?)?;
-    let to = File::options().read(true).write(true).open(to)?;
-    let (entry, end) = (entry(&to)?, to.metadata()?.len());
-    to.write_all_at(&bytes, end)?;
-    to.write_all_at(&[end, bytes.len() as u64].map(u64::to_ne_bytes).concat(), entry)
-}
-
 /// The words of perf's own command line.
 fn words(data: &Path) -> io::Result<Vec<String>> {
     let bytes = section(&open::named(data)?)?;

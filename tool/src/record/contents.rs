@@ -3,16 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
-use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use jitsym::format::file_names::FileKind;
 use jitsym::format::jitdump::{places, Header, HEADER_SIZE};
 
 use super::children;
 use super::perf::Perf;
-use super::script::{self, is_memory, is_region, jitdump_pid, of_path, Mapping};
+use super::script::{self, injector, is_memory, is_region, jitdump_pid, Injector, Mapping};
 use crate::doctor::producers::Hidden;
 use crate::open;
 
@@ -23,7 +21,7 @@ pub struct Process {
     /// The jitdumps that are mapped otherwise. They have no effect without `perf record -d`.
     pub unexecutable_dumps: BTreeSet<String>,
     pub regions: BTreeSet<String>,
-    /// Objects that `perf inject` has added: address, size and path.
+    /// Objects that `jitsym inject` or `perf inject` has added: address, size and path.
     pub injected: Vec<(u64, u64, String)>,
     /// Whether the process has executable memory without a file.
     pub memory: bool,
@@ -46,7 +44,7 @@ impl Process {
             set.insert(path);
         } else if is_region(&path) {
             self.regions.insert(path);
-        } else if matches!(of_path(&path), Some((_, FileKind::Injected { .. }))) {
+        } else if injector(&path).is_some() {
             self.injected.push((mapping.start, mapping.size, path));
         } else if script::file_name(&path).starts_with("libjitsym.so") {
             self.library = true;
@@ -64,8 +62,6 @@ impl Process {
 pub struct Contents {
     pub processes: BTreeMap<u32, Process>,
     pub samples: u64,
-    /// Everything that was mapped in any process.
-    pub mapped: Vec<Range<u64>>,
 }
 
 impl Contents {
@@ -81,7 +77,6 @@ impl Contents {
     fn add(&mut self, line: &str) {
         if let Some(mapping) = script::mapping(line) {
             if mapping.pid != u32::MAX {
-                self.mapped.push(mapping.start..mapping.start.saturating_add(mapping.size));
                 self.processes.entry(mapping.pid).or_default().add(mapping);
             }
         } else if let Some((_, task)) = line.split_once("PERF_RECORD_FORK(") {
@@ -113,7 +108,7 @@ impl Contents {
         self.processes.iter().filter(|(_, process)| process.has_jit())
     }
 
-    /// Each jitdump that `perf inject` will read, with its process.
+    /// Each jitdump with its process.
     pub fn dumps(&self) -> impl Iterator<Item = (u32, &str)> {
         self.processes.iter().flat_map(|(&pid, process)| process.dumps.iter().map(move |path| (pid, &**path)))
     }
@@ -126,9 +121,9 @@ impl Contents {
         all.filter(|&(pid, path)| !is_there(pid, path)).map(|(_, path)| path).collect()
     }
 
-    /// Whether `perf inject` has added any object.
-    pub fn is_injected(&self) -> bool {
-        self.processes.values().any(|process| !process.injected.is_empty())
+    /// The program that has added objects, if there are any.
+    pub fn injector(&self) -> Option<Injector> {
+        self.processes.values().flat_map(|process| &process.injected).find_map(|(.., path)| injector(path))
     }
 }
 
@@ -235,7 +230,7 @@ mod tests {
         }
         assert_eq!(contents.dumps().collect::<Vec<_>>(), [(7, "/tmp/jit-7.dump")]);
         assert_eq!(contents.with_jit().map(|(pid, _)| *pid).collect::<Vec<_>>(), [7, 9, 10]);
-        assert!(!contents.processes.contains_key(&11) && !contents.is_injected());
+        assert!(!contents.processes.contains_key(&11) && contents.injector().is_none());
         assert_eq!((contents.samples, contents.processes[&8].unexecutable_dumps.len()), (1, 1));
     }
 

@@ -1,97 +1,105 @@
-//! Puts the jitdumps that a recording names into the recording, and reports what was found.
+//! Puts the code of the jitdumps that a recording names into the recording, and reports what was found.
 
-use std::path::{Path, PathBuf};
+use std::io;
 
-use super::contents::{open_dump, Contents, Dump};
-use super::inject::Copies;
-use super::perf::{Perf, Unwinder};
-use super::Step;
-use crate::private::PrivateDir;
+use super::contents::Contents;
+use super::{children, Step};
+use crate::inject::{inject, Options, Problem, Summary};
+use crate::text::{printable, Shown};
 
-/// The command that injects, for messages.
-pub const INJECTOR: &str = "perf inject --jit";
 /// The most processes that are reported one by one.
 const TOLD: usize = 6;
 
-/// Injects the jitdumps if there are any. Returns the path of the recording to keep, and the directories of the objects.
-pub fn put_in(
-    perf: &Perf,
-    out: &Path,
-    raw: &Path,
-    work: &PrivateDir,
-    contents: &Contents,
-    tell: &mut dyn FnMut(Step<'_>),
-) -> Result<(PathBuf, Vec<PrivateDir>), String> {
-    let say = |tell: &mut dyn FnMut(Step<'_>), line: &str| tell(Step::Line(line));
-    let (mut copies, mut lines, mut problems) = (Copies::default(), Vec::new(), Vec::new());
-    for (&pid, process) in contents.with_jit() {
-        for path in &process.dumps {
-            let problem = match open_dump(pid, path) {
-                (Dump::Here { codes: 0, .. }, _) => {
-                    lines.push(format!("process {pid}: no code in {path}"));
-                    continue;
-                }
-                (Dump::Here { codes, .. }, Some(file)) => match copies.add(pid, path, &file, out) {
-                    Ok(()) => {
-                        let pieces = if codes == 1 { "piece" } else { "pieces" };
-                        lines.push(format!("process {pid}: {codes} {pieces} of code in {path}"));
-                        continue;
-                    }
-                    Err(error) => error.to_string(),
-                },
-                (Dump::Unreadable(error), _) => error,
-                _ => "is gone".into(),
-            };
-            problems.push(format!("process {pid}: {path} {problem}"));
+/// Injects the jitdumps of the recording `options.input` if there are any. Returns whether there is a recording
+/// `options.output` with objects of compiled code. Without objects, the recording that was read has everything.
+pub fn put_in(options: &Options, contents: &Contents, tell: &mut dyn FnMut(Step<'_>)) -> bool {
+    let mut lines = Vec::new();
+    for (pid, process) in contents.with_jit().filter(|(_, process)| !process.regions.is_empty()) {
+        let count = process.regions.len();
+        let files = if count == 1 { "file" } else { "files" };
+        lines.push(format!("process {pid}: {count} {files} of regions, which perf reads as they are"));
+    }
+    if contents.dumps().next().is_none() {
+        say(&lines, tell);
+        if contents.with_jit().next().is_none() {
+            let text = "no process had compiled code in memory: is it the right one, and did it run for long enough?";
+            tell(Step::Line(text));
         }
-        if !process.regions.is_empty() {
-            let count = process.regions.len();
-            let files = if count == 1 { "file" } else { "files" };
-            lines.push(format!("process {pid}: {count} {files} of regions, which perf reads as they are"));
+        return false;
+    }
+    let made = inject(options, &mut |done, total| {
+        tell(Step::Injecting(done, total));
+        match children::is_asked() {
+            true => Err(io::ErrorKind::Interrupted.into()),
+            false => Ok(()),
+        }
+    });
+    tell(Step::Injected);
+    match made {
+        Ok(summary) => {
+            lines.splice(0..0, lines_of(&summary));
+            say(&lines, tell);
+            report(&summary, tell);
+            summary.dir.is_some()
+        }
+        // The caller reports the signal.
+        Err(_) if children::is_asked() => false,
+        Err((path, error)) => {
+            say(&lines, tell);
+            tell(Step::Problem(&format!("jitdumps cannot be put in: {}: {error}", path.shown())));
+            false
         }
     }
-    if !copies.is_empty() {
-        lines.extend(problems.iter().map(|problem| format!("left out: {problem}")));
-    }
-    let more = lines.len().saturating_sub(TOLD);
-    lines.iter().take(TOLD).for_each(|line| say(tell, line));
-    if more > 0 {
-        say(tell, &format!("and {more} more"));
-    }
-    if !copies.is_empty() {
-        let injected = work.path().join("injected");
-        tell(Step::Injecting);
-        let made = inject(copies, perf, raw, work, contents, &injected);
-        tell(Step::Injected);
-        match made {
-            Ok(objects) => {
-                let done = !objects.is_empty();
-                say(tell, &format!("{INJECTOR} has put {} in", if done { "that" } else { "nothing" }));
-                return Ok((injected, objects));
-            }
-            Err(cause) => tell(Step::Problem(&format!("{INJECTOR} has failed: {cause}"))),
-        }
-    } else if let Some(problem) = problems.pop() {
-        tell(Step::Problem(&format!("there is nothing to put in: {problem}")));
-    } else if contents.with_jit().next().is_none() {
-        say(tell, "no process had compiled code in memory: is it the right one, and did it run for long enough?");
-    }
-    Ok((raw.to_owned(), Vec::new()))
 }
 
-/// Injects copies of jitdumps: reads the recording `raw`, and writes the recording `to`. Returns the directories of the objects that
-/// readers of the new recording need, or none if nothing was added. No other function calls an injector.
-fn inject(
-    copies: Copies,
-    perf: &Perf,
-    raw: &Path,
-    work: &PrivateDir,
-    contents: &Contents,
-    to: &Path,
-) -> Result<Vec<PrivateDir>, String> {
-    // A perf with libdw finds the tables of packed code by itself.
-    if perf.unwinder().is_ok_and(|unwinder| unwinder == Unwinder::Libunwind) {
-        copies.give_frame_loads(raw, &contents.mapped);
+/// A line for each jitdump.
+fn lines_of(summary: &Summary) -> Vec<String> {
+    let mut lines = Vec::new();
+    for read in &summary.read {
+        let code = match read.pieces {
+            0 => "no code".into(),
+            1 => "1 piece of code".into(),
+            pieces => format!("{pieces} pieces of code"),
+        };
+        lines.push(format!("process {}: {code} in {}", read.pid, printable(read.path.as_bytes())));
     }
-    copies.inject(perf, raw, work, to)
+    for problem in &summary.problems {
+        let is_used = |problem: &Problem| {
+            summary.read.iter().any(|read| (read.pid, &read.path) == (problem.pid, &problem.path) && read.pieces > 0)
+        };
+        lines.push(if is_used(problem) { text_of(problem) } else { format!("left out: {}", text_of(problem)) });
+    }
+    lines
+}
+
+fn text_of(problem: &Problem) -> String {
+    let Problem { pid, path, why } = problem;
+    format!("process {pid}: {} {}", printable(path.as_bytes()), printable(why.as_bytes()))
+}
+
+/// Says what was put in, or why nothing was.
+fn report(summary: &Summary, tell: &mut dyn FnMut(Step<'_>)) {
+    let Summary { used, pieces, left_out, .. } = summary;
+    match (&summary.dir, summary.problems.first()) {
+        (Some(dir), _) => {
+            let text = format!("{used} of {pieces} pieces of code have samples: put in, with files in {}", dir.shown());
+            tell(Step::Line(&text));
+        }
+        (None, Some(problem)) if summary.good() == 0 => {
+            tell(Step::Problem(&format!("there is nothing to put in: {}", text_of(problem))));
+        }
+        (None, _) if *pieces > 0 => tell(Step::Line("no sample is in code of a jitdump")),
+        _ => {}
+    }
+    if *left_out > 0 {
+        let text = format!("{left_out} uses of code have no name: addresses were used again too often");
+        tell(Step::Problem(&text));
+    }
+}
+
+fn say(lines: &[String], tell: &mut dyn FnMut(Step<'_>)) {
+    lines.iter().take(TOLD).for_each(|line| tell(Step::Line(line)));
+    if lines.len() > TOLD {
+        tell(Step::Line(&format!("and {} more", lines.len() - TOLD)));
+    }
 }

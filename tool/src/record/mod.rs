@@ -5,9 +5,7 @@ pub mod command_line;
 pub mod contents;
 mod data;
 pub mod dumps;
-mod inject;
 mod linked;
-mod packed;
 pub mod perf;
 pub mod plan;
 mod resolve;
@@ -31,6 +29,7 @@ use perf::Perf;
 use plan::{Options, Target};
 pub use run::{is_recording, unfinished};
 
+use crate::inject;
 use crate::private::PrivateDir;
 use crate::text::Shown;
 
@@ -63,15 +62,6 @@ pub struct Made {
     pub status: u8,
     /// The results of comparing memory with the jitdumps.
     pub seen: watch::Seen,
-    /// The directories of the objects that `perf inject` has made. Removed with this value, unless they are kept.
-    objects: Vec<PrivateDir>,
-}
-
-impl Made {
-    /// Keeps the objects, which readers of the recording need.
-    pub fn keep_objects(&mut self) {
-        self.objects.iter_mut().for_each(PrivateDir::keep);
-    }
 }
 
 /// The progress of a recording.
@@ -81,8 +71,9 @@ pub enum Step<'a> {
     Line(&'a str),
     /// A line to print about something that is missing.
     Problem(&'a str),
-    /// The injection, which may take long, is about to run (`Injecting`) or has ended (`Injected`).
-    Injecting,
+    /// The injection has done this part of all its work.
+    Injecting(u64, u64),
+    /// The injection has ended.
     Injected,
 }
 
@@ -164,25 +155,28 @@ pub fn record(perf: &Perf, options: &Options, tell: &mut dyn FnMut(Step<'_>)) ->
             }
         )
     };
-    let worked_in = Contents::read(perf, &raw).and_then(|contents| {
-        tell(Step::Line(&head(contents.samples)));
-        dumps::put_in(perf, &options.out, &raw, &work, &contents, tell)
-    });
-    // Even after a failure, the recording of perf exists.
-    let made = worked_in.as_ref().map_or(&raw, |(made, _)| made);
-    if let Err(error) = put(made, &options.out) {
+    // Even after a failure of the next steps, the recording of perf exists.
+    if let Err(error) = put(&raw, &options.out) {
         work.keep();
-        return Err(Failure::of(format!("{out}: {error}; the recording is {}", made.shown())));
+        return Err(Failure::of(format!("{out}: {error}; the recording is {}", raw.shown())));
     }
-    match (worked_in, children::asked()) {
+    let read = Contents::read(perf, &options.out).map(|contents| {
+        tell(Step::Line(&head(contents.samples)));
+        let out = &options.out;
+        let users = ran.seen.users.iter().copied().collect();
+        let injection =
+            inject::Options { input: out.clone(), output: out.clone(), users, replaces: true, ..Default::default() };
+        dumps::put_in(&injection, &contents, tell);
+    });
+    match (read, children::asked()) {
         (_, Some(signal)) => {
             Err(Failure::by(signal, &format!("stopped: {out} is as perf has recorded it, perhaps without names")))
         }
         (Err(cause), None) => Err(Failure::of(format!("{cause}; {out} is as perf has recorded it"))),
         // If a user stops the recording of a process, this is no failure.
-        (Ok((_, objects)), None) => {
+        (Ok(()), None) => {
             let status = if is_command { run::exit_code(ran.status) } else { 0 };
-            Ok(Made { status, seen: ran.seen, objects })
+            Ok(Made { status, seen: ran.seen })
         }
     }
 }

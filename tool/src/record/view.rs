@@ -7,6 +7,7 @@ use super::contents::{self, Contents};
 use super::perf::Perf;
 use super::script::{self, Sample};
 use super::{children, dumps, is_recording, quoted, unfinished, Step};
+use crate::inject;
 use crate::open;
 use crate::private::PrivateDir;
 use crate::text::Shown;
@@ -26,11 +27,11 @@ pub fn check(data: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// A recording that can be read. Its copy and the objects for it are removed with this value.
+/// A recording that can be read. A private copy and its objects are removed with this value.
 pub struct View<'a> {
     perf: &'a Perf,
     data: PathBuf,
-    _private: Vec<PrivateDir>,
+    _private: Option<PrivateDir>,
 }
 
 impl<'a> View<'a> {
@@ -42,17 +43,18 @@ impl<'a> View<'a> {
         }
         children::catch_signals();
         let contents = Contents::read(perf, data)?;
-        let mut view = View { perf, data: data.to_owned(), _private: Vec::new() };
-        if contents.is_injected() || contents.dumps().next().is_none() {
+        let mut view = View { perf, data: data.to_owned(), _private: None };
+        if contents.injector().is_some() || contents.dumps().next().is_none() {
             return Ok(view);
         }
         let dir = std::env::temp_dir();
         let work = PrivateDir::new(&dir, "jitsym-view-").map_err(|error| format!("{}: {error}", dir.shown()))?;
         let out = work.path().join("perf.data");
-        let (made, objects) = dumps::put_in(perf, &out, data, &work, &contents, tell)?;
-        view.data = made;
-        view._private.extend(objects);
-        view._private.push(work);
+        let options = inject::Options { input: data.to_owned(), output: out.clone(), ..Default::default() };
+        if dumps::put_in(&options, &contents, tell) {
+            view.data = out;
+            view._private = Some(work);
+        }
         stopped().map_or(Ok(view), Err)
     }
 

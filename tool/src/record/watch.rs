@@ -53,6 +53,8 @@ pub enum How {
 pub struct Seen {
     pub compared: usize,
     pub odd: Vec<Odd>,
+    /// The users of the processes.
+    pub users: BTreeSet<u32>,
 }
 
 pub struct Mapping {
@@ -200,6 +202,7 @@ pub struct Watched {
 impl Watched {
     pub fn look(&mut self, pids: &BTreeSet<u32>) {
         for &pid in pids {
+            self.seen.users.extend(open::users(pid).into_iter().flatten());
             // A process may end at any time, so errors are ignored.
             let _ = self.processes.entry(pid).or_default().look(pid, &mut self.seen);
         }

@@ -19,7 +19,7 @@ pub fn last_lines(text: &str, dir: &Path) -> String {
                 }
                 None => line,
             });
-        let line = line.replace(&dir.display().to_string(), "DIR");
+        let line = without_build_ids(&line.replace(&dir.display().to_string(), "DIR"));
         // Which function it is depends on the samples.
         let line = line.split_once("end at ").map_or(line.clone(), |(start, _)| format!("{start}end at FUNCTION"));
         let line = line.split_once("memory at 0x").map_or(line.clone(), |(start, rest)| {
@@ -55,25 +55,20 @@ fn without_addresses(line: &str) -> String {
     plain
 }
 
-/// Directories of `jitsym record` have names at random.
-fn without_random_names(text: &str) -> String {
-    let mut parts = text.split("/tmp/jitted-");
+/// The names of objects have build-ids.
+fn without_build_ids(text: &str) -> String {
+    let mut parts = text.split("/jitcode-");
     let mut masked = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        masked += "/tmp/jitted-";
-        match part.split_once('/') {
-            Some((name, rest)) if name.len() > 7 && name.as_bytes()[name.len() - 7] == b'-' => {
-                masked += &format!("{}XXXXXX/{rest}", &name[..name.len() - 6]);
-            }
-            _ => masked += part,
-        }
+        masked += "/jitcode-";
+        masked += &part.split_once(".so").map_or(part.into(), |(_, rest)| format!("N-BUILDID.so{rest}"));
     }
     masked
 }
 
 /// A screen without what differs between machines and runs.
 pub fn masked(text: &str, dir: &Path) -> String {
-    let mut text = without_random_names(&text.replace(&dir.display().to_string(), "DIR"));
+    let mut text = without_build_ids(&text.replace(&dir.display().to_string(), "DIR"));
     for path in [toy().to_owned(), root().join("examples/hello.toy")] {
         let name = path.file_name().expect("its name").to_string_lossy();
         text = text.replace(&path.display().to_string(), &name);

@@ -93,14 +93,14 @@ pub const SET_UPS: &[SetUp] = &[
         done: "The program was recorded by `perf record -k 1 --call-graph dwarf`, and nothing was done after that.",
         without: "stacks that end at compiled code, and no explanation",
         make: |dir| of_recording(&record(dir, DWARF, &[])),
-        cause: "perf inject --jit has not been run",
+        cause: "jitsym inject has not been run",
     },
     SetUp {
         heading: "The jitdump is gone",
         done: "The program was run with `JITSYM_REMOVE=1`.",
         without: "`perf inject` ends with an error and no explanation",
         make: |dir| of_recording(&record(dir, DWARF, &[("JITSYM_REMOVE", "1")])),
-        cause: "was removed before perf inject has read it",
+        cause: "was removed before its code was put into the recording",
     },
     SetUp {
         heading: "Nothing was written",
@@ -151,15 +151,15 @@ pub const SET_UPS: &[SetUp] = &[
         cause: "there is no such directory",
     },
     SetUp {
-        heading: "The recording before perf inject",
-        done: "`perf inject` was run into `jit.data`, and the user looks at `perf.data`.",
+        heading: "The recording before the injection",
+        done: "`jitsym inject` has made `jit.data`, and the user looks at `perf.data`.",
         without: "addresses, and no explanation",
         make: |dir| {
             let data = record(dir, DWARF, &[]);
             inject(&data);
             of_recording(&data)
         },
-        cause: "perf inject was run into ",
+        cause: "the code of the jitdump was put into ",
     },
     SetUp {
         heading: "perf inject that has failed",
@@ -177,20 +177,24 @@ pub const SET_UPS: &[SetUp] = &[
         heading: "Objects of another run",
         done: "`perf inject` was run again on another recording, and has replaced an object of the first one.",
         without: "names and lines that may be wrong, and no explanation",
-        make: |dir| of_recording(&replaced(dir, true)),
+        make: |dir| {
+            let data = perf_inject(&record(dir, DWARF, &[]));
+            let objects = objects(&data, "/jitted-");
+            std::fs::copy(&objects[0], &objects[1]).expect("replace an object");
+            of_recording(&data)
+        },
         cause: "are those of another run of perf inject",
     },
     SetUp {
         heading: "Objects removed",
-        done: "Somebody has removed the objects, also from perf's cache.",
-        without: "names as long as perf's cache in `~/.debug` has the objects, then addresses, and no explanation",
+        done: "Somebody has removed the directory `jit.data.objects`.",
+        without: "addresses, and no explanation",
         make: |dir| {
-            let config = dir.join("perfconfig");
-            std::fs::write(&config, format!("[buildid]\n\tdir = {}\n", dir.display())).expect("settings of perf");
-            let data = replaced(dir, false);
-            try_run(doctor(&[]).arg(data).env("PERF_CONFIG", config))
+            let data = inject(&record(dir, DWARF, &[]));
+            std::fs::remove_dir_all(dir.join("jit.data.objects")).expect("remove the objects");
+            of_recording(&data)
         },
-        cause: "that perf inject has made were removed",
+        cause: "that jitsym inject has made were removed",
     },
     SetUp {
         heading: "Frame pointers that are not there",
@@ -312,23 +316,25 @@ pub fn record_toy(dir: &Path, options: &[&str], environment: &[(&str, &str)]) ->
 
 pub fn inject(data: &Path) -> PathBuf {
     let injected = data.with_file_name("jit.data");
+    let mut inject = perf::command(env!("CARGO_BIN_EXE_jitsym"));
+    run(inject.arg("inject").arg("-i").arg(data).arg("-o").arg(&injected));
+    injected
+}
+
+/// As [`inject`], by perf.
+pub fn perf_inject(data: &Path) -> PathBuf {
+    let injected = data.with_file_name("jit.data");
     run(perf::perf("inject").arg("--jit").arg("-i").arg(data).arg("-o").arg(&injected));
     injected
 }
 
-/// An injected recording one of whose objects is another one, or all of them gone.
-pub fn replaced(dir: &Path, by_another: bool) -> PathBuf {
-    let data = inject(&record(dir, DWARF, &[]));
-    let list = stdout(&run(perf::perf("buildid-list").arg("-i").arg(&data)));
+/// The objects in a recording whose paths contain a text.
+pub fn objects(data: &Path, text: &str) -> Vec<PathBuf> {
+    let list = stdout(&run(perf::perf("buildid-list").arg("-i").arg(data)));
     let paths = list.lines().filter_map(|line| line.split_once(' ')).map(|(_, path)| path);
-    let objects: Vec<&str> = paths.filter(|path| path.contains("/jitted-")).collect();
+    let objects: Vec<PathBuf> = paths.filter(|path| path.contains(text)).map(PathBuf::from).collect();
     assert!(objects.len() > 1, "{list}");
-    if by_another {
-        std::fs::copy(objects[0], objects[1]).expect("replace an object");
-    } else {
-        objects.iter().for_each(|path| std::fs::remove_file(path).expect("remove an object"));
-    }
-    data
+    objects
 }
 
 pub fn of_recording(data: &Path) -> Output {

@@ -1,4 +1,4 @@
-//! The same with perf 7, which finds stacks in another way, and only by way of jitdumps that lie in /tmp.
+//! The same with perf 7, which finds stacks in another way.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -23,7 +23,7 @@ fn with_a_newer_perf() {
     let output = run(command.args(["scenario=stacks", "layout=packed", "seconds=1", "dir=/tmp"]));
     let (truth, _files) = perf::read_truth(&stdout(&output));
     assert!(
-        said(&output).contains("by perf 7.") && said(&output).contains("perf inject --jit has put that in"),
+        said(&output).contains("by perf 7.") && said(&output).contains("have samples: put in, with files in"),
         "{output:?}"
     );
     let shares = truth.shares();
@@ -36,15 +36,14 @@ fn with_a_newer_perf() {
     let output = doctor(&data);
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{text}");
-    for line in ["ok     perf 7.", "libdw goes through stacks", "perf inject has put objects in", "have names ("] {
+    for line in ["ok     perf 7.", "libdw goes through stacks", "jitsym inject has put objects in", "have names ("] {
         assert!(text.contains(line), "{line}: {text}");
     }
     assert!(text.contains("have whole stacks") && text.contains("\nnothing is wrong in the recording; "), "{text}");
 
-    for (name, options, cause) in [
-        ("clock", &[][..], "recorded without -k 1"),
-        ("not-injected", &["-k", "1"], "perf inject --jit has not been run"),
-    ] {
+    for (name, options, cause) in
+        [("clock", &[][..], "recorded without -k 1"), ("not-injected", &["-k", "1"], "jitsym inject has not been run")]
+    {
         let data = dir.join(name);
         let mut record = perf::command(newer());
         record.args(["record", "-e", "cpu-clock", "--call-graph", "dwarf"]).args(options).arg("-o").arg(&data);

@@ -1,6 +1,7 @@
 /* A program that writes a jitdump with one piece of code, and then puts something else into its directory, as another user may.
  * planted DIR KIND [VICTIM]: prints its pid, and ends at the end of its standard input. */
 #include <elf.h>
+#include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +38,10 @@ int main(int argc, char **argv)
 
     unsigned char *code = mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     check(code != MAP_FAILED, "mmap");
+    /* Counts %rdi down to 0. */
+    static const unsigned char count_down[] = {0x48, 0xff, 0xcf, 0x75, 0xfb, 0xc3};
     memset(code, 0x90, 64);
+    memcpy(code, count_down, sizeof count_down);
     struct { uint32_t magic, version, size, machine, pad, pid; uint64_t time, flags; } header =
         {0x4A695444, 1, 40, EM_X86_64, 0, (uint32_t)getpid(), now(), 0};
     struct { uint32_t id, size; uint64_t time; uint32_t pid, tid; uint64_t vma, address, length, index; char name[8]; } load =
@@ -61,7 +65,11 @@ int main(int argc, char **argv)
     }
     printf("%d\n", (int)getpid());
     fflush(stdout);
-    /* Until nobody holds the other end. */
-    while (getchar() != EOF) {}
+    /* Runs the code until there are samples of it, and then until nobody holds the other end. */
+    void (*run)(long) = (void (*)(long))(uintptr_t)code;
+    struct pollfd input = {0, POLLIN, 0};
+    do {
+        run(1000000);
+    } while (clock() < CLOCKS_PER_SEC / 5 || poll(&input, 1, 0) == 0 || getchar() != EOF);
     return 0;
 }

@@ -1,5 +1,6 @@
-//! What other users put into the directory of a jitdump: `perf inject` and `jitsym record` meet none of it.
+//! What other users put into the directory of a jitdump: `jitsym record` writes to none of it, and reads no more than files.
 
+use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{symlink, FileTypeExt, PermissionsExt};
@@ -12,6 +13,9 @@ use crate::support::{
 };
 use crate::{jitsym, perf, said};
 
+/// Said when a recording has got objects.
+const PUT_IN: &str = "have samples: put in, with files in";
+
 fn planted() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| compile("gcc", &["tool/tests/record/planted.c"], Link::None, &["-std=gnu99"], "planted"))
@@ -19,7 +23,7 @@ fn planted() -> &'static Path {
 
 /// Records a shell command in which `$0` is the program and `$1` the directory. Returns the pids that the program has printed.
 fn record(data: &Path, dir: &Path, script: &str) -> (Vec<u32>, String) {
-    let mut command = jitsym(&["record", "-e", "cpu-clock", "-g", "none", "-o"]);
+    let mut command = jitsym(&["record", "-F", "999", "-e", "cpu-clock", "-g", "none", "-o"]);
     command.arg(data).args(["--", "sh", "-euc", script]).arg(planted()).arg(dir).stdin(Stdio::null());
     let output = run_to_its_end(&mut command);
     assert!(output.status.success(), "{output:?}");
@@ -30,7 +34,8 @@ fn record(data: &Path, dir: &Path, script: &str) -> (Vec<u32>, String) {
 fn objects(data: &Path, pid: u32) -> Vec<PathBuf> {
     let events = stdout(&run(perf::perf("script").args(["--show-mmap-events", "-F", "pid", "-i"]).arg(data)));
     let paths = events.lines().filter_map(|line| line.split_whitespace().last());
-    paths.filter(|path| path.contains(&format!("/jitted-{pid}-5.so"))).map(PathBuf::from).collect()
+    let paths: BTreeSet<_> = paths.filter(|path| path.contains(&format!("/jitcode-{pid}-"))).collect();
+    paths.into_iter().map(PathBuf::from).collect()
 }
 
 /// A file that nobody may write to, and how it is.
@@ -49,27 +54,34 @@ impl Victim {
     }
 }
 
-/// `perf inject` writes through a link that lies beside a jitdump. It is given a copy in a directory of the user's own.
+/// `perf inject` writes through a link that lies beside a jitdump. `jitsym record` writes beside the recording, and not through a link
+/// there either.
 #[test]
 fn links_beside_a_jitdump() {
     let _alone = serial();
     let dir = fresh_dir("links");
     let (data, victim) = (dir.join("perf.data"), Victim::new(&dir));
-    let (pids, said) = record(&data, &dir, &format!("\"$0\" \"$1\" links '{}'", victim.0.display()));
+    let script = format!("\"$0\" \"$1\" links '{}'", victim.0.display());
+    let (pids, said) = record(&data, &dir, &script);
     let _files = TmpFiles(pids[0]);
     victim.is_whole();
-    assert!(said.contains("1 piece of code") && said.contains("perf inject --jit has put that in"), "{said}");
-    let objects = objects(&data, pids[0]);
-    let [object] = &objects[..] else { panic!("{objects:?}") };
-    let own = object.parent().expect("directory");
-    // perf with libdw wants such a path.
-    assert!(
-        own.to_str().is_some_and(|path| path.starts_with(&format!("/tmp/jitted-{}-", pids[0]))),
-        "{}",
-        own.display()
-    );
-    assert_eq!(fs::metadata(own).expect("directory").permissions().mode() & 0o7777, 0o700);
+    assert!(said.contains("1 piece of code") && said.contains(PUT_IN), "{said}");
+    let objects_of = objects(&data, pids[0]);
+    let [object] = &objects_of[..] else { panic!("{objects_of:?}") };
+    let own = dir.join("perf.data.objects");
+    assert_eq!(object.parent(), Some(&*own));
+    assert_eq!(fs::metadata(&own).expect("directory").permissions().mode() & 0o7777, 0o700);
     assert!(fs::read(object).expect("object").starts_with(b"\x7fELF"));
+    // In the place of the directory.
+    let (other, elsewhere) = (dir.join("other"), dir.join("elsewhere"));
+    fs::create_dir(&elsewhere).expect("directory");
+    symlink(&elsewhere, dir.join("other.objects")).expect("link");
+    let (pids, said) = record(&other, &dir, &script);
+    let _others = TmpFiles(pids[0]);
+    assert!(said.contains("other.objects: is not a directory") && !said.contains(PUT_IN), "{said}");
+    assert!(other.is_file() && objects(&other, pids[0]).is_empty());
+    assert_eq!(fs::read_dir(&elsewhere).expect("directory").count(), 0);
+    victim.is_whole();
     // The control: perf does follow the link.
     assert!(fs::symlink_metadata(dir.join(format!("jitted-{}-5.so", pids[0]))).expect("link").is_symlink());
     let raw = dir.join("raw");
@@ -98,11 +110,11 @@ fn no_jitdump_any_more() {
     assert!(said.contains(&format!("left out: process {}: {} is not a file", pids[0], line(pids[0]))), "{said}");
     assert!(said.contains(&format!("left out: process {}: {} is a symbolic link", pids[1], line(pids[1]))), "{said}");
     assert!(said.contains(&format!("process {}: 1 piece of code in {}", pids[2], line(pids[2]))), "{said}");
-    assert!(said.contains("perf inject --jit has put that in"), "{said}");
+    assert!(said.contains(PUT_IN), "{said}");
     assert_eq!(pids.iter().map(|&pid| objects(&data, pid).len()).collect::<Vec<_>>(), [0, 0, 1]);
 }
 
-/// Root's perf does not follow a process into its own mount namespace, where a link may lead anywhere. The names come all the same.
+/// The names come from a process in its own mount namespace, where a link may lead anywhere, and nothing is written there.
 #[test]
 fn in_another_mount_namespace() {
     if !may_unshare(&["-m"]) {
@@ -121,8 +133,20 @@ fn in_another_mount_namespace() {
     BufReader::new(process.stdout.take().expect("output")).read_line(&mut line).expect("line");
     let pid: u32 = line.trim().parse().expect("a pid");
     let _files = TmpFiles(pid);
-    let mut record =
-        jitsym(&["record", "-g", "none", "-e", "cpu-clock", "--seconds", "0.1", "-p", &pid.to_string(), "-o"]);
+    let mut record = jitsym(&[
+        "record",
+        "-g",
+        "none",
+        "-F",
+        "999",
+        "-e",
+        "cpu-clock",
+        "--seconds",
+        "0.5",
+        "-p",
+        &pid.to_string(),
+        "-o",
+    ]);
     let output = run_to_its_end(record.arg(&data));
     let seen = PathBuf::from(format!("/proc/{pid}/root{}", inner.display()));
     let names: Vec<_> = fs::read_dir(seen).expect("directory").map(|entry| entry.expect("entry").file_name()).collect();
@@ -130,7 +154,7 @@ fn in_another_mount_namespace() {
     process.wait().expect("end");
     victim.is_whole();
     assert_eq!(names.len(), 2, "{names:?}");
-    assert!(output.status.success() && said(&output).contains("perf inject --jit has put that in"), "{output:?}");
+    assert!(output.status.success() && said(&output).contains(PUT_IN), "{output:?}");
     assert_eq!(objects(&data, pid).len(), 1);
 }
 
@@ -201,11 +225,14 @@ fn stopped(dir: &Path, signal: &str, subcommand: &str, time: usize) -> Output {
 fn signals_leave_nothing_else() {
     let _alone = serial();
     for (signal, number) in [("HUP", 1), ("INT", 2), ("TERM", 15)] {
-        for (subcommand, time, is_made) in [("record", 1, false), ("script", 1, true), ("inject", 1, true)] {
+        for (moment, is_made) in [("record", false), ("script", true), ("injection", true)] {
             let dir = fresh_dir("stopped");
             fs::create_dir(dir.join("out")).expect("directory");
-            let output = stopped(&dir, signal, subcommand, time);
-            let what = format!("{signal} at {subcommand}: {output:?}");
+            let output = match moment {
+                "injection" => stopped_within(&dir, signal),
+                subcommand => stopped(&dir, signal, subcommand, 1),
+            };
+            let what = format!("{signal} at {moment}: {output:?}");
             assert_eq!(output.status.code(), Some(128 + number), "{what}");
             let left: Vec<_> =
                 fs::read_dir(dir.join("out")).expect("directory").map(|entry| entry.expect("entry").path()).collect();
@@ -214,6 +241,38 @@ fn signals_leave_nothing_else() {
                 run(perf::perf("script").args(["--show-mmap-events", "-F", "pid", "-i"]).arg(&left[0]));
             }
         }
+    }
+}
+
+/// Stops it when it makes the directory for objects: of its own directories, the fourth one.
+fn stopped_within(dir: &Path, signal: &str) -> Output {
+    let mut command = perf::command("strace");
+    command.args(["-o", "/dev/null", "-e", "trace=/^mkdir", "-e", &format!("inject=/^mkdir:signal={signal}:when=4")]);
+    let program = jitsym(&[]);
+    for (name, value) in program.get_envs() {
+        value.map(|value| command.env(name, value));
+    }
+    command.arg(program.get_program()).args(["record", "-e", "cpu-clock", "-g", "none", "-o"]);
+    command.arg(dir.join("out/perf.data")).arg("--").arg(planted()).arg(dir).arg("plain");
+    let output = run_to_its_end(command.stdin(Stdio::null()));
+    assert!(said(&output).contains(" samples in ") && !said(&output).contains(PUT_IN), "{output:?}");
+    output
+}
+
+/// A recording that another one replaces stays readable under its new name.
+#[test]
+fn the_recording_before() {
+    let _alone = serial();
+    let dir = fresh_dir("before-it");
+    let data = dir.join("perf.data");
+    let (first, _) = record(&data, &dir, "\"$0\" \"$1\" plain");
+    let (second, _) = record(&data, &dir, "\"$0\" \"$1\" plain");
+    let _files = [TmpFiles(first[0]), TmpFiles(second[0])];
+    for (data, pid) in [(dir.join("perf.data.old"), first[0]), (data, second[0])] {
+        let objects = objects(&data, pid);
+        assert!(objects.len() == 1 && objects[0].is_file(), "{objects:?}");
+        let symbols = stdout(&run(perf::perf("script").args(["-F", "ip,sym", "-i"]).arg(&data)));
+        assert!(symbols.contains(" planted\n"), "{symbols}");
     }
 }
 

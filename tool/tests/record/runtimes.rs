@@ -77,7 +77,7 @@ fn node() {
         "V8 writes jit-PID.dump",
         "--no-runtime-setup",
         "stacks by frame pointers",
-        "put that in",
+        "have samples: put in, with files in",
     ] {
         assert!(said.contains(part), "{part}: {said}");
     }
@@ -100,7 +100,7 @@ fn node_as_the_user_wants_it() {
     let output = run_to_its_end(command.arg("0.5").env_remove("NODE_OPTIONS"));
     assert_eq!(stdout(&output), "undefined\n", "{output:?}");
     assert!(said(&output).contains("Node.js: the command or the environment already says"), "{output:?}");
-    assert!(said(&output).contains("no stacks") && !said(&output).contains("inject"), "{output:?}");
+    assert!(said(&output).contains("no stacks") && !said(&output).contains("put in"), "{output:?}");
 }
 
 /// A Python that writes jitdumps.
@@ -116,7 +116,7 @@ fn python() {
     assert_eq!(found.output, "1\n");
     let said = &found.said;
     assert!(said.contains("PYTHONPERFSUPPORT=1 PYTHON_PERF_JIT_SUPPORT=1"), "{said}");
-    assert!(said.contains("put that in") && share(said, "have names") >= 99.0, "{said}");
+    assert!(said.contains("have samples: put in, with files in") && share(said, "have names") >= 99.0, "{said}");
     assert!(share(said, "have whole stacks") >= 90.0, "{said}");
     assert!(found.top.contains("py::leaf:") && found.top.contains("py::middle:"), "{}", found.top);
 }

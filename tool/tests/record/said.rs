@@ -35,7 +35,7 @@ fn what_is_missing() {
     const NO_NAMES: &str = "jitsym: warning: 0 of ";
     const WHOLE: &str = "have whole stacks (100 %)";
     const IDLE: &str = "no process had compiled code in memory";
-    const INJECTED: &str = "perf inject --jit has put that in";
+    const INJECTED: &str = "have samples: put in, with files in";
     let no_size = no_size();
     let cases: [(&Path, Environment, &[&str], &str); 5] = [
         (toy(), &[("JITSYM_REMOVE", "1")], &[REMOVE, INJECTED, WHOLE], ""),

@@ -9,9 +9,10 @@ use crate::{jitsym, perf, said};
 
 /// Shows a recording in both ways, and returns the hottest functions and the picture.
 fn shown(data: &Path) -> (String, String) {
-    let top = run(jitsym(&["top"]).arg(data));
-    let svg = data.with_extension("svg");
-    let drawn = run(jitsym(&["flamegraph"]).arg(data).arg("-o").arg(&svg));
+    let (temporary, svg) = (fresh_dir("view-temporary"), data.with_extension("svg"));
+    let top = run(jitsym(&["top"]).arg(data).env("TMPDIR", &temporary));
+    let drawn = run(jitsym(&["flamegraph"]).arg(data).arg("-o").arg(&svg).env("TMPDIR", &temporary));
+    assert_eq!(fs::read_dir(&temporary).expect("directory").count(), 0, "nothing is left of a copy");
     assert!(said(&drawn).contains("(compiled code is green)"), "{}", said(&drawn));
     assert!(!said(&top).contains("warning") && !said(&drawn).contains("warning"), "{} {}", said(&top), said(&drawn));
     (stdout(&top), fs::read_to_string(svg).expect("flame graph"))
@@ -57,9 +58,6 @@ fn of_a_recording_that_is_not_injected() {
             assert!(drawn.contains(&format!(">{name} (")), "{name} is not in the flame graph");
         }
         assert!(fs::read(&data).expect("recording") == before, "the recording is as it was");
-        let left = fs::read_dir("/tmp").expect("directory").map(|entry| entry.expect("entry").file_name());
-        let left: Vec<_> = left.filter(|name| name.to_string_lossy().starts_with(&format!("jitted-{pid}-"))).collect();
-        assert!(left.is_empty(), "{left:?}");
         let script = stdout(&run(perf::perf("script").args(["-G", "-F", "ip", "-i"]).arg(&data)));
         (TmpFiles(pid), script.lines().count())
     });

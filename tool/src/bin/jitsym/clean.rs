@@ -23,8 +23,8 @@ pub struct Clean {
     /// Remove only files that were last written more than TIME ago, such as 90s, 30m (minutes), 12h, 7d or 2w
     #[arg(long, value_name = "TIME", value_parser = span)]
     older_than: Option<Duration>,
-    /// Remove also what perf made for dead processes: jitted-PID-N.so in the searched directories, and entries in ~/.debug
-    /// (also with --dir); recordings of these processes then lose names
+    /// Remove also what `perf inject` and `jitsym inject` made for dead processes: jitted-PID-N.so and jitcode-PID-BUILDID.so in
+    /// the searched directories, and entries in ~/.debug (also with --dir); recordings of these processes then lose names
     #[arg(long)]
     injected: bool,
 }

@@ -60,9 +60,13 @@ pub fn run(asked: &Inject, out: &mut dyn Write) -> Outcome {
         output: asked.output.clone().unwrap_or_else(|| usual(&asked.input)),
         objects: asked.objects.clone(),
         given: Given { dumps: asked.dump.clone(), search: asked.search.clone() },
+        ..Options::default()
     };
     let mut progress = Progress::new(format!("injecting into {}", asked.input.shown()), 0, false);
-    let result = inject(&options, &mut |done, total| progress.update_of(done, total));
+    let result = inject(&options, &mut |done, total| {
+        progress.update_of(done, total);
+        Ok(())
+    });
     drop(progress);
     match result {
         Ok(summary) => {
@@ -88,7 +92,7 @@ fn tell(output: &Path, summary: &Summary, out: &mut dyn Write) -> io::Result<()>
     let output = output.shown();
     match &summary.dir {
         Some(dir) if summary.regions > 0 => {
-            let jitdumps = match summary.good {
+            let jitdumps = match summary.good() {
                 0 => String::new(),
                 good => format!("{} and ", count(good, "jitdump")),
             };
@@ -116,7 +120,7 @@ fn tell(output: &Path, summary: &Summary, out: &mut dyn Write) -> io::Result<()>
         None if summary.dumps == 0 => {
             writeln!(out, "{output}: a copy, because no process of the recording has a jitdump")?
         }
-        None if summary.good == 0 => {
+        None if summary.good() == 0 => {
             writeln!(out, "{output}: a copy, because no jitdump of the recording can be used")?
         }
         None => {

@@ -1,11 +1,8 @@
 //! Shows the progress of long work on a terminal.
 
 use std::io::{self, IsTerminal, Write};
-use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use jitsym_tool::record::dumps::INJECTOR;
 use jitsym_tool::record::script::Sample;
 use jitsym_tool::record::Step;
 use jitsym_tool::text::printable;
@@ -69,39 +66,16 @@ pub fn reading<T>(body: impl FnOnce(&mut dyn FnMut(&Sample)) -> T) -> T {
     })
 }
 
-/// Shows how long the injection has been running, because perf inject prints nothing. Other lines are passed on.
+/// Shows the progress of the injection. Lines are passed on.
 pub fn injecting<'a>(mut say: impl FnMut(&str) + 'a) -> impl FnMut(Step<'_>) + 'a {
-    let mut ticking = None;
+    let mut progress = None;
     move |step| match step {
         Step::Line(line) | Step::Problem(line) => say(line),
-        Step::Injecting => ticking = Some(Ticking::start(INJECTOR)),
-        Step::Injected => drop(ticking.take()),
-    }
-}
-
-/// Shows on a terminal how many seconds some work has taken.
-struct Ticking {
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Ticking {
-    fn start(what: &'static str) -> Ticking {
-        let (stop, stopped) = channel();
-        let (mut progress, began) = (Progress::new(what.into(), 0, false), Instant::now());
-        let thread = std::thread::spawn(move || {
-            while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
-                progress.draw(|| format!("{} s", began.elapsed().as_secs()));
-            }
-        });
-        Ticking { stop: Some(stop), thread: Some(thread) }
-    }
-}
-
-impl Drop for Ticking {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        let _ = self.thread.take().map(JoinHandle::join);
+        Step::Injecting(done, total) => {
+            let new = || Progress::new("injecting jitdumps".into(), total, false);
+            progress.get_or_insert_with(new).update_of(done, total);
+        }
+        Step::Injected => drop(progress.take()),
     }
 }
 

@@ -124,14 +124,13 @@ pub fn run(args: Record) -> ExitCode {
         log: work.as_ref().map(|work| work.path().join("log")),
         target,
     };
-    let mut made = match record::record(&perf, &options, &mut injecting(say)) {
+    let made = match record::record(&perf, &options, &mut injecting(say)) {
         Ok(made) => made,
         Err(failure) => {
             say(&failure.cause);
             return ExitCode::from(failure.status);
         }
     };
-    made.keep_objects();
     let log = options.log.as_ref().map(|path| Log::of_run(path, options.adopt));
     let mut stacks = Stacks::new(args.flamegraph.is_some());
     let known = Run { variables, log: log.as_ref(), seen: Some(&made.seen), is_own: is_command, is_passing: false };

@@ -18,7 +18,7 @@ const CLEAR: &[u8] = b"\x1b[H\x1b[J";
 ///
 /// For a process, the counters have the names of the fields of `jitsym_stats`, and the command stops when the process or its
 /// last session of libjitsym ends. For a recording of perf, jitsym prints the 10 hottest functions, each with its 3 most
-/// frequent callers. If the jitdumps of the recording are not in it, jitsym runs `perf inject --jit` on a private copy first.
+/// frequent callers. If the jitdumps of the recording are not in it, jitsym injects them into a private copy first.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  jitsym top 4711\n  jitsym top perf.data")]
 pub struct Top {

@@ -16,8 +16,8 @@ use crate::Outcome;
 
 /// Draw the functions of a recording as a flame graph, with compiled code in green
 ///
-/// FILE is a recording of perf. If the jitdumps that it names are not in the recording, jitsym runs `perf inject --jit` on a
-/// private copy first, and removes the copy.
+/// FILE is a recording of perf. If the jitdumps that it names are not in the recording, jitsym injects them into a private copy
+/// first, and removes the copy.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  jitsym flamegraph perf.data -o hot.svg")]
 pub struct Flamegraph {
