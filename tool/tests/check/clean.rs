@@ -110,9 +110,9 @@ fn what_perf_has_made() {
     }
 }
 
-/// A link in the cache leads to nothing that is removed, and what `jitsym record` has made goes with its directory.
+/// A link in the cache leads to nothing that is removed.
 #[test]
-fn links_and_private_directories() {
+fn links_in_the_cache() {
     let (dir, home) = (fresh_dir("clean-links"), fresh_dir("clean-links-home"));
     let mut child = Command::new("true").spawn().expect("start");
     child.wait().expect("end");
@@ -133,18 +133,50 @@ fn links_and_private_directories() {
     std::fs::write(own.join("elf"), "x").expect("write");
     let before = below(&elsewhere);
 
-    // One that has a copy of a jitdump, and another one that others may look into.
-    let private = dir.join(format!("jitted-{dead}-aB3xYz"));
-    let open = dir.join(format!("jitted-{dead}-aB3xYy"));
-    for (path, mode) in [(&private, 0o700), (&open, 0o755)] {
-        std::fs::create_dir(path).expect("directory");
-        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).expect("mode");
-        std::fs::write(path.join(format!("jit-{dead}.dump")), "x").expect("write");
-    }
     let said = clean(&home, &dir, &[]);
     assert_eq!(below(&elsewhere), before, "{said}");
     assert!(std::fs::symlink_metadata(entry.join(id)).is_ok() && std::fs::symlink_metadata(&second).is_ok(), "{said}");
-    assert!(!own.exists() && !private.exists() && open.join(format!("jit-{dead}.dump")).exists(), "{said}");
+    assert!(!own.exists(), "{said}");
+    for dir in [dir, home] {
+        std::fs::remove_dir_all(dir).expect("remove the directory");
+    }
+}
+
+/// Objects of `jitsym inject` go like those of perf, in their directory and in perf's cache.
+#[test]
+fn own_objects() {
+    let recording = Recording::with_stacks("clean-own", perf::program(), &["scenario=stacks", "seconds=0.2"]);
+    let (dir, home) = (fresh_dir("clean-own-objects"), fresh_dir("clean-own-home"));
+    let mut inject = Command::new(env!("CARGO_BIN_EXE_jitsym"));
+    run(inject
+        .arg("inject")
+        .arg("-i")
+        .arg(&recording.data)
+        .arg("-o")
+        .arg(home.join("jit.data"))
+        .arg("--objects")
+        .arg(&dir));
+    let objects = below(&dir);
+    let name = format!("jitcode-{}-", recording.truth.pid);
+    let is_own = |path: &PathBuf| path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(&name));
+    assert!(!objects.is_empty() && objects.iter().all(is_own), "{objects:?}");
+    let cache = home.join(".debug");
+    for object in &objects {
+        let mut add = Command::new("env");
+        add.args(perf_words("buildid-cache"))
+            .arg("--buildid-dir")
+            .arg(&cache)
+            .args(["buildid-cache", "-a"])
+            .arg(object);
+        run(&mut add);
+    }
+    let foreign = dir.join(format!("{name}{}.so", "0".repeat(40)));
+    std::fs::write(&foreign, "precious").expect("write");
+    assert!(!below(&cache).is_empty());
+    let said = clean(&home, &dir, &[]);
+    assert_eq!(below(&dir), BTreeSet::from([foreign]), "{said}");
+    assert!(!below(&cache).iter().any(|path| path.to_string_lossy().contains(&name)), "{said}");
+    assert!(said.contains("`jitsym inject` makes no such objects"), "{said}");
     for dir in [dir, home] {
         std::fs::remove_dir_all(dir).expect("remove the directory");
     }

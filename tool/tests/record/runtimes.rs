@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::support::{fetched, fresh_dir, run_to_its_end, scratch_dir, serial, stdout, until_enough};
-use crate::{jitsym, said};
+use crate::support::{fetched, fresh_dir, run, run_to_its_end, scratch_dir, serial, stdout, until_enough};
+use crate::{jitsym, perf, said};
 
 const JAVASCRIPT: &str = "function leaf(n) { let s = 0; for (let i = 0; i < n; i++) s = (s * 31 + i) | 0; return s; }
 function middle(n) { return leaf(n) ^ leaf(n + 1); }
@@ -108,15 +108,17 @@ fn node_as_the_user_wants_it() {
 fn python() {
     let _alone = serial();
     let (program, script) = (fetched("python3.13"), script("hot.py", PYTHON));
-    let found = until_enough(1, |pace| {
-        let found = record(&fresh_dir("python"), &program, &script, pace.into(), &[]);
+    let (found, stacks) = until_enough(1, |pace| {
+        let dir = fresh_dir("python");
+        let found = record(&dir, &program, &script, pace.into(), &[]);
+        let stacks = stdout(&run(perf::perf("script").args(["-F", "ip,sym", "-i"]).arg(dir.join("perf.data"))));
         let enough = usize::from(found.said.contains("have names"));
-        (found, enough)
+        ((found, stacks), enough)
     });
     assert_eq!(found.output, "1\n");
     let said = &found.said;
     assert!(said.contains("PYTHONPERFSUPPORT=1 PYTHON_PERF_JIT_SUPPORT=1"), "{said}");
     assert!(said.contains("have samples: put in, with files in") && share(said, "have names") >= 99.0, "{said}");
     assert!(share(said, "have whole stacks") >= 90.0, "{said}");
-    assert!(found.top.contains("py::leaf:") && found.top.contains("py::middle:"), "{}", found.top);
+    assert!(found.top.contains("py::leaf:") && stacks.contains("py::middle:"), "{}", found.top);
 }
