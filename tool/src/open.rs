@@ -29,6 +29,17 @@ pub fn named(path: &Path) -> io::Result<File> {
 /// must be a regular file, with no second name unless the library has marked it. If the process lives, the file must belong to
 /// one of its users.
 pub fn of_process(path: &Path, pid: u32) -> io::Result<File> {
+    let file = of_anyone(path)?;
+    let owner = file.metadata()?.uid();
+    let is_theirs = users(pid).is_none_or(|users| users.contains(&owner));
+    if !is_theirs && owner != process::user() && owner != 0 {
+        return refuse(io::ErrorKind::PermissionDenied, "belongs to another user than the process");
+    }
+    Ok(file)
+}
+
+/// The same, whoever owns the file.
+pub fn of_anyone(path: &Path) -> io::Result<File> {
     let file = match inside(path) {
         Some((root, below)) => match open_below(&root, &below) {
             // Before Linux 5.6, or in a sandbox that does not know this system call.
@@ -40,10 +51,6 @@ pub fn of_process(path: &Path, pid: u32) -> io::Result<File> {
     let data = file.metadata()?;
     if data.nlink() != 1 && data.mode() & OURS == 0 {
         return refuse(io::ErrorKind::PermissionDenied, "has a second name (hard link)");
-    }
-    let is_theirs = users(pid).is_none_or(|users| users.contains(&data.uid()));
-    if !is_theirs && data.uid() != process::user() && data.uid() != 0 {
-        return refuse(io::ErrorKind::PermissionDenied, "belongs to another user than the process");
     }
     Ok(file)
 }
@@ -82,7 +89,7 @@ fn checked(file: File) -> io::Result<File> {
 }
 
 /// The real, effective, saved and file system users of a process; `None` if there is no such process.
-fn users(pid: u32) -> Option<Vec<u32>> {
+pub fn users(pid: u32) -> Option<Vec<u32>> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     Some(users.split_whitespace().filter_map(|user| user.parse().ok()).collect())

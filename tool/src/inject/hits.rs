@@ -50,7 +50,7 @@ pub fn read(
     forms: &Forms<'_>,
     filter: &Filter,
     pids: &HashSet<u32>,
-    progress: &mut dyn FnMut(u64),
+    progress: &mut dyn FnMut(u64) -> io::Result<()>,
 ) -> io::Result<HashMap<u32, Vec<Hit>>> {
     let mut hits: HashMap<u32, Vec<Hit>> = HashMap::new();
     let mut events = Events::new(file, layout)?;
@@ -72,7 +72,7 @@ pub fn read(
         }
         count = count.wrapping_add(1);
         if count.is_multiple_of(4096) {
-            progress(events.offset());
+            progress(events.offset())?;
         }
     }
     hits.values_mut().for_each(|hits| hits.sort_unstable());

@@ -29,11 +29,10 @@ use output::{Failure, Output};
 use survey::Survey;
 use write::{Insert, New};
 
-use crate::objects::{self, Epochs, Mapping, Object, Taken};
+use crate::objects::{self, Epochs, Mapping, Object, Taken, FILES_MAX};
 use crate::open;
 use crate::perf_data::attributes::Forms;
 use crate::perf_data::Layout;
-use crate::record::script::file_name;
 
 /// What is to be done.
 #[derive(Clone, Debug, Default)]
@@ -43,7 +42,17 @@ pub struct Options {
     /// The directory of the objects, if the user has chosen one.
     pub objects: Option<PathBuf>,
     pub given: Given,
+    /// Users whose jitdumps are used, in addition to the user of the recording.
+    pub users: Vec<u32>,
+    /// Whether the new recording may take the place of the one that is read.
+    pub replaces: bool,
 }
+
+/// The most bytes in objects: so many times the bytes of all jitdumps, so many more, and so many more for each process, because
+/// processes that were forked have objects of their own with the same code. A hostile program could fill the disk.
+const TIMES: u64 = 4;
+const MORE: u64 = 64 << 20;
+const FORKED: u64 = 256 << 10;
 
 /// What was done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,24 +67,32 @@ pub struct Summary {
     pub dir: Option<PathBuf>,
     /// How many jitdumps the recording names.
     pub dumps: usize,
-    /// How many jitdumps have code that can be used.
-    pub good: usize,
+    /// The jitdumps that were read, with the number of pieces of code that can be used.
+    pub read: Vec<Read>,
     /// Uses of code that is in no object, because there are too many objects.
     pub left_out: usize,
     /// Dumps that were not used, or not completely.
     pub problems: Vec<Problem>,
 }
 
-/// How far the work is: bytes done, and all bytes.
-pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
-
-/// Whether `jitsym inject` has made an object of this name.
-fn is_own_object(path: &str) -> bool {
-    let numbers = || file_name(path).strip_prefix("jitcode-")?.strip_suffix(".so")?.split_once('-');
-    numbers().is_some_and(|(pid, id)| {
-        pid.parse::<u32>().is_ok() && id.len() == 40 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
-    })
+impl Summary {
+    /// How many jitdumps have code that can be used.
+    pub fn good(&self) -> usize {
+        self.read.iter().filter(|read| read.pieces > 0).count()
+    }
 }
+
+/// A jitdump that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Read {
+    pub pid: u32,
+    /// The path in the recording.
+    pub path: String,
+    pub pieces: usize,
+}
+
+/// How far the work is: bytes done, and all bytes. An error stops the work, and nothing is left of it.
+pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> io::Result<()>;
 
 /// Writes the new recording. Without an error it is whole, and after an error it does not exist.
 pub fn inject(options: &Options, progress: Progress<'_>) -> Result<Summary, Failure> {
@@ -90,19 +107,22 @@ pub fn inject(options: &Options, progress: Progress<'_>) -> Result<Summary, Fail
     let forms = Forms::new(&layout.attributes).map_err(about_input)?;
     // The events are read three times.
     let (len, total) = (layout.len, layout.len.saturating_mul(3));
-    let survey = Survey::read(&file, &layout, &forms, &mut |done| progress(done, total)).map_err(about_input)?;
-    if let Some((path, by)) = &survey.injected {
-        let why = format!("has objects of `{by}` already, such as {path}: inject into the recording of `perf record`");
-        return Err(refused(why));
-    }
-    let output = Output::new(&options.output, options.objects.as_deref(), &data)?;
-    let finder = Finder { given: &options.given, user: data.uid() };
-    let (dumps, problems) = finder.all(&survey);
-    let reader = Reader { finder, clock: Clock::of(&layout.attributes), survey: &survey };
-    let summary = Summary { dumps: survey.markers.values().map(Vec::len).sum(), problems, ..Summary::default() };
+    let mut survey = Survey::read(&file, &layout, &forms, &mut |done| progress(done, total)).map_err(about_input)?;
+    let before = already(&mut survey).map_err(refused)?;
+    let output = Output::new(options, &data)?;
+    let users = options.users.iter().copied().chain([data.uid()]).collect();
+    let finder = Finder { given: &options.given, users };
+    let (dumps, mut problems) = finder.all(&survey);
+    problems.extend(before);
+    let reader = Reader { clock: Clock::of(&layout.attributes), survey: &survey };
+    let summary = Summary {
+        dumps: survey.markers.values().map(Vec::len).sum::<usize>().max(dumps.len()),
+        problems,
+        ..Summary::default()
+    };
     let mut injection = Injection { reader, dumps: &dumps, output: &output, made: Made { summary, ..Made::default() } };
     let filter = injection.all_code();
-    if let (0, Some(why)) = (injection.made.summary.good, &injection.made.clock) {
+    if let (0, Some(why)) = (injection.made.summary.good(), &injection.made.clock) {
         return Err(refused(format!("cannot be used: {why}")));
     }
     injection.objects(&file, &layout, &forms, &filter, &mut |done| progress(len + done, total)).map_err(|failure| {
@@ -114,10 +134,31 @@ pub fn inject(options: &Options, progress: Progress<'_>) -> Result<Summary, Fail
     let Made { inserts, objects, covers, mut summary, .. } = injection.made;
     let new = New { inserts, objects: &objects, covers };
     let copied = write::write(&file, &layout, &forms, &new, &output.file, &mut |done| progress(2 * len + done, total));
-    copied.map_err(about_input)?;
+    copied.and_then(|_| progress(total, total)).map_err(about_input)?;
     summary.dir = output.finish(!objects.is_empty())?;
     summary.objects = objects.len();
     Ok(summary)
+}
+
+/// Leaves out the processes whose code is in the recording already. The error tells that all of them are such.
+fn already(survey: &mut Survey) -> Result<Vec<Problem>, String> {
+    let Survey { markers, injected, .. } = survey;
+    let why = |path: &str, by: &str| {
+        format!("has objects of `{by}` already, such as {path}: inject into the recording of `perf record`")
+    };
+    match markers.keys().find_map(|pid| injected.get(pid)) {
+        Some((path, by)) if markers.keys().all(|pid| injected.contains_key(pid)) => return Err(why(path, by)),
+        _ => {}
+    }
+    // Any program can map a file of such a name, so the other processes are not affected.
+    let mut problems = Vec::new();
+    markers.retain(|&pid, markers| {
+        let Some((path, by)) = injected.get(&pid) else { return true };
+        let new = |marker: &survey::Marker| Problem { pid, path: marker.path.clone(), why: why(path, by) };
+        problems.extend(markers.iter().map(new));
+        false
+    });
+    Ok(problems)
 }
 
 /// What was made of the dumps.
@@ -128,6 +169,8 @@ struct Made {
     objects: Vec<Object>,
     covers: Covers,
     summary: Summary,
+    /// How many bytes of code and how many files the objects of further processes may have.
+    left: (u64, usize),
     /// Why the times of a dump cannot be compared with those of the recording.
     clock: Option<String>,
 }
@@ -164,8 +207,9 @@ impl Injection<'_> {
                     self.problem(pid, dump, why);
                 }
             }
-            self.made.summary.good += usize::from(!code.loads.all.is_empty());
-            self.made.summary.pieces += code.loads.all.len();
+            let pieces = code.loads.all.len();
+            self.made.summary.read.push(Read { pid, path: dump.name.clone(), pieces });
+            self.made.summary.pieces += pieces;
             ranges.extend(code.loads.all.iter().map(|load| load.addr..load.addr.saturating_add(load.size)));
         }
         Filter::of(ranges)
@@ -178,7 +222,7 @@ impl Injection<'_> {
         layout: &Layout,
         forms: &Forms<'_>,
         filter: &Filter,
-        progress: &mut dyn FnMut(u64),
+        progress: &mut dyn FnMut(u64) -> io::Result<()>,
     ) -> Result<(), (Option<PathBuf>, io::Error)> {
         let survey = self.reader.survey;
         let families = Families { begins: &survey.begins };
@@ -194,7 +238,11 @@ impl Injection<'_> {
         survey.memory.iter().for_each(|range| taken.add(range.clone()));
         let mut pids: Vec<u32> = hits.keys().copied().collect();
         pids.sort_unstable();
+        let dumps: u64 = self.dumps.values().flatten().map(Dump::len).fold(0, u64::saturating_add);
+        let most = dumps.saturating_mul(TIMES).saturating_add(MORE).saturating_add(FORKED * pids.len() as u64);
+        self.made.left = (most, FILES_MAX);
         for pid in pids {
+            progress(layout.len).map_err(|error| (None, error))?;
             let made = self.process(pid, &families, hits.get(&pid).map_or(&[], Vec::as_slice), &taken);
             made.map_err(|error| (Some(self.output.dir.path().to_owned()), error))?;
         }
@@ -218,6 +266,7 @@ impl Injection<'_> {
         let place =
             |load: usize| loads.all.get(load).map_or(0..0, |load| load.addr..load.addr.saturating_add(load.size));
         let mut epochs = Epochs::new(&loads.all, taken);
+        (epochs.bytes_left, epochs.files_left) = self.made.left;
         let mut used: BTreeSet<usize> = BTreeSet::new();
         for group in resolve::resolve(&place, &families.life(pid, &own), hits) {
             if group.is_after_clear {
@@ -232,6 +281,7 @@ impl Injection<'_> {
         if used.is_empty() {
             return Ok(());
         }
+        self.made.left = (epochs.bytes_left, epochs.files_left);
         self.made.summary.left_out += epochs.left_out;
         self.made.summary.processes += 1;
         self.made.summary.used += used.len();

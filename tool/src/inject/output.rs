@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use jitsym::sys::process;
 
+use super::Options;
 use crate::objects::OutDir;
 use crate::private::PrivateDir;
 
@@ -48,8 +49,10 @@ pub struct Output {
     pub dir: OutDir,
     /// Where the objects will be.
     objects: PathBuf,
+    /// Whether the directory of the objects exists.
+    is_there: bool,
     /// Whether the objects are in the private directory so far.
-    is_new: bool,
+    is_apart: bool,
 }
 
 /// An error, and the path that it is about.
@@ -57,12 +60,13 @@ pub type Failure = (PathBuf, io::Error);
 
 impl Output {
     /// Checks both places, and makes the files. `input`: the recording that is read.
-    pub fn new(path: &Path, objects: Option<&Path>, input: &Metadata) -> Result<Output, Failure> {
+    pub fn new(options: &Options, input: &Metadata) -> Result<Output, Failure> {
+        let (path, objects) = (&*options.output, options.objects.as_deref());
         let about = |path: &Path| {
             let path = path.to_owned();
             move |error| (path, error)
         };
-        check(path, input).map_err(about(path))?;
+        check(path, input, options.replaces).map_err(about(path))?;
         let parent = match path.parent() {
             Some(parent) if parent != Path::new("") => parent,
             _ => Path::new("."),
@@ -78,17 +82,17 @@ impl Output {
                 parent.join(name)
             }
         };
-        let is_new = !check_dir(&objects).map_err(about(&objects))?;
+        let is_there = check_dir(&objects).map_err(about(&objects))?;
         let work = PrivateDir::beside(&path).map_err(about(&path))?;
         let inside = work.path().join("recording");
         let create = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(inside);
         let file = create.map_err(about(&path))?;
         // A directory elsewhere may be on another file system.
-        let is_new = is_new && objects.parent() == Some(&parent);
-        let place = if is_new { work.path().join("objects") } else { objects.clone() };
+        let is_apart = objects.parent() == Some(&parent);
+        let place = if is_apart { work.path().join("objects") } else { objects.clone() };
         let dir = OutDir::new(&place).map_err(about(&objects))?;
-        let objects = if is_new { objects } else { dir.path().to_owned() };
-        Ok(Output { path, work, file, dir, objects, is_new })
+        let objects = if is_apart { objects } else { dir.path().to_owned() };
+        Ok(Output { path, work, file, dir, objects, is_there, is_apart })
     }
 
     /// The path of an object after [`Output::finish`].
@@ -98,22 +102,34 @@ impl Output {
 
     /// Puts the recording and its objects where they belong. Returns the path of the directory of the objects, if there are any.
     pub fn finish(self, has_objects: bool) -> Result<Option<PathBuf>, Failure> {
-        let is_moved = self.is_new && has_objects;
+        let is_moved = self.is_apart && has_objects;
         if is_moved {
-            fs::rename(self.dir.path(), &self.objects).map_err(|error| (self.objects.clone(), error))?;
+            self.move_objects().map_err(|error| (self.objects.clone(), error))?;
         }
         if let Err(error) = fs::rename(self.work.path().join("recording"), &self.path) {
-            if is_moved {
+            if is_moved && !self.is_there {
                 let _ = fs::remove_dir_all(&self.objects);
             }
             return Err((self.path.clone(), error));
         }
         Ok(has_objects.then(|| self.objects.clone()))
     }
+
+    /// Other recordings may refer to objects that are there already. An object of the same name has the same contents.
+    fn move_objects(&self) -> io::Result<()> {
+        if !self.is_there {
+            return fs::rename(self.dir.path(), &self.objects);
+        }
+        for entry in fs::read_dir(self.dir.path())? {
+            let name = entry?.file_name();
+            fs::rename(self.dir.path().join(&name), self.objects.join(&name))?;
+        }
+        Ok(())
+    }
 }
 
-/// Whether a recording may be put there: where nothing is, or where a file of this user is that is not the input.
-fn check(path: &Path, input: &Metadata) -> io::Result<()> {
+/// Whether a recording may be put there: where nothing is, or where a file of this user is that is not the input. `replaces`: or where the input is.
+fn check(path: &Path, input: &Metadata, replaces: bool) -> io::Result<()> {
     let Some(data) = look(path)? else { return Ok(()) };
     if data.is_symlink() {
         return refuse("is a symbolic link, and nothing is written through links");
@@ -121,7 +137,7 @@ fn check(path: &Path, input: &Metadata) -> io::Result<()> {
     if !data.is_file() {
         return refuse("is there already, and is not a file");
     }
-    if (data.dev(), data.ino()) == (input.dev(), input.ino()) {
+    if !replaces && (data.dev(), data.ino()) == (input.dev(), input.ino()) {
         return refuse("is the recording that is read: choose another name with -o");
     }
     if data.uid() != process::user() {
@@ -162,12 +178,14 @@ mod tests {
         let (input, out) = (base.path().join("perf.data"), base.path().join("jit.data"));
         fs::write(&input, "x").unwrap();
         let data = fs::metadata(&input).unwrap();
-        let new = || Output::new(&out, None, &data).map(drop).map_err(|(path, error)| (path, error.to_string()));
+        let options = Options { output: out.clone(), ..Options::default() };
+        let new = || Output::new(&options, &data).map(drop).map_err(|(path, error)| (path, error.to_string()));
         symlink(&input, &out).unwrap();
         assert!(new().is_err_and(|(path, error)| path == out && error.contains("link")));
         fs::remove_file(&out).unwrap();
         fs::hard_link(&input, &out).unwrap();
         assert!(new().is_err_and(|(_, error)| error.contains("that is read")));
+        assert!(Output::new(&Options { replaces: true, ..options.clone() }, &data).is_ok());
         fs::remove_file(&out).unwrap();
         let objects = base.path().join("jit.data.objects");
         symlink(base.path(), &objects).unwrap();
@@ -175,11 +193,15 @@ mod tests {
         fs::remove_file(&objects).unwrap();
         assert!(new().is_ok());
         assert_eq!(fs::read_dir(base.path()).unwrap().count(), 1, "nothing stays of an output that was not finished");
-        let output = Output::new(&out, None, &data).unwrap();
+        let output = Output::new(&options, &data).unwrap();
         fs::write(output.dir.path().join("a.so"), "a").unwrap();
         assert_eq!(output.object(Path::new("/elsewhere/a.so")), objects.join("a.so"));
         assert_eq!(output.finish(true).unwrap(), Some(objects.clone()));
         assert!(objects.join("a.so").is_file() && out.is_file());
-        assert_eq!(Output::new(&out, None, &data).unwrap().dir.path(), objects, "the directory is used again");
+        let output = Output::new(&options, &data).unwrap();
+        fs::write(output.dir.path().join("b.so"), "b").unwrap();
+        assert!(!objects.join("b.so").exists(), "it is not complete");
+        output.finish(true).unwrap();
+        assert!(objects.join("a.so").is_file() && objects.join("b.so").is_file(), "the directory is used again");
     }
 }

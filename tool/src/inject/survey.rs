@@ -5,12 +5,10 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 
-use jitsym::format::file_names::{parse, FileKind};
-
 use crate::perf_data::attributes::Forms;
 use crate::perf_data::events::{kind, mapping, Event, Events, Mapped};
 use crate::perf_data::{u32_at, u64_at, Layout};
-use crate::record::script::{file_name, is_memory, jitdump_pid};
+use crate::record::script::{injector, is_memory, jitdump_pid};
 
 /// Bits of an event's `misc`: the mode of the processor, and that a program was executed (COMM), that the child's mappings follow
 /// in events of their own (FORK), that a build-id is in the place of device and inode (MMAP2).
@@ -21,7 +19,15 @@ const COMM_EXEC: u16 = 1 << 13;
 const FORK_EXEC: u16 = 1 << 13;
 pub const HAS_BUILD_ID: u16 = 1 << 14;
 
-/// A mapping of a jitdump.
+/// The file system and the inode of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Identity {
+    /// Major and minor number.
+    pub device: (u32, u32),
+    pub inode: u64,
+}
+
+/// The mappings of a jitdump.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Marker {
     pub path: String,
@@ -29,8 +35,8 @@ pub struct Marker {
     pub number: u32,
     /// `None` if the process had the mapping when the recording began.
     pub time: Option<u64>,
-    /// The inode of the file, if the event has it.
-    pub inode: Option<u64>,
+    /// The files that the process had mapped by this path, if the events have their device and inode.
+    pub files: Vec<Identity>,
 }
 
 /// From a time on, a process has the mappings of its parent at that time, or none if it executes another program.
@@ -62,8 +68,8 @@ pub struct Survey {
     /// The first and the last time of an event.
     pub times: Option<Range<u64>>,
     pub conversion: Option<Conversion>,
-    /// An object of an earlier `perf inject` or `jitsym inject`.
-    pub injected: Option<(String, &'static str)>,
+    /// The processes with an object of an earlier `perf inject` or `jitsym inject`: an object, and the program.
+    pub injected: HashMap<u32, (String, &'static str)>,
     /// Everything that is mapped in processes: files, and memory.
     pub files: Vec<Range<u64>>,
     pub memory: Vec<Range<u64>>,
@@ -72,7 +78,12 @@ pub struct Survey {
 
 impl Survey {
     /// Reads all events. `progress` gets the offset in the file.
-    pub fn read(file: &File, layout: &Layout, forms: &Forms<'_>, progress: &mut dyn FnMut(u64)) -> io::Result<Survey> {
+    pub fn read(
+        file: &File,
+        layout: &Layout,
+        forms: &Forms<'_>,
+        progress: &mut dyn FnMut(u64) -> io::Result<()>,
+    ) -> io::Result<Survey> {
         let mut events = Events::new(file, layout)?;
         let mut survey = Survey::default();
         let mut count = 0u32;
@@ -80,7 +91,7 @@ impl Survey {
             survey.add(&event, forms.time(&event));
             count = count.wrapping_add(1);
             if count.is_multiple_of(4096) {
-                progress(events.offset());
+                progress(events.offset())?;
             }
         }
         survey.begins.values_mut().for_each(|begins| begins.sort_by_key(|begin| begin.time));
@@ -96,8 +107,7 @@ impl Survey {
         match event.kind() {
             kind::SAMPLE => self.samples += 1,
             kind::MMAP | kind::MMAP2 => {
-                let is_guest = MODE_GUEST.contains(&(event.misc() & MODE));
-                if let Some(mapped) = mapping(event.bytes).filter(|mapped| !is_guest && mapped.pid != u32::MAX) {
+                if let Some(mapped) = user_mapping(event) {
                     self.add_mapping(event, &mapped, time);
                 }
             }
@@ -129,23 +139,21 @@ impl Survey {
 
     fn add_mapping(&mut self, event: &Event<'_>, mapped: &Mapped<'_>, time: Option<u64>) {
         let path = String::from_utf8_lossy(mapped.name);
-        let ranges = if is_memory(&path) || path == "[heap]" { &mut self.memory } else { &mut self.files };
+        let path = path.strip_suffix(" (deleted)").unwrap_or(&path);
+        let ranges = if is_memory_or_heap(mapped.name) { &mut self.memory } else { &mut self.files };
         ranges.push(mapped.range.clone());
-        let name = file_name(&path);
-        if let Some(number) = jitdump_pid(&path) {
+        if let Some(number) = jitdump_pid(path) {
+            let file = identity(event);
             let markers = self.markers.entry(mapped.pid).or_default();
-            if !markers.iter().any(|marker| marker.path == path) {
-                let has_inode = event.kind() == kind::MMAP2 && event.misc() & HAS_BUILD_ID == 0;
-                let inode = Some(u64_at(event.bytes, 48)).filter(|&inode| has_inode && inode != 0);
-                markers.push(Marker { path: path.into_owned(), number, time, inode });
+            match markers.iter_mut().find(|marker| marker.path == path) {
+                Some(marker) => marker.files.extend(file.filter(|file| !marker.files.contains(file))),
+                None => {
+                    let files = file.into_iter().collect();
+                    markers.push(Marker { path: path.to_owned(), number, time, files });
+                }
             }
-        } else if self.injected.is_none() {
-            let by = match parse(name) {
-                Some((_, FileKind::Injected { .. })) => "perf inject",
-                _ if super::is_own_object(&path) => "jitsym inject",
-                _ => return,
-            };
-            self.injected = Some((path.into_owned(), by));
+        } else if let Some(by) = injector(path) {
+            self.injected.entry(mapped.pid).or_insert_with(|| (path.to_owned(), by.program()));
         }
     }
 
@@ -162,6 +170,25 @@ impl Survey {
         }
         false
     }
+}
+
+/// The mapping of an event, if it is one of a process outside of virtual machines.
+pub fn user_mapping<'a>(event: &Event<'a>) -> Option<Mapped<'a>> {
+    let is_guest = MODE_GUEST.contains(&(event.misc() & MODE));
+    mapping(event.bytes).filter(|mapped| !is_guest && mapped.pid != u32::MAX)
+}
+
+/// Whether a mapping is memory without a file, in which a program may have code.
+pub fn is_memory_or_heap(name: &[u8]) -> bool {
+    std::str::from_utf8(name).is_ok_and(|name| is_memory(name) || name == "[heap]")
+}
+
+/// The mapped file. Only MMAP2 events without a build-id tell it.
+fn identity(event: &Event<'_>) -> Option<Identity> {
+    let has_inode = event.kind() == kind::MMAP2 && event.misc() & HAS_BUILD_ID == 0;
+    let device = (u32_at(event.bytes, 40), u32_at(event.bytes, 44));
+    let inode = u64_at(event.bytes, 48);
+    (has_inode && inode != 0).then_some(Identity { device, inode })
 }
 
 /// Sorts ranges, and joins those that touch.

@@ -7,18 +7,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 
 use super::cover::Covers;
-use super::survey::{HAS_BUILD_ID, MODE_USER};
+use super::survey::{is_memory_or_heap, user_mapping, HAS_BUILD_ID, MODE_USER};
 use crate::objects::{Mapping, Object};
 use crate::perf_data::attributes::Forms;
-use crate::perf_data::events::{kind, mapping, Events};
+use crate::perf_data::events::{kind, Events};
 use crate::perf_data::{feature, invalid, u64_at, Layout, ATTRIBUTES, EVENTS, EVENTS_LEN, EVENT_TYPES, FEATURES};
 
 /// Set in a build-id's entry that tells the size of the build-id.
 const HAS_SIZE: u16 = 1 << 15;
 /// Names in the table of build-ids have this alignment.
 const NAME_ALIGN: usize = 64;
-/// The mappings of memory without a file that perf drops too (linux tools/perf/util/jitdump.c).
-const ANONYMOUS: [&[u8]; 3] = [b"//anon", b"[anon:", b"/memfd:"];
 
 /// A mapping to insert.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +46,7 @@ pub fn write(
     forms: &Forms<'_>,
     new: &New<'_>,
     out: &File,
-    progress: &mut dyn FnMut(u64),
+    progress: &mut dyn FnMut(u64) -> io::Result<()>,
 ) -> io::Result<Written> {
     let mut out = BufWriter::with_capacity(1 << 18, out);
     let mut written = Written::default();
@@ -66,9 +64,8 @@ pub fn write(
             at += put(new, insert, forms, &mut out)?;
         }
         let hides = |pid, range: &Range<u64>| new.covers.has_code(pid, range, time.unwrap_or(u64::MAX));
-        if mapping(event.bytes).is_some_and(|mapped| {
-            ANONYMOUS.iter().any(|start| mapped.name.starts_with(start)) && hides(mapped.pid, &mapped.range)
-        }) {
+        if user_mapping(&event).is_some_and(|mapped| is_memory_or_heap(mapped.name) && hides(mapped.pid, &mapped.range))
+        {
             written.dropped += 1;
             continue;
         }
@@ -81,7 +78,7 @@ pub fn write(
         copy(file, behind, &mut out)?;
         count = count.wrapping_add(1);
         if count.is_multiple_of(4096) {
-            progress(events.offset());
+            progress(events.offset())?;
         }
     }
     for insert in inserts {
@@ -164,7 +161,8 @@ impl Shift {
     fn place(&self, at: u64) -> u64 {
         let grown = self.build_ids.filter(|&(end, _)| at >= end).map_or(0, |(_, grown)| grown);
         match at {
-            _ if at >= self.table_end => at - self.table_end + self.new_table_end + grown,
+            // A place behind the end of the file is possible, because nobody reads the event types.
+            _ if at >= self.table_end => (at - self.table_end).wrapping_add(self.new_table_end).wrapping_add(grown),
             _ if at >= self.events.end => at - self.events.end + self.new_end,
             _ => at,
         }

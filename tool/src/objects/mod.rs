@@ -18,9 +18,10 @@ use std::path::PathBuf;
 
 use elf::{Image, Layout};
 use frames::Tables;
+use jitsym::format::file_names::is_pid;
 
-pub use epochs::{few_files, Epoch, Epochs};
-pub use loads::{Load, Loads};
+pub use epochs::{few_files, Epoch, Epochs, FILES_MAX};
+pub use loads::{is_32_bit, Load, Loads};
 pub use out_dir::OutDir;
 pub use taken::Taken;
 
@@ -107,8 +108,7 @@ pub fn write(loads: &Loads<'_>, epochs: &[Epoch], dir: &OutDir, taken: Option<&T
         }
         let (start, len, offset) = (code.start, code.end - code.start, code.start.wrapping_sub(layout.origin));
         made.mappings.push(Mapping { time, start, len, object, offset });
-        let hex: String = image.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
-        let name = format!("jitcode-{}-{hex}.so", loads.pid);
+        let name = name(loads.pid, &image.build_id);
         let path = match dir.has(&name, image.len(), image.head()) {
             true => dir.path().join(&name),
             false => dir.put(&name, |file| image.write(file))?,
@@ -120,6 +120,33 @@ pub fn write(loads: &Loads<'_>, epochs: &[Epoch], dir: &OutDir, taken: Option<&T
     Ok(made)
 }
 
+/// The name of an object.
+fn name(pid: u32, build_id: &[u8]) -> String {
+    let hex: String = build_id.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("jitcode-{pid}-{hex}.so")
+}
+
+/// The process whose code is in an object of this name.
+pub fn pid_of(name: &str) -> Option<u32> {
+    let (pid, id) = name.strip_prefix("jitcode-")?.strip_suffix(".so")?.split_once('-')?;
+    let is_id = id.len() == 40 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    pid.parse().ok().filter(|&pid| is_id && is_pid(pid))
+}
+
 /// The maximum distance between the first byte of a file and the last byte of its tables. The distance between tables and code
 /// has 31 bits with a sign.
 const DISTANCE_MAX: u64 = 0x7fff_0000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_the_process() {
+        let name = name(17, &[0xab; 20]);
+        assert_eq!((pid_of(&name), &*name), (Some(17), "jitcode-17-abababababababababababababababababababab.so"));
+        for other in ["jitcode-17-ab.so", "jitted-17-1.so", &name[..name.len() - 3], &name.replace("17", "x")] {
+            assert_eq!(pid_of(other), None, "{other}");
+        }
+    }
+}

@@ -4,6 +4,8 @@ use std::io::{self, BufRead};
 
 use jitsym::format::file_names::{parse, FileKind};
 
+use crate::objects;
+
 /// The fields that perf is asked for. The command's name is not among them, because it may contain anything.
 pub const FIELDS: &str = "pid,tid,time,ip,sym,dso";
 
@@ -54,7 +56,7 @@ pub enum Kind {
     Kernel,
     /// A program or library.
     File,
-    /// An object that `perf inject` has made from a jitdump.
+    /// An object that `jitsym inject` or `perf inject` has made from a jitdump.
     Injected,
     /// The file of a region.
     Region,
@@ -88,6 +90,30 @@ pub fn of_path(path: &str) -> Option<(u32, FileKind)> {
     parse(file_name(path.strip_suffix(" (deleted)").unwrap_or(path)))
 }
 
+/// The program that has put objects of compiled code into a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Injector {
+    Jitsym,
+    Perf,
+}
+
+impl Injector {
+    pub fn program(self) -> &'static str {
+        match self {
+            Injector::Jitsym => "jitsym inject",
+            Injector::Perf => "perf inject",
+        }
+    }
+}
+
+/// The program that makes objects with such a name, if the name is that of an object.
+pub fn injector(path: &str) -> Option<Injector> {
+    match of_path(path) {
+        Some((_, FileKind::Injected { .. })) => Some(Injector::Perf),
+        _ => objects::pid_of(file_name(path)).map(|_| Injector::Jitsym),
+    }
+}
+
 /// The number in `jit-NUMBER.dump`. perf takes every file with such a name for a jitdump.
 pub fn jitdump_pid(path: &str) -> Option<u32> {
     match parse(file_name(path))? {
@@ -116,7 +142,7 @@ impl Frame {
             Kind::Kernel
         } else if is_region(object) {
             Kind::Region
-        } else if matches!(of_path(object), Some((_, FileKind::Injected { .. }))) {
+        } else if injector(object).is_some() {
             Kind::Injected
         } else if object.starts_with("[JIT]") || matches!(of_path(object), Some((_, FileKind::PerfMap))) {
             // perf uses this name once it has searched for a perf map, even if it found none.
