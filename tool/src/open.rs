@@ -29,6 +29,17 @@ pub fn named(path: &Path) -> io::Result<File> {
 /// must be a regular file, with no second name unless the library has marked it. If the process lives, the file must belong to
 /// one of its users.
 pub fn of_process(path: &Path, pid: u32) -> io::Result<File> {
+    let file = of_anyone(path)?;
+    let owner = file.metadata()?.uid();
+    let is_theirs = users(pid).is_none_or(|users| users.contains(&owner));
+    if !is_theirs && owner != process::user() && owner != 0 {
+        return refuse(io::ErrorKind::PermissionDenied, "belongs to another user than the process");
+    }
+    Ok(file)
+}
+
+/// The same, whoever owns the file.
+pub fn of_anyone(path: &Path) -> io::Result<File> {
     let file = match inside(path) {
         Some((root, below)) => match open_below(&root, &below) {
             // Before Linux 5.6, or in a sandbox that does not know this system call.
@@ -40,10 +51,6 @@ pub fn of_process(path: &Path, pid: u32) -> io::Result<File> {
     let data = file.metadata()?;
     if data.nlink() != 1 && data.mode() & OURS == 0 {
         return refuse(io::ErrorKind::PermissionDenied, "has a second name (hard link)");
-    }
-    let is_theirs = users(pid).is_none_or(|users| users.contains(&data.uid()));
-    if !is_theirs && data.uid() != process::user() && data.uid() != 0 {
-        return refuse(io::ErrorKind::PermissionDenied, "belongs to another user than the process");
     }
     Ok(file)
 }

@@ -9,7 +9,6 @@ use crate::objects::Loads;
 
 /// Reads dumps.
 pub struct Reader<'a> {
-    pub finder: Finder<'a>,
     pub clock: Clock,
     pub survey: &'a Survey,
 }
@@ -38,7 +37,7 @@ pub struct Code<'b> {
 
 impl<'a> Reader<'a> {
     pub fn open(&self, pid: u32, dump: &'a Dump) -> Result<Contents<'a>, String> {
-        let bytes = self.finder.read(pid, dump).map_err(|error| error.to_string())?;
+        let bytes = Finder::read(dump).map_err(|error| error.to_string())?;
         Ok(Contents { pid, dump, bytes })
     }
 
@@ -53,6 +52,13 @@ impl<'a> Reader<'a> {
         }
         let times = Times::between(self.clock, new.by_counter, self.survey.conversion).map_err(Refused::Clock)?;
         new.all.iter_mut().for_each(|load| load.time = times.convert(load.time));
+        // A dump that was mapped after a fork has code of the time after the fork, even if the child describes what it has
+        // inherited, with the old times.
+        let begins = self.survey.begins.get(&contents.pid).map_or(&[][..], Vec::as_slice);
+        let mapped = contents.dump.mapped.unwrap_or(0);
+        if let Some(begin) = begins.iter().rfind(|begin| begin.time <= mapped) {
+            new.all.iter_mut().for_each(|load| load.time = load.time.max(begin.time));
+        }
         let last = self.survey.times.as_ref().map_or(0, |times| times.end);
         if new.all.iter().all(|load| load.time > last) {
             return other("has only code that is newer than the recording");
@@ -64,7 +70,10 @@ impl<'a> Reader<'a> {
         own.extend(new.all.iter().enumerate().map(|(number, load)| (load.time, first + number)));
         // Of the same time, the code that comes later in the file is newer.
         own.sort_by_key(|&(time, _)| time);
-        code.loads.machine = new.machine;
+        // Some producers write 0.
+        if new.machine != 0 {
+            code.loads.machine = new.machine;
+        }
         code.loads.all.append(&mut new.all);
         match is_cut(&contents.bytes) {
             true => other("is cut: the code in whole records is used"),

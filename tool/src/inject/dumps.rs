@@ -1,7 +1,7 @@
 //! Finds and opens the jitdumps of a recording. Whoever could write to the directory of a dump may have chosen the file.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{File, Metadata};
+use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,8 @@ use jitsym::format::jitdump::HEADER_SIZE;
 use jitsym::sys::process;
 
 use super::region_file::Header;
-use super::survey::{Marker, Survey};
+use super::survey::{Identity, Marker, Survey};
+use crate::objects::is_32_bit;
 use crate::open;
 use crate::record::script::{file_name, jitdump_pid};
 
@@ -27,9 +28,6 @@ pub struct Given {
     pub search: Vec<PathBuf>,
 }
 
-/// Device and inode.
-pub type Identity = (u64, u64);
-
 /// A dump that a process maps.
 #[derive(Clone, Debug)]
 pub struct Dump {
@@ -42,6 +40,8 @@ pub struct Dump {
     identity: Identity,
     /// The length when the dump was found. A living process may write more.
     len: u64,
+    /// When the process has mapped the dump, if that was in the recording.
+    pub mapped: Option<u64>,
     /// Only code up to this time is of this process, which has inherited the code.
     pub until: Option<u64>,
 }
@@ -49,6 +49,7 @@ pub struct Dump {
 /// A dump that is not used, or not completely.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
+    /// 0 if the process is unknown.
     pub pid: u32,
     pub path: String,
     pub why: String,
@@ -67,10 +68,22 @@ struct Opened {
     header: RawHeader,
     identity: Identity,
     len: u64,
+    owner: u32,
 }
 
 fn refuse<T>(why: impl Into<String>) -> io::Result<T> {
     Err(io::Error::new(io::ErrorKind::InvalidData, why.into()))
+}
+
+fn identity(data: &Metadata) -> Identity {
+    Identity { device: (libc::major(data.dev()), libc::minor(data.dev())), inode: data.ino() }
+}
+
+impl Dump {
+    /// The length when the dump was found.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
 }
 
 impl Finder<'_> {
@@ -87,7 +100,7 @@ impl Finder<'_> {
             return refuse(format!("belongs to another user (uid {owner})"));
         }
         Header::read(&file)?;
-        Ok((file, (data.dev(), data.ino())))
+        Ok((file, identity(&data)))
     }
 
     /// The file of a region that a process had mapped: where it is. Its inode tells nothing, because the library
@@ -117,15 +130,10 @@ impl Finder<'_> {
         Ok(file)
     }
 
-    /// Opens a file, and checks that it is a dump. `pid`: the process by whose path the file was found.
-    fn open(&self, path: &Path, pid: u32, is_given: bool) -> io::Result<Opened> {
-        let file = if is_given { open::unlinked(path)? } else { open::of_process(path, pid)? };
+    /// Opens a file, and checks that it is a dump.
+    fn open(path: &Path, is_given: bool) -> io::Result<Opened> {
+        let file = if is_given { open::unlinked(path)? } else { open::of_anyone(path)? };
         let data = file.metadata()?;
-        if let Some(owner) = self.stranger(&data).filter(|_| !is_given) {
-            return refuse(format!(
-                "belongs to another user (uid {owner}): name it with --dump if you trust its contents"
-            ));
-        }
         let mut start = [0; HEADER_SIZE];
         if data.len() < HEADER_SIZE as u64 {
             return refuse("is empty or cut: it has no whole header");
@@ -135,10 +143,38 @@ impl Finder<'_> {
         if header.swapped {
             return refuse("is of a machine with the other byte order");
         }
+        if is_32_bit(header.machine) {
+            return refuse("is of a 32-bit machine");
+        }
         if header.version > VERSION || header.unknown_flags() != 0 {
             return refuse("is a jitdump of an unknown version");
         }
-        Ok(Opened { file, header, identity: (data.dev(), data.ino()), len: data.len() })
+        Ok(Opened { file, header, identity: identity(&data), len: data.len(), owner: data.uid() })
+    }
+
+    /// Opens the dump of a process by its path. The file that the process had mapped is used whoever owns it. Another file, or
+    /// a file of which the recording tells no inode, is used only if it belongs to a user who can change the profile anyway.
+    /// `is_copy`: the file may be another one.
+    fn open_of(&self, path: &Path, pid: u32, marker: &Marker, is_copy: bool) -> io::Result<Opened> {
+        let opened = Self::open(path, false)?;
+        // Some file systems show another device in mappings than elsewhere.
+        let is_inode = |file: &Identity| file.inode == opened.identity.inode;
+        if !is_copy && !marker.files.is_empty() && !marker.files.iter().any(is_inode) {
+            return refuse("is another file than the process had: name it with --dump if its contents are the same");
+        }
+        let owner = opened.owner;
+        let of_process = || fs::metadata(format!("/proc/{pid}")).is_ok_and(|data| data.uid() == owner);
+        let is_trusted = marker.files.contains(&opened.identity)
+            || self.users.contains(&owner)
+            || [0, process::user()].contains(&owner)
+            || of_process();
+        if !is_trusted {
+            return refuse(format!(
+                "belongs to another user (uid {owner}), and is not the file that the process had mapped: name it with \
+                 --dump if you trust its contents"
+            ));
+        }
+        Ok(opened)
     }
 
     /// The file that a process had mapped, and its header.
@@ -154,13 +190,13 @@ impl Finder<'_> {
         };
         let dump = |path: PathBuf, is_given, opened: &Opened| {
             let (name, identity, len) = (marker.path.clone(), opened.identity, opened.len);
-            (Dump { name, path, is_given, identity, len, until: None }, opened.header)
+            (Dump { name, path, is_given, identity, len, mapped: marker.time, until: None }, opened.header)
         };
         for (of, path) in &self.given.dumps {
             if of.is_some_and(|of| of != pid) {
                 continue;
             }
-            match self.open(path, pid, true) {
+            match Self::open(path, true) {
                 // Without a pid, the number in the name or in the file tells which process it is of.
                 Ok(opened) => {
                     let numbers = [jitdump_pid(&path.to_string_lossy()), Some(opened.header.pid)];
@@ -173,7 +209,7 @@ impl Finder<'_> {
         }
         for dir in &self.given.search {
             let path = dir.join(file_name(&marker.path));
-            match self.open(&path, pid, false) {
+            match self.open_of(&path, pid, marker, true) {
                 Ok(opened) => return Ok(dump(path, false, &opened)),
                 Err(error) => note(&path, error),
             }
@@ -182,12 +218,8 @@ impl Finder<'_> {
             let [here, below] = open::places(pid, &marker.path);
             // In a namespace, the process has another pid, and probably another root directory.
             let is_elsewhere = marker.number != pid;
-            let places = if is_elsewhere { [(below, false), (here, true)] } else { [(here, false), (below, false)] };
-            for (path, must_be_the_same) in places {
-                match self.open(&path, pid, false) {
-                    Ok(opened) if must_be_the_same && marker.inode.is_some_and(|inode| inode != opened.identity.1) => {
-                        note(&path, io::Error::other("is another file than the process had"));
-                    }
+            for path in if is_elsewhere { [below, here] } else { [here, below] } {
+                match self.open_of(&path, pid, marker, false) {
                     Ok(opened) => return Ok(dump(path, false, &opened)),
                     Err(error) => note(&path, error),
                 }
@@ -200,7 +232,15 @@ impl Finder<'_> {
     pub fn all(&self, survey: &Survey) -> (BTreeMap<u32, Vec<Dump>>, Vec<Problem>) {
         let mut problems = Vec::new();
         let mut found: Vec<(u32, &Marker, Dump, u32)> = Vec::new();
-        for (&pid, markers) in &survey.markers {
+        let mut all_markers = survey.markers.clone();
+        for (pid, path) in self.given.dumps.iter().filter_map(|(pid, path)| Some(((*pid)?, path))) {
+            // The user knows better than the recording.
+            all_markers.entry(pid).or_insert_with(|| {
+                let path = path.to_string_lossy().into_owned();
+                vec![Marker { path, number: pid, time: None, files: Vec::new() }]
+            });
+        }
+        for (&pid, markers) in &all_markers {
             for marker in markers {
                 match self.find(pid, marker) {
                     Ok((dump, header)) => {
@@ -213,6 +253,14 @@ impl Finder<'_> {
                     }
                     Err(why) => problems.push(Problem { pid, path: marker.path.clone(), why }),
                 }
+            }
+        }
+        for (pid, path) in &self.given.dumps {
+            let is_used = |(_, _, dump, _): &(u32, &Marker, Dump, u32)| dump.is_given && dump.path == *path;
+            if !found.iter().any(is_used) && pid.is_none() {
+                let why = Self::open(path, true).err().map(|error| error.to_string());
+                let why = why.unwrap_or_else(|| "is of no process that has a jitdump: give it as PID=FILE".into());
+                problems.push(Problem { pid: 0, path: path.to_string_lossy().into_owned(), why });
             }
         }
         let mut users: HashMap<Identity, Vec<(u32, u32)>> = HashMap::new();
@@ -232,8 +280,8 @@ impl Finder<'_> {
     }
 
     /// Reads the part of a dump that was there when the dump was found.
-    pub fn read(&self, pid: u32, dump: &Dump) -> io::Result<Vec<u8>> {
-        let opened = self.open(&dump.path, pid, dump.is_given)?;
+    pub fn read(dump: &Dump) -> io::Result<Vec<u8>> {
+        let opened = Self::open(&dump.path, dump.is_given)?;
         if opened.identity != dump.identity || opened.len < dump.len {
             return refuse("was replaced meanwhile");
         }

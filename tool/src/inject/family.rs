@@ -38,20 +38,18 @@ impl Families<'_> {
     pub fn life(&self, pid: u32, own: &HashMap<u32, Vec<(u64, usize)>>) -> Vec<(u64, Event)> {
         let begins = self.begins_of(pid);
         let mut life = Vec::new();
-        let ends = begins.iter().skip(1).map(|begin| begin.time).chain([u64::MAX]);
+        // The process can have been there before the recording, or another process of this pid.
         let first = Begin { time: 0, parent: None };
-        let parts =
-            if begins.is_empty() { vec![(first, u64::MAX)] } else { begins.iter().copied().zip(ends).collect() };
-        for (number, (begin, end)) in parts.into_iter().enumerate() {
+        let starts = [first].into_iter().chain(begins.iter().copied());
+        let ends = begins.iter().map(|begin| begin.time).chain([u64::MAX]);
+        for (begin, end) in starts.zip(ends) {
             life.push((begin.time, Event::Clear));
             if let Some(parent) = begin.parent {
                 let inherited = self.code_at(parent, begin.time, own, 0);
                 life.extend(inherited.into_iter().map(|load| (begin.time, Event::Load(load))));
             }
-            // A child that writes what it has inherited into its own dump may use the old times.
-            let since = if number == 0 { 0 } else { begin.time };
-            let own = own_between(own, pid, since, end);
-            life.extend(own.iter().map(|&(time, load)| (time.max(begin.time), Event::Load(load))));
+            let own = own_between(own, pid, begin.time, end);
+            life.extend(own.iter().map(|&(time, load)| (time, Event::Load(load))));
         }
         life
     }
@@ -67,7 +65,7 @@ impl Families<'_> {
                 code = self.code_at(parent, since, own, generation + 1);
             }
         }
-        let since = begin.filter(|_| number > 1).map_or(0, |begin| begin.time);
+        let since = begin.map_or(0, |begin| begin.time);
         code.extend(own_between(own, pid, since, time.saturating_add(1)).iter().map(|&(_, load)| load));
         code
     }
@@ -98,17 +96,19 @@ mod tests {
         let families = Families { begins: &begins };
         let own = HashMap::from([
             (7, vec![(10, 0), (20, 1), (30, 2)]),
-            (8, vec![(19, 3), (45, 4), (60, 5)]),
+            (8, vec![(19, 3), (20, 7), (45, 4), (60, 5)]),
             (1, vec![(1, 6)]),
         ]);
         let life = |pid| families.life(pid, &own);
         let load = |time, load| (time, Event::Load(load));
         let clear = |time| (time, Event::Clear);
-        assert_eq!(life(7), [clear(5), load(10, 0), load(20, 1), load(30, 2)]);
-        assert_eq!(life(8), [clear(20), load(20, 0), load(20, 1), load(20, 3), load(45, 4), clear(50), load(60, 5)]);
-        assert_eq!(life(9), [clear(40), load(40, 0), load(40, 1), load(40, 3)]);
+        assert_eq!(life(7), [clear(0), clear(5), load(10, 0), load(20, 1), load(30, 2)]);
+        let before = [clear(0), load(19, 3), clear(20), load(20, 0), load(20, 1)];
+        let after = [load(20, 7), load(45, 4), clear(50), load(60, 5)];
+        assert_eq!(life(8), [&before[..], &after[..]].concat(), "another process had this pid before");
+        assert_eq!(life(9), [clear(0), clear(40), load(40, 0), load(40, 1), load(40, 7)]);
         assert_eq!(life(100), [clear(0)]);
-        assert_eq!(life(1)[0], clear(3), "a circle ends");
+        assert_eq!(life(1)[..3], [clear(0), load(1, 6), clear(3)], "a circle ends");
         assert_eq!((families.line(9), families.line(1)), (vec![9, 8, 7], vec![1, 2]));
     }
 }

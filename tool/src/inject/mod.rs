@@ -35,7 +35,7 @@ use resolve::Event;
 use survey::Survey;
 use write::{Insert, New};
 
-use crate::objects::{self, Epochs, Mapping, Object, Taken};
+use crate::objects::{self, Epochs, Mapping, Object, Taken, FILES_MAX};
 use crate::open;
 use crate::perf_data::attributes::Forms;
 use crate::perf_data::Layout;
@@ -53,6 +53,12 @@ pub struct Options {
     /// Whether the new recording may take the place of the one that is read.
     pub replaces: bool,
 }
+
+/// The most bytes in objects: so many times the bytes of all jitdumps, so many more, and so many more for each process, because
+/// processes that were forked have objects of their own with the same code. A hostile program could fill the disk.
+const TIMES: u64 = 4;
+const MORE: u64 = 64 << 20;
+const FORKED: u64 = 256 << 10;
 
 /// What was done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -109,20 +115,28 @@ pub fn inject(options: &Options, progress: Progress<'_>) -> Result<Summary, Fail
     let forms = Forms::new(&layout.attributes).map_err(about_input)?;
     // The events are read three times.
     let (len, total) = (layout.len, layout.len.saturating_mul(3));
-    let survey = Survey::read(&file, &layout, &forms, &mut |done| progress(done, total)).map_err(about_input)?;
-    if let Some((path, by)) = &survey.injected {
-        let why = format!("has objects of `{by}` already, such as {path}: inject into the recording of `perf record`");
-        return Err(refused(why));
-    }
+    let mut survey = Survey::read(&file, &layout, &forms, &mut |done| progress(done, total)).map_err(about_input)?;
+    let before = already(&mut survey).map_err(refused)?;
     let output = Output::new(options, &data)?;
     let users = options.users.iter().copied().chain([data.uid()]).collect();
     let finder = Finder { given: &options.given, users };
-    let (dumps, problems) = finder.all(&survey);
-    let reader = Reader { finder, clock: Clock::of(&layout.attributes), survey: &survey };
-    let summary = Summary { dumps: survey.markers.values().map(Vec::len).sum(), problems, ..Summary::default() };
-    let regions = Regions::find(&reader.finder, &survey.mappings);
-    let mut injection =
-        Injection { reader, dumps: &dumps, regions, output: &output, made: Made { summary, ..Made::default() } };
+    let (dumps, mut problems) = finder.all(&survey);
+    problems.extend(before);
+    let reader = Reader { clock: Clock::of(&layout.attributes), survey: &survey };
+    let summary = Summary {
+        dumps: survey.markers.values().map(Vec::len).sum::<usize>().max(dumps.len()),
+        problems,
+        ..Summary::default()
+    };
+    let regions = Regions::find(&finder, &survey.mappings);
+    let mut injection = Injection {
+        reader,
+        finder: &finder,
+        dumps: &dumps,
+        regions,
+        output: &output,
+        made: Made { summary, ..Made::default() },
+    };
     let filter = injection.all_code();
     let good = injection.made.summary.good() + injection.regions.good();
     if let (0, Some(why)) = (good, &injection.made.clock) {
@@ -145,6 +159,27 @@ pub fn inject(options: &Options, progress: Progress<'_>) -> Result<Summary, Fail
     Ok(summary)
 }
 
+/// Leaves out the processes whose code is in the recording already. The error tells that all of them are such.
+fn already(survey: &mut Survey) -> Result<Vec<Problem>, String> {
+    let Survey { markers, injected, .. } = survey;
+    let why = |path: &str, by: &str| {
+        format!("has objects of `{by}` already, such as {path}: inject into the recording of `perf record`")
+    };
+    match markers.keys().find_map(|pid| injected.get(pid)) {
+        Some((path, by)) if markers.keys().all(|pid| injected.contains_key(pid)) => return Err(why(path, by)),
+        _ => {}
+    }
+    // Any program can map a file of such a name, so the other processes are not affected.
+    let mut problems = Vec::new();
+    markers.retain(|&pid, markers| {
+        let Some((path, by)) = injected.get(&pid) else { return true };
+        let new = |marker: &survey::Marker| Problem { pid, path: marker.path.clone(), why: why(path, by) };
+        problems.extend(markers.iter().map(new));
+        false
+    });
+    Ok(problems)
+}
+
 /// What was made of the dumps.
 #[derive(Default)]
 struct Made<'a> {
@@ -154,12 +189,15 @@ struct Made<'a> {
     covers: Covers,
     replaced: Replaced<'a>,
     summary: Summary,
+    /// How many bytes of code and how many files the objects of further processes may have.
+    left: (u64, usize),
     /// Why the times of a dump cannot be compared with those of the recording.
     clock: Option<String>,
 }
 
 struct Injection<'a> {
     reader: Reader<'a>,
+    finder: &'a Finder<'a>,
     dumps: &'a BTreeMap<u32, Vec<Dump>>,
     regions: Regions<'a>,
     output: &'a Output,
@@ -221,6 +259,9 @@ impl<'a> Injection<'a> {
         survey.memory.iter().for_each(|range| taken.add(range.clone()));
         let mut pids: Vec<u32> = hits.keys().copied().collect();
         pids.sort_unstable();
+        let dumps: u64 = self.dumps.values().flatten().map(Dump::len).fold(0, u64::saturating_add);
+        let most = dumps.saturating_mul(TIMES).saturating_add(MORE).saturating_add(FORKED * pids.len() as u64);
+        self.made.left = (most, FILES_MAX);
         for pid in pids {
             progress(layout.len).map_err(|error| (None, error))?;
             let made = self.process(pid, &families, hits.get(&pid).map_or(&[], Vec::as_slice), &taken);
@@ -252,12 +293,13 @@ impl<'a> Injection<'a> {
         life.sort_by_key(|&(time, event)| (time, event != Event::Clear));
         let place =
             |load: usize| loads.all.get(load).map_or(0..0, |load| load.addr..load.addr.saturating_add(load.size));
-        let mut tracker = Tracker::new(&mut self.regions, &self.reader.finder, &loads);
+        let mut tracker = Tracker::new(&mut self.regions, self.finder, &loads);
         let groups = resolve::resolve(&place, &life, hits, &mut tracker);
         let (pieces, machine) = tracker.finish();
         loads.machine = machine;
         loads.all.extend(pieces.iter().map(Piece::load));
         let mut epochs = Epochs::new(&loads.all, taken);
+        (epochs.bytes_left, epochs.files_left) = self.made.left;
         let mut used: BTreeSet<usize> = BTreeSet::new();
         for group in groups {
             if group.is_after_clear {
@@ -273,6 +315,7 @@ impl<'a> Injection<'a> {
             return Ok(());
         }
         self.made.replaced.extend(self.regions.replaced(pid));
+        self.made.left = (epochs.bytes_left, epochs.files_left);
         self.made.summary.left_out += epochs.left_out;
         self.made.summary.processes += 1;
         self.made.summary.used += used.len();

@@ -9,10 +9,11 @@ use std::rc::Rc;
 
 use jitsym::format::info::Info;
 
-use super::dumps::{Finder, Identity, Problem};
+use super::dumps::{Finder, Problem};
 use super::mappings::Mappings;
 use super::region_file::RegionFile;
 use super::resolve::Mapped;
+use super::survey::Identity;
 use crate::objects::{name_of, Load, Loads};
 
 /// The contents of files that are kept, in bytes. A file that is needed again is read again.

@@ -20,7 +20,15 @@ pub const COMM_EXEC: u16 = 1 << 13;
 const FORK_EXEC: u16 = 1 << 13;
 pub const HAS_BUILD_ID: u16 = 1 << 14;
 
-/// A mapping of a jitdump.
+/// The file system and the inode of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Identity {
+    /// Major and minor number.
+    pub device: (u32, u32),
+    pub inode: u64,
+}
+
+/// The mappings of a jitdump.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Marker {
     pub path: String,
@@ -28,8 +36,8 @@ pub struct Marker {
     pub number: u32,
     /// `None` if the process had the mapping when the recording began.
     pub time: Option<u64>,
-    /// The inode of the file, if the event has it.
-    pub inode: Option<u64>,
+    /// The files that the process had mapped by this path, if the events have their device and inode.
+    pub files: Vec<Identity>,
 }
 
 /// From a time on, a process has the mappings of its parent at that time, or none if it executes another program.
@@ -61,8 +69,8 @@ pub struct Survey {
     /// The first and the last time of an event.
     pub times: Option<Range<u64>>,
     pub conversion: Option<Conversion>,
-    /// An object of an earlier `perf inject` or `jitsym inject`.
-    pub injected: Option<(String, &'static str)>,
+    /// The processes with an object of an earlier `perf inject` or `jitsym inject`: an object, and the program.
+    pub injected: HashMap<u32, (String, &'static str)>,
     /// Everything that is mapped in processes: files, and memory.
     pub files: Vec<Range<u64>>,
     pub memory: Vec<Range<u64>>,
@@ -106,8 +114,7 @@ impl Survey {
         match event.kind() {
             kind::SAMPLE => self.samples += 1,
             kind::MMAP | kind::MMAP2 => {
-                let is_guest = MODE_GUEST.contains(&(event.misc() & MODE));
-                if let Some(mapped) = mapping(event.bytes).filter(|mapped| !is_guest && mapped.pid != u32::MAX) {
+                if let Some(mapped) = user_mapping(event) {
                     self.add_mapping(event, &mapped, time);
                 }
             }
@@ -145,19 +152,23 @@ impl Survey {
 
     fn add_mapping(&mut self, event: &Event<'_>, mapped: &Mapped<'_>, time: Option<u64>) {
         let path = String::from_utf8_lossy(mapped.name);
-        self.mappings.add(event, mapped, &path, time);
-        let is_code = is_memory(&path) || path == "[heap]" || is_region(&path);
+        let path = path.strip_suffix(" (deleted)").unwrap_or(&path);
+        self.mappings.add(event, mapped, path, time);
+        let is_code = is_memory_or_heap(mapped.name) || is_region(path);
         let ranges = if is_code { &mut self.memory } else { &mut self.files };
         ranges.push(mapped.range.clone());
-        if let Some(number) = jitdump_pid(&path) {
+        if let Some(number) = jitdump_pid(path) {
+            let file = identity(event);
             let markers = self.markers.entry(mapped.pid).or_default();
-            if !markers.iter().any(|marker| marker.path == path) {
-                let has_inode = event.kind() == kind::MMAP2 && event.misc() & HAS_BUILD_ID == 0;
-                let inode = Some(u64_at(event.bytes, 48)).filter(|&inode| has_inode && inode != 0);
-                markers.push(Marker { path: path.into_owned(), number, time, inode });
+            match markers.iter_mut().find(|marker| marker.path == path) {
+                Some(marker) => marker.files.extend(file.filter(|file| !marker.files.contains(file))),
+                None => {
+                    let files = file.into_iter().collect();
+                    markers.push(Marker { path: path.to_owned(), number, time, files });
+                }
             }
-        } else if self.injected.is_none() {
-            self.injected = injector(&path).map(|by| (path.into_owned(), by.program()));
+        } else if let Some(by) = injector(path) {
+            self.injected.entry(mapped.pid).or_insert_with(|| (path.to_owned(), by.program()));
         }
     }
 
@@ -188,6 +199,25 @@ impl Survey {
         }
         false
     }
+}
+
+/// The mapping of an event, if it is one of a process outside of virtual machines.
+pub fn user_mapping<'a>(event: &Event<'a>) -> Option<Mapped<'a>> {
+    let is_guest = MODE_GUEST.contains(&(event.misc() & MODE));
+    mapping(event.bytes).filter(|mapped| !is_guest && mapped.pid != u32::MAX)
+}
+
+/// Whether a mapping is memory without a file, in which a program may have code.
+pub fn is_memory_or_heap(name: &[u8]) -> bool {
+    std::str::from_utf8(name).is_ok_and(|name| is_memory(name) || name == "[heap]")
+}
+
+/// The mapped file. Only MMAP2 events without a build-id tell it.
+fn identity(event: &Event<'_>) -> Option<Identity> {
+    let has_inode = event.kind() == kind::MMAP2 && event.misc() & HAS_BUILD_ID == 0;
+    let device = (u32_at(event.bytes, 40), u32_at(event.bytes, 44));
+    let inode = u64_at(event.bytes, 48);
+    (has_inode && inode != 0).then_some(Identity { device, inode })
 }
 
 /// Sorts ranges, and joins those that touch.

@@ -9,18 +9,16 @@ use std::os::unix::fs::FileExt;
 
 use super::cover::Covers;
 use super::regions::Replaced;
-use super::survey::{Survey, COMM_EXEC, HAS_BUILD_ID, MODE_USER};
+use super::survey::{is_memory_or_heap, user_mapping, Survey, COMM_EXEC, HAS_BUILD_ID, MODE_USER};
 use crate::objects::{Mapping, Object};
 use crate::perf_data::attributes::Forms;
-use crate::perf_data::events::{kind, mapping, Events};
+use crate::perf_data::events::{kind, Events};
 use crate::perf_data::{feature, invalid, u64_at, Layout, ATTRIBUTES, EVENTS, EVENTS_LEN, EVENT_TYPES, FEATURES};
 
 /// Set in a build-id's entry that tells the size of the build-id.
 const HAS_SIZE: u16 = 1 << 15;
 /// Names in the table of build-ids have this alignment.
 const NAME_ALIGN: usize = 64;
-/// The mappings of memory without a file that perf drops too (linux tools/perf/util/jitdump.c).
-const ANONYMOUS: [&[u8]; 3] = [b"//anon", b"[anon:", b"/memfd:"];
 
 /// A mapping to insert.
 #[derive(Clone, Copy, Debug)]
@@ -73,9 +71,8 @@ pub fn write(
             at += put(new, insert, forms, &mut shown, &mut out)?;
         }
         let hides = |pid, range: &Range<u64>| new.covers.has_code(pid, range, time.unwrap_or(u64::MAX));
-        if mapping(event.bytes).is_some_and(|mapped| {
-            let is_hiding =
-                ANONYMOUS.iter().any(|start| mapped.name.starts_with(start)) && hides(mapped.pid, &mapped.range);
+        if user_mapping(&event).is_some_and(|mapped| {
+            let is_hiding = is_memory_or_heap(mapped.name) && hides(mapped.pid, &mapped.range);
             is_hiding || std::str::from_utf8(mapped.name).is_ok_and(|name| new.replaced.contains(&(mapped.pid, name)))
         }) {
             written.dropped += 1;
@@ -201,7 +198,8 @@ impl Shift {
     fn place(&self, at: u64) -> u64 {
         let grown = self.build_ids.filter(|&(end, _)| at >= end).map_or(0, |(_, grown)| grown);
         match at {
-            _ if at >= self.table_end => at - self.table_end + self.new_table_end + grown,
+            // A place behind the end of the file is possible, because nobody reads the event types.
+            _ if at >= self.table_end => (at - self.table_end).wrapping_add(self.new_table_end).wrapping_add(grown),
             _ if at >= self.events.end => at - self.events.end + self.new_end,
             _ => at,
         }

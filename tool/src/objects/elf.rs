@@ -30,8 +30,10 @@ const SEGMENTS: u16 = 3;
 const NOTE_AT: u64 = ELF_HEADER as u64 + SEGMENTS as u64 * PROGRAM_HEADER as u64;
 const NOTE_SIZE: u64 = 36;
 const HEAD_SIZE: u64 = NOTE_AT + NOTE_SIZE;
-/// The beginnings of the files of a neighbourhood are this far apart. Sections stay aligned.
-const STEP: u64 = 16;
+/// The beginnings of the files of a neighbourhood are this far apart. They lie below the code, so all of them must be near.
+const STEP: u64 = 1;
+/// The alignment of the unwind tables in the file.
+const ALIGN: u64 = 16;
 /// Offset of `e_machine` in the ELF header.
 const MACHINE_AT: usize = 18;
 /// The number of bytes that are written at once.
@@ -58,10 +60,10 @@ impl Layout {
         let Range { start, end } = *neighbourhood;
         let origin = match count {
             1 => (start / PAGE * PAGE).wrapping_sub(PAGE),
-            _ => (start / STEP * STEP).wrapping_sub(HEAD_SIZE.next_multiple_of(STEP) + STEP * later),
+            _ => start.wrapping_sub(HEAD_SIZE + STEP * later),
         };
         let end = end.wrapping_sub(origin);
-        Layout { origin, end, tables_at: end.next_multiple_of(STEP), are_mapped: false }
+        Layout { origin, end, tables_at: end.next_multiple_of(ALIGN), are_mapped: false }
     }
 }
 

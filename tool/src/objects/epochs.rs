@@ -17,7 +17,9 @@ const GAP_MAX: u64 = 1 << 20;
 /// the code.
 const SPAN_MAX: u64 = 1 << 30;
 /// The maximum number of files. Each file takes some pages, even if it has only one function.
-const FILES_MAX: usize = 20_000;
+pub const FILES_MAX: usize = 20_000;
+/// The bytes of a file besides those of its code, roughly.
+const FILE: u64 = 4096;
 /// The number of files of a neighbourhood in which a free place is looked for.
 const PROBES_MAX: usize = 64;
 
@@ -109,6 +111,10 @@ pub struct Epochs<'l, 'a> {
     /// The number of uses of code that is in no epoch: there are too many epochs, the code is too large, or other code is used
     /// at its addresses at the same time.
     pub left_out: usize,
+    /// How many bytes of code further epochs may have.
+    pub bytes_left: u64,
+    /// How many files further epochs may have.
+    pub files_left: usize,
 }
 
 impl<'l, 'a> Epochs<'l, 'a> {
@@ -116,7 +122,7 @@ impl<'l, 'a> Epochs<'l, 'a> {
     pub fn new(loads: &'l [Load<'a>], taken: &Taken) -> Self {
         let near = Neighbourhoods::new(loads, taken);
         let (current, seen) = (vec![Current::default(); near.ranges.len()], vec![0; loads.len()]);
-        Epochs { loads, near, current, seen, all: Vec::new(), left_out: 0 }
+        Epochs { loads, near, current, seen, all: Vec::new(), left_out: 0, bytes_left: u64::MAX, files_left: FILES_MAX }
     }
 
     /// Ends all epochs, because the process has new mappings: it was forked, or executes another program.
@@ -137,11 +143,21 @@ impl<'l, 'a> Epochs<'l, 'a> {
             (current.time, current.now, current.held_now) = (time, Vec::new(), Held::default());
         }
         let is_in = |epoch: usize| self.seen[index] == epoch + 1;
+        let bytes = |index: &usize| self.loads.get(*index).map_or(0, |load| load.bytes() as u64);
+        let needed = match &current.epoch {
+            Some((epoch, _)) if is_in(*epoch) => 0,
+            Some((_, held)) if held.is_free(&range) => bytes(&index),
+            _ => current.now.iter().chain([&index]).map(bytes).fold(FILE, u64::saturating_add),
+        };
+        let Some(bytes_left) = self.bytes_left.checked_sub(needed) else {
+            self.left_out += 1;
+            return;
+        };
         match &current.epoch {
             Some((epoch, _)) if is_in(*epoch) => {}
             Some((_, held)) if held.is_free(&range) => {}
             // Two pieces cannot be at one address at one time.
-            _ if self.all.len() >= FILES_MAX || !current.held_now.is_free(&range) => {
+            _ if self.files_left == 0 || !current.held_now.is_free(&range) => {
                 self.left_out += 1;
                 return;
             }
@@ -152,8 +168,10 @@ impl<'l, 'a> Epochs<'l, 'a> {
                 current.now.iter().for_each(|&index| self.seen[index] = epoch + 1);
                 let neighbourhood = self.near.ranges[number].clone();
                 self.all.push(Epoch { time, neighbourhood, pieces: current.now.clone() });
+                self.files_left -= 1;
             }
         }
+        self.bytes_left = bytes_left;
         let Some((epoch, held)) = &mut current.epoch else { return };
         if std::mem::replace(&mut self.seen[index], *epoch + 1) != *epoch + 1 {
             held.add(&range);

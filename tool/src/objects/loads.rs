@@ -53,7 +53,7 @@ impl<'a> Load<'a> {
     }
 
     /// The number of bytes that the file has of this piece.
-    fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         let lines = self.lines.as_ref().map_or(0, |lines| lines.entries().rest().1.len());
         let inlines = self.inlines.as_ref().map_or(0, |record| record.size());
         self.code.map_or(0, <[u8]>::len) + self.eh_frame.len() + self.name.len() + lines + inlines
@@ -151,7 +151,7 @@ impl<'a> Loads<'a> {
     pub fn check_machine(&self) -> io::Result<()> {
         let why = match self.machine {
             _ if self.is_swapped => "a jitdump of the other byte order",
-            EM_386 | EM_ARM => "code of a 32-bit machine",
+            machine if is_32_bit(machine) => "code of a 32-bit machine",
             _ => return Ok(()),
         };
         Err(io::Error::new(io::ErrorKind::Unsupported, format!("no files can be made of {why}")))
@@ -178,6 +178,11 @@ const MOVED_TIMES: usize = 4;
 
 const EM_386: u32 = 3;
 const EM_ARM: u32 = 40;
+
+/// Whether this is the `e_machine` of a 32-bit machine, for whose code no files can be made.
+pub fn is_32_bit(machine: u32) -> bool {
+    [EM_386, EM_ARM].contains(&machine)
+}
 
 /// Whether the addresses in all line tables of a file are too high. A table with correct addresses begins at the start of its
 /// code, or ends in its code.

@@ -15,6 +15,9 @@ use super::{invalid, u16_at};
 const MAGIC: &[u8] = b"\x28\xb5\x2f\xfd";
 /// The most bytes of a block.
 const BLOCK: u64 = 128 << 10;
+/// The most bytes that are decoded: so many from each compressed byte, and so many more.
+const RATIO_MOST: u64 = 1000;
+const DECODED_MORE: u64 = 256 << 20;
 /// A last block without content.
 const LAST: &[u8] = &[1, 0, 0];
 /// Decoded bytes that were taken are removed when there are so many of them.
@@ -37,6 +40,9 @@ pub struct Inflater {
     content: Vec<u8>,
     /// How many bytes of `content` were taken.
     taken: usize,
+    /// How many bytes were decoded, with windows, and from how many.
+    decoded: u64,
+    added: u64,
 }
 
 /// The number of bytes and the window of a frame's header. `None` if it is not whole.
@@ -83,6 +89,7 @@ impl Inflater {
     /// Adds compressed bytes, and returns by how many bytes the content has grown.
     pub fn add(&mut self, bytes: &[u8]) -> io::Result<u64> {
         self.pending.extend_from_slice(bytes);
+        self.added += bytes.len() as u64;
         let pending = std::mem::take(&mut self.pending);
         let (mut rest, mut grown) = (&pending[..], 0);
         loop {
@@ -92,6 +99,7 @@ impl Inflater {
                     Some(len) => {
                         broken(self.decoder.decode_blocks(&rest[..len], BlockDecodingStrategy::UptoBlocks(1)))?;
                         grown += self.collect()?;
+                        self.count(BLOCK.min(grown))?;
                         len
                     }
                     None => 0,
@@ -112,6 +120,7 @@ impl Inflater {
         broken(self.decoder.init(&bytes[..len]))?;
         (self.window, self.has_checksum) = (Some(window), has_checksum);
         (self.zeros, self.returned, self.reported) = (window, 0, 0);
+        self.count(window)?;
         let mut left = window;
         while left > 0 {
             let size = left.min(BLOCK);
@@ -122,6 +131,15 @@ impl Inflater {
             left -= size;
         }
         Ok(len)
+    }
+
+    /// Counts decoded bytes. A small file cannot make all work and fill all disks.
+    fn count(&mut self, decoded: u64) -> io::Result<()> {
+        self.decoded = self.decoded.saturating_add(decoded);
+        if self.decoded > self.added.saturating_mul(RATIO_MOST).saturating_add(DECODED_MORE) {
+            return invalid("has compressed events that are far too large");
+        }
+        Ok(())
     }
 
     /// Takes decoded bytes from the decoder. Returns by how many bytes the content has grown.

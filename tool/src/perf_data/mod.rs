@@ -32,6 +32,8 @@ const MAGIC: &[u8] = b"PERFILE2";
 const OTHER_ORDER: &[u8] = b"2ELIFREP";
 /// Larger attributes do not exist. The kernel has the same limit, one page.
 const ATTRIBUTE_MOST: u64 = 4096 + 16;
+/// The most bytes of the ids of all attributes. There is one id for each event and processor.
+const IDS_MOST: u64 = 128 << 20;
 
 /// Features, by the number of their flag (linux tools/perf/util/header.h).
 pub mod feature {
@@ -137,12 +139,16 @@ fn of_file(file: &File, len: u64) -> io::Result<Layout> {
     if !(64 + 16..=ATTRIBUTE_MOST).contains(&size) || (all.end - all.start) < size {
         return invalid("has no attributes of events");
     }
-    let mut attributes = Vec::new();
+    let (mut attributes, mut ids_left) = (Vec::new(), IDS_MOST.min(len));
     for at in (all.start..=all.end - size).step_by(size as usize) {
         let mut bytes = vec![0; size as usize];
         file.read_exact_at(&mut bytes, at)?;
         let own = bytes.len() - 16;
         let ids = place(&bytes, own, len)?;
+        match ids_left.checked_sub(ids.end - ids.start) {
+            Some(left) => ids_left = left,
+            None => return invalid("has more identifiers of events than there can be"),
+        }
         let mut attribute = Attribute::read(&bytes[..own], &ids_of(file, ids.clone())?);
         attribute.ids_at = Some(ids);
         attributes.push(attribute);

@@ -1,6 +1,6 @@
 //! `jitsym record`: runs `perf record` with the right options, injects jitdumps if necessary, and reports what was done.
 
-mod children;
+pub mod children;
 pub mod command_line;
 pub mod contents;
 mod data;

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use jitsym_tool::inject::{inject, usual, Given, Options, Problem, Summary};
+use jitsym_tool::record::children;
 use jitsym_tool::text::{printable, Shown};
 
 use crate::progress::Progress;
@@ -22,8 +23,9 @@ const TOLD: usize = 5;
 /// again, and perf 6 loses some of them. The files of the regions are found by their paths in the recording. For a recording
 /// without jitdumps, `-k 1` is not needed.
 ///
-/// A jitdump is found by its path in the recording. A file of a user other than root, the recording's user and the user of the
-/// command is used only if `--dump` names it. The recording is not changed.
+/// A jitdump is found by its path in the recording, and must be the file that the process had mapped. If the recording does not
+/// tell which file that was, a file of a user other than root, the recording's user, the process's user and the user of the
+/// command is used only if `--dump` names it. The recording is not changed. The exit status is 1 if no jitdump can be used.
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  jitsym inject -i perf.data && perf report -i jit.data --no-children")]
 pub struct Inject {
@@ -63,14 +65,19 @@ pub fn run(asked: &Inject, out: &mut dyn Write) -> Outcome {
         ..Options::default()
     };
     let mut progress = Progress::new(format!("injecting into {}", asked.input.shown()), 0, false);
+    children::catch_signals();
     let result = inject(&options, &mut |done, total| {
         progress.update_of(done, total);
-        Ok(())
+        match children::asked() {
+            Some(signal) => Err(io::Error::new(io::ErrorKind::Interrupted, format!("stopped by signal {signal}"))),
+            None => Ok(()),
+        }
     });
     drop(progress);
     match result {
         Ok(summary) => {
-            let found = if summary.problems.is_empty() { Outcome::Good } else { Outcome::Found };
+            let is_good = summary.problems.is_empty() || summary.good() > 0;
+            let found = if is_good { Outcome::Good } else { Outcome::Found };
             found.max(written(tell(&options.output, &summary, out)))
         }
         Err((path, error)) => {
@@ -137,7 +144,10 @@ fn tell(output: &Path, summary: &Summary, out: &mut dyn Write) -> io::Result<()>
     }
     for Problem { pid, path, why } in summary.problems.iter().take(TOLD) {
         let (path, why) = (printable(path.as_bytes()), printable(why.as_bytes()));
-        writeln!(out, "process {pid}: {path} {why}")?;
+        match pid {
+            0 => writeln!(out, "{path} {why}")?,
+            _ => writeln!(out, "process {pid}: {path} {why}")?,
+        }
     }
     if summary.problems.len() > TOLD {
         writeln!(out, "and {} more", summary.problems.len() - TOLD)?;
