@@ -94,6 +94,30 @@ fn code_that_is_used_again() {
     check_whole(&perf::Recording::with_stacks("again", perf::program(), &arguments));
 }
 
+/// The same with the perf of each newer suite.
+#[test]
+fn newer_perfs() {
+    let arguments = ["scenario=reuse", "layout=packed", "sinks=jitdump", "seconds=1"];
+    let recording = perf::Recording::with_stacks("inject-newer", perf::program(), &arguments);
+    let new = injected(&recording.data);
+    for name in ["trixie/perf", "perf"] {
+        let mut script = perf::of(perf::command(fetched(name)), &[], "script");
+        let text = stdout(&run(script.args(["--ns", "--no-inline", "-F", perf::STACK_FIELDS, "-i"]).arg(&new)));
+        let mut samples = perf::samples(&recording.truth, &new, false);
+        let count = perf::add_stacks(&recording.truth, &mut samples, &text);
+        assert_eq!(count, samples.len(), "{name}");
+        let (mut names, mut whole) = (perf::Verdict::new("names"), perf::Verdict::new("stacks that reach _start"));
+        for (sample, place) in perf::guest_samples(&recording.truth, &samples) {
+            let first = sample.frames.first().map_or("", |frame| &frame.sym);
+            names.check(first == place.name, || format!("{name}: {first} is {}", place.name));
+            let last = sample.frames.last().map_or("", |frame| &frame.sym);
+            whole.check(last == "_start", || format!("{name}, {}: {:?}", place.name, sample.frames));
+        }
+        names.decide(500, 1.0);
+        whole.decide(500, 1.0);
+    }
+}
+
 /// The same of a compressed recording with several events.
 #[test]
 fn compressed_with_several_events() {

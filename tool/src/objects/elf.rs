@@ -30,9 +30,7 @@ const SEGMENTS: u16 = 3;
 const NOTE_AT: u64 = ELF_HEADER as u64 + SEGMENTS as u64 * PROGRAM_HEADER as u64;
 const NOTE_SIZE: u64 = 36;
 const HEAD_SIZE: u64 = NOTE_AT + NOTE_SIZE;
-/// The beginnings of the files of a neighbourhood are this far apart. They lie below the code, so all of them must be near.
-const STEP: u64 = 1;
-/// The alignment of the unwind tables in the file.
+/// The alignment of sections.
 const ALIGN: u64 = 16;
 /// Offset of `e_machine` in the ELF header.
 const MACHINE_AT: usize = 18;
@@ -56,11 +54,15 @@ impl Layout {
     /// For an epoch of a neighbourhood with `count` epochs, of which `later` begin later. Each epoch begins at a higher address
     /// than the epoch before, because perf 7 knows the objects at an address by where they begin. All epochs end at the same
     /// address.
-    pub fn new(neighbourhood: &Range<u64>, count: u64, later: u64) -> Layout {
+    ///
+    /// `is_near`: as little as possible of what lies below the code is in the file's range, because other code may lie there.
+    /// Otherwise sections are aligned.
+    pub fn new(neighbourhood: &Range<u64>, count: u64, later: u64, is_near: bool) -> Layout {
         let Range { start, end } = *neighbourhood;
-        let origin = match count {
-            1 => (start / PAGE * PAGE).wrapping_sub(PAGE),
-            _ => start.wrapping_sub(HEAD_SIZE + STEP * later),
+        let origin = match (is_near, count) {
+            (true, _) => start.wrapping_sub(HEAD_SIZE + later),
+            (false, 1) => (start / PAGE * PAGE).wrapping_sub(PAGE),
+            _ => (start / ALIGN * ALIGN).wrapping_sub(HEAD_SIZE.next_multiple_of(ALIGN) + ALIGN * later),
         };
         let end = end.wrapping_sub(origin);
         Layout { origin, end, tables_at: end.next_multiple_of(ALIGN), are_mapped: false }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use super::taken::Taken;
+use super::taken::{Taken, PAGE};
 use super::Load;
 
 /// Code belongs to one neighbourhood as long as its gaps are smaller than this. A runtime's code memory has smaller gaps, and
@@ -54,7 +54,10 @@ impl Neighbourhoods {
             let last_end = ranges.last().map_or(0, |last| last.end);
             let near = ranges.last_mut().filter(|last| {
                 let gap = last.end..addr.max(last.end);
-                gap.end - gap.start < GAP_MAX && end - last.start <= SPAN_MAX && !taken.has_file_in(&gap)
+                // A gap without a whole page has no mapping of another file: the code is in a file itself, as the builtins of
+                // V8 are. Each piece by itself would begin in the piece before.
+                let is_apart = gap.end - gap.start >= PAGE && taken.has_file_in(&gap);
+                gap.end - gap.start < GAP_MAX && end - last.start <= SPAN_MAX && !is_apart
             });
             match near {
                 Some(near) => near.end = near.end.max(end),

@@ -88,7 +88,7 @@ pub fn write(loads: &Loads<'_>, epochs: &[Epoch], dir: &OutDir, taken: Option<&T
         let code = &epoch.neighbourhood;
         let Some((count, left)) = counts.get_mut(&(code.start, code.end)) else { continue };
         *left = left.saturating_sub(1);
-        let mut layout = Layout::new(code, *count, *left);
+        let mut layout = Layout::new(code, *count, *left, taken.is_some());
         let mut pieces: Vec<&Load<'_>> = epoch.pieces.iter().filter_map(|&index| loads.all.get(index)).collect();
         pieces.sort_unstable_by_key(|load| load.addr);
         let mut tables = Tables::new(loads.machine, pieces.iter().copied());
