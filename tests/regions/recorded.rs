@@ -159,7 +159,7 @@ impl Recorded {
         let mut inject = perf::command(support::tool());
         let output = inject.arg("inject").arg("-i").arg(&self.data).arg("-o").arg(&new).output().expect("run jitsym");
         assert!(matches!(output.status.code(), Some(0 | 1)), "round {round}: {output:?}");
-        run(perf::perf("script").arg("-i").arg(&new));
+        run(perf::perf("script").args(["-G", "--no-inline"]).arg("-i").arg(&new));
     }
 
     /// The files of regions that name code of samples.
