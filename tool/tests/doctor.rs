@@ -168,7 +168,10 @@ fn a_command_is_looked_at_in_private() {
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect::<Vec<_>>()
     };
     let of_program = names(&dir);
-    assert!(!of_program.iter().any(|name| name.starts_with("jitted-") || name.starts_with("jitcode-")), "{of_program:?}");
+    assert!(
+        !of_program.iter().any(|name| name.starts_with("jitted-") || name.starts_with("jitcode-")),
+        "{of_program:?}"
+    );
 }
 
 /// Where nothing is wrong it says so, of a machine, a process, a recording and a command.
