@@ -63,7 +63,8 @@ fn lines_of(summary: &Summary) -> Vec<String> {
         };
         lines.push(format!("process {}: {code} in {}", read.pid, printable(read.path.as_bytes())));
     }
-    for problem in &summary.problems {
+    // If nothing can be used, the first problem is reported at the end.
+    for problem in summary.problems.iter().skip(usize::from(summary.good() == 0)) {
         let is_used = |problem: &Problem| {
             summary.read.iter().any(|read| (read.pid, &read.path) == (problem.pid, &problem.path) && read.pieces > 0)
         };

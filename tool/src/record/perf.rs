@@ -131,9 +131,6 @@ impl Perf {
                  less (as root: sysctl kernel.perf_event_paranoid=2), those of others CAP_PERFMON or root"
             );
         }
-        if has("must be sampled with perf record -k 1") {
-            return "it was recorded with another clock than the jitdump's: record again with -k 1".into();
-        }
         if has("not owned by current user or root") {
             return "the recording belongs to somebody else: perf reads it with -f".into();
         }

@@ -88,7 +88,7 @@ pub fn event(options: &Options, sys: &Path) -> String {
 
 /// The arguments of `perf record` before the command. `data`: the output file.
 pub fn arguments(options: &Options, stacks: Stacks, event: &str, data: &Path, pids: &BTreeSet<u32>) -> Vec<OsString> {
-    // The clock of the jitdump. perf inject refuses recordings with another clock.
+    // The clock of the jitdump. The code of jitdumps cannot be put into recordings with another clock.
     let mut arguments: Vec<OsString> = ["-k", "1", "-e", event, "-F"].map(OsString::from).to_vec();
     arguments.push(options.frequency.to_string().into());
     match stacks {
@@ -117,7 +117,7 @@ pub fn environment(adopt: bool, env: &dyn Fn(&str) -> Option<OsString>) -> Vec<(
     }
     let is_set =
         |name: &str| env(name).is_some_and(|value| !["", "0", "off"].iter().any(|off| value.eq_ignore_ascii_case(off)));
-    // perf inject needs the jitdump after the program has ended.
+    // The jitdump is read after the program has ended.
     if is_set("JITSYM_REMOVE") {
         added.push(("JITSYM_REMOVE", "0"));
     }

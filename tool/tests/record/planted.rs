@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
 use crate::support::{
-    compile, fresh_dir, may_unshare, run, run_to_its_end, serial, stdout, wait_until, Link, TmpFiles,
+    compile, fresh_dir, is_root, may_unshare, run, run_to_its_end, serial, stdout, wait_until, Link, TmpFiles,
 };
 use crate::{jitsym, perf, said};
 
@@ -156,6 +156,33 @@ fn in_another_mount_namespace() {
     assert_eq!(names.len(), 2, "{names:?}");
     assert!(output.status.success() && said(&output).contains(PUT_IN), "{output:?}");
     assert_eq!(objects(&data, pid).len(), 1);
+}
+
+/// Root records a process of another user: its jitdump is used, and that of a third user is not.
+#[test]
+fn of_another_user() {
+    if !is_root("run a program as another user") {
+        return;
+    }
+    let _alone = serial();
+    let dir = fresh_dir("user");
+    // Other users can get there.
+    let open = std::env::temp_dir().join(format!("jitsym-user-{}", std::process::id()));
+    fs::create_dir(&open).expect("directory");
+    fs::set_permissions(&open, Permissions::from_mode(0o777)).expect("mode");
+    let program = open.join("planted");
+    fs::copy(planted(), &program).expect("copy");
+    let own = format!("exec setpriv --reuid 54321 --clear-groups '{}' \"$1\" plain", program.display());
+    let third = "p=$(\"$0\" \"$1\" plain); echo $p; chown 12345 \"$1/jit-$p.dump\"";
+    for (script, is_used) in [(&*own, true), (third, false)] {
+        let data = dir.join("perf.data");
+        let (pids, said) = record(&data, &open, script);
+        let _files = TmpFiles(pids[0]);
+        assert_eq!(said.contains(PUT_IN), is_used, "{said}");
+        assert_eq!(said.contains("belongs to another user (uid 12345)"), !is_used, "{said}");
+        assert_eq!(objects(&data, pids[0]).len(), usize::from(is_used));
+    }
+    fs::remove_dir_all(open).expect("remove");
 }
 
 /// Only a file is replaced by a recording, and nothing else gets another name.
