@@ -165,7 +165,8 @@ fn already(survey: &mut Survey) -> Result<Vec<Problem>, String> {
     let why = |path: &str, by: &str| {
         format!("has objects of `{by}` already, such as {path}: inject into the recording of `perf record`")
     };
-    match markers.keys().find_map(|pid| injected.get(pid)) {
+    // `perf inject` takes the mappings of jitdumps out of the recording.
+    match injected.values().min() {
         Some((path, by)) if markers.keys().all(|pid| injected.contains_key(pid)) => return Err(why(path, by)),
         _ => {}
     }

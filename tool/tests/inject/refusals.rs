@@ -77,8 +77,9 @@ fn dumps_that_cannot_be_used() {
     of_32_bits[MACHINE].copy_from_slice(&3u32.to_ne_bytes());
     fs::write(&dump, of_32_bits).expect("write");
     assert!(says("is of a 32-bit machine"));
-    fs::remove_file(&dump).expect("dump");
-    fs::write(&dump, &whole).expect("write");
+    // While the file is there, no other file can have its inode.
+    fs::write(&other, &whole).expect("write");
+    fs::rename(&other, &dump).expect("rename");
     assert!(says("is another file than the process had"));
     let output = run(inject(&data, &new).arg("--dump").arg(&dump));
     assert!(stdout(&output).contains("of 1 process"), "{output:?}");
