@@ -171,12 +171,15 @@ impl Recorded {
         files
     }
 
-    /// Removes one of these files. Returns its path.
-    pub fn remove_a_file(&self) -> String {
-        let files = self.files();
-        let file = files.get(files.len() / 2).expect("a file of a region").clone();
-        std::fs::remove_file(&file).expect("remove the file");
-        file
+    /// The samples, by thread and time, that have the right name, without those that are in a file.
+    pub fn right_outside(&self, file: &str) -> BTreeSet<(u32, u64)> {
+        let samples = self.script(&["-G"]).into_iter();
+        let is_right = |sample: &script::Printed| {
+            let frame = sample.frames.first().filter(|frame| frame.dso != file)?;
+            let code = &self.truth.codes[self.truth.code_at(frame.ip, sample.time)?];
+            (frame.sym.as_deref() == Some(&code.name)).then_some(())
+        };
+        samples.filter(|sample| is_right(sample).is_some()).map(|sample| (sample.tid, sample.time)).collect()
     }
 
     /// The names that perf shows of samples in other code.

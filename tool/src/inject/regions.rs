@@ -279,3 +279,35 @@ impl Mapped for Tracker<'_, '_> {
 
 /// Processes and paths whose mappings are left out of the new recording.
 pub type Replaced<'a> = HashSet<(u32, &'a str)>;
+
+#[cfg(test)]
+mod tests {
+    use super::super::dumps::Given;
+    use super::super::mappings::Mapping;
+    use super::*;
+
+    #[test]
+    fn files_that_are_gone() {
+        let paths = vec!["/nowhere/jit-7-1.so".to_owned()];
+        let mapping = |time, range, path| Mapping { pid: 7, time, range, origin: 0x1000, path };
+        let all = vec![mapping(1, 0x1000..0x5000, Some(0)), mapping(2, 0x2000..0x3000, None)];
+        let mut mappings = Mappings::default();
+        (mappings.all, mappings.paths) = (all, paths);
+        let (given, loads) = (Given::default(), Loads::new());
+        let finder = Finder { given: &given, user: 0 };
+        let mut regions = Regions::find(&finder, &mappings);
+        assert_eq!((regions.good(), regions.replaced(7).count(), regions.ranges().count()), (0, 0, 1));
+        let mut tracker = Tracker::new(&mut regions, &finder, &loads);
+        assert!(tracker.map(0), "perf goes on with this mapping");
+        assert!(!tracker.map(1));
+        let parts: Vec<_> = tracker.parts.iter().map(|(&start, part)| (start, part.end)).collect();
+        assert_eq!(parts, [(0x1000, 0x2000), (0x3000, 0x5000)]);
+        assert_eq!(tracker.code_at(0x2000, Some((0, 5))), Some(5));
+        assert!(tracker.regions.problems.is_empty(), "no sample has code there");
+        assert_eq!(tracker.code_at(0x3000, None), None);
+        assert!(tracker.regions.problems.iter().all(|problem| problem.why.starts_with("is gone")));
+        assert_eq!(tracker.regions.problems.len(), 1);
+        tracker.clear();
+        assert!(tracker.parts.is_empty());
+    }
+}

@@ -130,6 +130,12 @@ mod tests {
     }
 
     #[test]
+    fn mappings_that_hide_objects() {
+        let found = all(&[(35, Event::Map(0))], &[(31, 0x1009), (35, 0x1009), (36, 0x1009)]);
+        assert_eq!(found, [(31, vec![2], false), (35, vec![2], true), (36, vec![2], false)]);
+    }
+
+    #[test]
     fn another_program() {
         let more = [(35, Event::Clear), (36, Event::Load(0))];
         let hits = [(31, 0x1009), (35, 0x1009), (36, 0x1009), (37, 0x1009)];
