@@ -294,7 +294,7 @@ mod tests {
         let mut mappings = Mappings::default();
         (mappings.all, mappings.paths) = (all, paths);
         let (given, loads) = (Given::default(), Loads::new());
-        let finder = Finder { given: &given, user: 0 };
+        let finder = Finder { given: &given, users: Vec::new() };
         let mut regions = Regions::find(&finder, &mappings);
         assert_eq!((regions.good(), regions.replaced(7).count(), regions.ranges().count()), (0, 0, 1));
         let mut tracker = Tracker::new(&mut regions, &finder, &loads);
