@@ -33,7 +33,7 @@ pub struct Regions<'a> {
     files: Vec<Known>,
     /// The file for the process and the path of a mapping.
     by_path: HashMap<(u32, usize), usize>,
-    /// What is wrong with the files of the other mappings. This is a problem only if a sample has an address there.
+    /// Why the files of the other mappings cannot be used. This is a problem only if a sample has an address there.
     unusable: HashMap<(u32, usize), String>,
     pub problems: Vec<Problem>,
     cache: HashMap<usize, Option<Rc<RegionFile>>>,
