@@ -51,6 +51,25 @@ fn forked() {
     stepped("region-forked", "adopted");
 }
 
+/// Lines and inlined functions are those of the files, in a forked child too. The child's first call has removed the file with the
+/// code that the child inherited.
+#[test]
+fn lines_and_inlined_functions() {
+    let mut recorded = Recorded::sampled(for_tables(), "region-inlined", &["memory=created"], STACKS);
+    // An object has other addresses than the file of a region.
+    let all = |recorded: &Recorded| {
+        let text = recorded.perf("script", &["--max-stack", "1", "-F", "ip,sym,srcline"]);
+        let is_address = |word: &str| word.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let line = |line: &str| line.split_whitespace().filter(|word| !is_address(word)).collect::<Vec<_>>().join(" ");
+        text.lines().map(line).collect::<Vec<_>>()
+    };
+    let before = all(&recorded);
+    let inlined = before.iter().filter(|line| line.contains(".toy:") && line.contains("(inlined)")).count();
+    assert!(inlined > 500, "{inlined} inlined frames");
+    recorded.inject();
+    assert!(before == all(&recorded));
+}
+
 /// Code has no name only where its file is gone, and no other code has a wrong one.
 #[test]
 fn files_that_are_gone() {
