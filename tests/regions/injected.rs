@@ -1,5 +1,5 @@
-//! `jitsym inject` on recordings of regions: the code of each epoch gets an object that begins at an address of its own, so that
-//! perf 7 finds the stacks that it does not find by the files of regions.
+//! `jitsym inject` on recordings of regions. The code of each epoch gets an object that begins at another address, so that perf 7
+//! finds stacks that it does not find by the files of regions.
 
 use super::recorded::{for_tables, Recorded, STACKS, TABLES};
 use crate::support::fetched;
@@ -26,7 +26,7 @@ fn stepped(scenario: &str, memory: &str) -> f64 {
 #[test]
 fn reused() {
     let before = stepped("cache-flush", "adopted");
-    // Perf 7 goes on with the tables of the code that was there before.
+    // perf 7 uses the tables of the code that was there before.
     assert!(before < 99.0, "{before} % of the stacks before");
     stepped("region-reused", "created");
 }
@@ -44,11 +44,30 @@ fn windows() {
     assert!(before < 99.0, "{before} % of the stacks before");
 }
 
-/// Children have the code of their parent, and code of their own in files of their own.
+/// Children have the code of their parent. Their own code is in other files.
 #[test]
 fn forked() {
     stepped("region-forked", "created");
     stepped("region-forked", "adopted");
+}
+
+/// Lines and inlined functions are those of the files, in a forked child too. The child's first call has removed the file with the
+/// code that the child inherited.
+#[test]
+fn lines_and_inlined_functions() {
+    let mut recorded = Recorded::sampled(for_tables(), "region-inlined", &["memory=created"], STACKS);
+    // An object has other addresses than the file of a region.
+    let all = |recorded: &Recorded| {
+        let text = recorded.perf("script", &["--max-stack", "1", "-F", "ip,sym,srcline"]);
+        let is_address = |word: &str| word.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let line = |line: &str| line.split_whitespace().filter(|word| !is_address(word)).collect::<Vec<_>>().join(" ");
+        text.lines().map(line).collect::<Vec<_>>()
+    };
+    let before = all(&recorded);
+    let inlined = before.iter().filter(|line| line.contains(".toy:") && line.contains("(inlined)")).count();
+    assert!(inlined > 500, "{inlined} inlined frames");
+    recorded.inject();
+    assert!(before == all(&recorded));
 }
 
 /// Code has no name only where its file is gone, and no other code has a wrong one.
@@ -72,7 +91,7 @@ fn files_that_are_gone() {
     assert!(wrong.is_empty(), "{wrong:?}");
 }
 
-/// Whatever is in the files, the command ends, and perf can read what it writes.
+/// Files of regions may contain any bytes: the command ends, and perf can read the new recording.
 #[test]
 fn damaged_files() {
     let mut recorded = Recorded::sampled(for_tables(), "region-inlined", &["memory=created"], STACKS);

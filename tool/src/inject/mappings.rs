@@ -41,6 +41,11 @@ pub fn is_region(path: &str) -> bool {
     matches!(parse(file_name(path)), Some((_, FileKind::Region { .. })))
 }
 
+/// Whether a file of this path has the code that a forked child inherits. The child's first call removes the file.
+pub fn is_of_fork(path: &str) -> bool {
+    matches!(parse(file_name(path)), Some((_, FileKind::Region { parent: 1.., .. })))
+}
+
 impl Mappings {
     pub fn add(&mut self, event: &Event<'_>, mapped: &Mapped<'_>, path: &str, time: Option<u64>) {
         if event.misc() & DATA != 0 {

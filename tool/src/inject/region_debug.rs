@@ -152,7 +152,7 @@ fn inlined(files: &mut Files<'_, '_>, addr: u64, size: u64) -> Option<Vec<u8>> {
         let offset =
             |at: u64| at.checked_sub(addr).filter(|&offset| offset <= size).and_then(|at| u32::try_from(at).ok());
         let (begin, end) = (offset(range.begin)?, offset(range.end)?);
-        let number = |name| entry.attr_value(name).and_then(|value| value.udata_value());
+        let number = |name| entry.attr(name).and_then(|attribute| attribute.raw_value().udata_value());
         let call_file = number(constants::DW_AT_call_file)?;
         files.find(call_file)?;
         let name = name_of(dwarf, unit, entry)?;

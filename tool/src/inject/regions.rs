@@ -10,7 +10,7 @@ use std::rc::Rc;
 use jitsym::format::info::Info;
 
 use super::dumps::{Finder, Problem};
-use super::mappings::Mappings;
+use super::mappings::{is_of_fork, Mappings};
 use super::region_file::RegionFile;
 use super::resolve::Mapped;
 use super::survey::Identity;
@@ -34,7 +34,7 @@ pub struct Regions<'a> {
     files: Vec<Known>,
     /// The file for the process and the path of a mapping.
     by_path: HashMap<(u32, usize), usize>,
-    /// What is wrong with the files of the other mappings. This is a problem only if a sample has an address there.
+    /// Why the files of the other mappings cannot be used. This is a problem only if a sample has an address there.
     unusable: HashMap<(u32, usize), String>,
     pub problems: Vec<Problem>,
     cache: HashMap<usize, Option<Rc<RegionFile>>>,
@@ -82,7 +82,8 @@ impl<'a> Regions<'a> {
 
     /// The paths of the mappings of a process that objects take the place of.
     pub fn replaced(&self, pid: u32) -> impl Iterator<Item = (u32, &'a str)> + use<'_, 'a> {
-        let own = self.by_path.keys().filter(move |&&(one, _)| one == pid);
+        let own = self.by_path.keys().chain(self.unusable.keys().filter(|&&(_, path)| self.is_inherited(path)));
+        let own = own.filter(move |&&(one, _)| one == pid);
         own.filter_map(move |&(_, path)| Some((pid, self.mappings.paths.get(path)?.as_str())))
     }
 
@@ -90,6 +91,11 @@ impl<'a> Regions<'a> {
     fn file_of(&self, mapping: usize) -> Option<usize> {
         let mapping = self.mappings.all.get(mapping)?;
         self.by_path.get(&(mapping.pid, mapping.path?)).copied()
+    }
+
+    /// Whether the files of a parent have the same code as a file that is gone.
+    fn is_inherited(&self, path: usize) -> bool {
+        self.mappings.paths.get(path).is_some_and(|path| is_of_fork(path))
     }
 
     /// A sample has code of a file that cannot be used.
@@ -258,12 +264,16 @@ impl Mapped for Tracker<'_, '_> {
     fn map(&mut self, mapping: usize) -> bool {
         let Some(of) = self.regions.mappings.all.get(mapping) else { return false };
         let (range, time, origin, is_region) = (of.range.clone(), of.time, of.origin, of.path.is_some());
+        let is_usable = self.regions.file_of(mapping).is_some();
+        if !is_usable && of.path.is_some_and(|path| self.regions.is_inherited(path)) {
+            return false;
+        }
         self.unmap(&range);
         if is_region && !range.is_empty() {
             self.parts.insert(range.start, Part { end: range.end, time, origin, mapping });
         }
         // The mapping of a file that cannot be used stays in the recording, and hides the objects of earlier epochs.
-        is_region && self.regions.file_of(mapping).is_none()
+        is_region && !is_usable
     }
 
     fn code_at(&mut self, addr: u64, dumped: Option<(u64, usize)>) -> Option<usize> {
