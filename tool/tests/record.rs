@@ -172,10 +172,12 @@ fn with_children_and_jitdumps() {
 fn with_children_and_regions() {
     let _alone = serial();
     let (family, data, said) = record_server("regions", &["--adopt"]);
-    assert!(said.contains("JITSYM_ADOPT=1") && !said.contains("put in") && !said.contains("left out"), "{said}");
+    assert!(said.contains("JITSYM_ADOPT=1") && !said.contains("left out"), "{said}");
     assert!(said.contains(&format!("process {}: 1 file of regions", family.pids[0])), "{said}");
     let script = stdout(&run(perf::perf("script").args(["--no-inline", "-F", "ip,sym,dso", "-i"]).arg(&data)));
-    assert!(!script.contains(".map)") && script.contains("(/tmp/jit"), "{script}");
+    // The code is in objects of its own if a process has a jitdump too, even one without code.
+    assert!(!script.contains(".map)"), "{script}");
+    assert!(script.contains("(/tmp/jit") || script.contains("/jitcode-"), "{script}");
 }
 
 /// A process that runs already, and the children that it has already.
