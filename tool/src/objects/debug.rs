@@ -6,8 +6,8 @@ use jitsym::format::elf::debug::{append, Function, Sections};
 use jitsym::format::elf::line_program::Head;
 use jitsym::format::elf::{symbol, SYMBOL_SIZE};
 use jitsym::format::info::Parts;
-use jitsym::format::jitdump::put_debug;
 use jitsym::format::jitdump::raw::RawRecords;
+use jitsym::format::jitdump::{id, put_debug};
 use jitsym::format::name;
 use jitsym::{Line, Lines};
 
@@ -51,7 +51,9 @@ impl Debug {
         let lines = has_lines.then(|| RawRecords::from(record, 0).next()).flatten();
         let debug = load.inlines.and_then(|record| record.debug_info2());
         let own = debug.and_then(|debug| inlined::record(&debug, load.size));
-        let inlines = own.as_deref().and_then(|own| RawRecords::from(own, 0).next());
+        // Code of a region has its inlined functions in this form already.
+        let of_region = load.inlines.filter(|record| record.id == id::INLINES);
+        let inlines = of_region.or_else(|| own.as_deref().and_then(|own| RawRecords::from(own, 0).next()));
         for inlines in [inlines, None] {
             let sections = Sections {
                 info: (0, &mut self.info),
