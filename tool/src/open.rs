@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use jitsym::sys::file::OURS;
@@ -162,6 +162,19 @@ pub fn read(file: &File) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(len as usize).map_err(|_| io::ErrorKind::OutOfMemory)?;
     file.take(len).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Reads a part of a file, if the file has the whole part and there is enough memory.
+pub fn read_at(file: &File, at: u64, len: u64) -> io::Result<Vec<u8>> {
+    let most = most();
+    if len > most {
+        return too_large(most);
+    }
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len as usize).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    bytes.resize(len as usize, 0);
+    file.read_exact_at(&mut bytes, at)?;
     Ok(bytes)
 }
 

@@ -26,10 +26,10 @@ const HDR_COUNT: usize = 8;
 /// The offset of the rows.
 const HDR_TABLE: usize = 12;
 
-const EM_386: u32 = 3;
-const EM_ARM: u32 = 40;
-const EM_X86_64: u32 = 62;
-const EM_AARCH64: u32 = 183;
+pub const EM_386: u32 = 3;
+pub const EM_ARM: u32 = 40;
+pub const EM_X86_64: u32 = 62;
+pub const EM_AARCH64: u32 = 183;
 const EM_RISCV: u32 = 243;
 
 /// The properties of the machine that decoding depends on.

@@ -48,6 +48,16 @@ impl Shown for Path {
     }
 }
 
+/// `1 file`, `2 files`, `2 processes`.
+pub fn count<N: fmt::Display + PartialEq + From<u8>>(number: N, noun: &str) -> String {
+    let end = match noun {
+        _ if number == N::from(1) => "",
+        _ if noun.ends_with("ss") => "es",
+        _ => "s",
+    };
+    format!("{number} {noun}{end}")
+}
+
 /// The most characters of a name in a message.
 const SHORT: usize = 60;
 /// The most bytes that these characters and one more can have. One more character shows that the name is longer.

@@ -13,7 +13,7 @@ use std::io::{self, Write};
 use super::rules::ALL;
 use super::verdict::{self, State, Verdict};
 use super::{Finding, Kind, Place, Report, Rule, Severity, Summary};
-use crate::text::{is_bad, printable, CYAN, GREEN, PLAIN, RED, YELLOW};
+use crate::text::{count, is_bad, printable, CYAN, GREEN, PLAIN, RED, YELLOW};
 
 /// The value of `readers` for rules that disturb no known reader. Without `--all` or `--json`, findings of these rules are neither
 /// counted nor printed.
@@ -126,16 +126,16 @@ impl<'a> Printer<'a> {
 
 impl Counts {
     fn text(&self, colour: bool) -> String {
-        let part = |count, what, code| {
-            let text = plural(count, what);
-            if count > 0 {
+        let part = |number, what, code| {
+            let text = count(number, what);
+            if number > 0 {
                 painted(&text, code, colour)
             } else {
                 text
             }
         };
         let errors = part(self.errors, "error", RED);
-        format!("{errors}, {}, {}", part(self.warnings, "warning", YELLOW), plural(self.notes, "note"))
+        format!("{errors}, {}, {}", part(self.warnings, "warning", YELLOW), count(self.notes, "note"))
     }
 
     fn of(&mut self, severity: Severity) -> &mut u64 {
@@ -327,10 +327,6 @@ fn json_verdict(verdict: &Verdict) -> String {
         text += &format!(",{}:{{\"state\":\"{word}\",\"why\":{}}}", json_string(what), json_string(why));
     }
     text + "}"
-}
-
-fn plural(count: u64, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 fn json(finding: &Finding) -> String {

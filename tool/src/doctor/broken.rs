@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::process::count;
 use super::{Rank, Report, FIND_OUT};
 use crate::check::{self, rules, verdict, Finding, Place, Rule, Severity, Summary};
 use crate::record::quoted;
+use crate::text::count;
 
 /// The findings in several files.
 #[derive(Default)]
@@ -53,7 +53,7 @@ impl Broken {
 
     /// Adds a cause for each kind of error. `is_kept`: the files still exist after the report.
     pub fn tell(&self, is_kept: bool, report: &mut Report) {
-        let functions = count(self.with_tables.max(self.wrong_tables) as usize, "function");
+        let functions = count(self.with_tables.max(self.wrong_tables), "function");
         let tables = format!("unwind tables are wrong in {} of {functions} (jitsym_code.unwind)", self.wrong_tables);
         let whats = [
             ("names", Rank::Quality, "code is described wrongly"),
@@ -74,7 +74,7 @@ impl Broken {
             };
             let swallows = **rule == rules::LOAD_SWALLOWS;
             report.cause(
-                format!("{}: {} about {about}, such as {}", file.display(), count(errors as usize, "error"), rule.id),
+                format!("{}: {} about {about}, such as {}", file.display(), count(errors, "error"), rule.id),
                 rank,
                 if swallows { format!("{subject} is {text}") } else { format!("{what}: {of}{text}{because}") },
                 // After a change, the program is checked by a complete run.
@@ -82,7 +82,7 @@ impl Broken {
             );
         }
         if let Some((lines, Finding { text, .. }, _)) = self.found.get(rules::DEBUG_FILE_RELATIVE.id) {
-            let tables = count(*lines as usize, "line table");
+            let tables = count(*lines, "line table");
             report.note(format!(
                 "{tables} with paths that are not absolute ({text}): perf finds these sources only from there"
             ));

@@ -9,13 +9,12 @@ use jitsym::format::file_names::FileKind;
 use jitsym::format::jitdump::raw::{RawHeader, RawRecords};
 
 use super::broken::Broken;
-use super::process::count;
 use super::{machine, Rank, Report, RECORD};
 use crate::check::{check, Facts};
 use crate::open;
 use crate::record::contents::{open_dump, Contents, Dump};
 use crate::record::script::of_path;
-use crate::text::shortened;
+use crate::text::{count, shortened};
 
 /// Larger files are not examined.
 const MOST: u64 = 256 << 20;

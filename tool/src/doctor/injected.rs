@@ -5,7 +5,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::dumps::Dumps;
-use super::process::count;
 use super::{Rank, Report, RECORD};
 use crate::inject::usual;
 use crate::open;
@@ -13,6 +12,7 @@ use crate::record::contents::Contents;
 use crate::record::perf::Perf;
 use crate::record::script::Injector;
 use crate::record::{quoted, unfinished};
+use crate::text::count;
 
 /// A recording that was not completed by the program that wrote it.
 pub fn not_finished(data: &Path, writer: &str, report: &mut Report) {

@@ -14,7 +14,7 @@ use super::{debuggers, machine, published, size, strays, Rank, Report};
 use crate::record::command_line;
 use crate::record::script::{file_name, is_region, jitdump_pid};
 use crate::record::watch::{inner, mappings, Mapping};
-use crate::text::Shown;
+use crate::text::{count, Shown};
 
 /// The mappings and open files of a process.
 #[derive(Default)]
@@ -218,9 +218,4 @@ fn namespace(pid: u32, dir: &Path, report: &mut Report) -> Option<u32> {
     let inside = inner(dir)?;
     (inside != pid).then(|| report.note(format!("it is process {inside} in a pid namespace of its own")))?;
     Some(inside)
-}
-
-/// `1 file`, `2 files`.
-pub fn count(number: usize, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }

@@ -2,9 +2,8 @@
 
 use std::path::Path;
 
-use super::process::count;
 use super::{size, Rank, Report};
-use crate::text::printable;
+use crate::text::{count, printable};
 use jitsym::Said;
 
 /// Counters of losses, what each of them counts, and what is lost.
@@ -48,7 +47,7 @@ fn tell(said: &Said, again: &str, report: &mut Report) -> bool {
     let registered = value("registered");
     let line = format!(
         "{} of code registered, {} live, {} in regions; {} of memory for records",
-        count(registered as usize, "piece"),
+        count(registered, "piece"),
         value("live"),
         value("region_code"),
         size(value("memory_held"))

@@ -5,7 +5,6 @@ use std::path::Path;
 use super::dumps::Dumps;
 use super::injected;
 use super::log::Log;
-use super::process::count;
 use super::shares::{Shares, ENOUGH, FEW};
 use super::stacks::Quality;
 use super::strays::Strays;
@@ -16,7 +15,7 @@ use crate::record::script::Injector;
 use crate::record::stacks::percent;
 use crate::record::watch::Seen;
 use crate::record::{command_line, quoted, script, unfinished, PROC};
-use crate::text::{printable, Shown};
+use crate::text::{count, printable, Shown};
 
 /// Facts about the recorded run.
 #[derive(Clone, Copy, Debug, Default)]
@@ -102,7 +101,7 @@ fn look_inside(
         (false, true) => Graph::FramePointers,
         (false, false) => Graph::None,
     };
-    report.good(count(contents.samples as usize, "sample"));
+    report.good(count(contents.samples, "sample"));
     let dumps = Dumps::read(&contents, run.variables, report);
     let regions: usize = contents.processes.values().map(|process| process.regions.len()).sum();
     let timed = monotonic && dumps.counter.is_none();
@@ -158,7 +157,7 @@ impl Look<'_> {
         }
         self.names(injected.is_some(), report);
         if shares.compiled < ENOUGH {
-            let samples = count(shares.compiled as usize, "sample");
+            let samples = count(shares.compiled, "sample");
             let Quality { named, whole, .. } = self.quality;
             report.cause(
                 format!("{samples} in compiled code, {named} with names, {whole} with whole stacks"),
@@ -305,7 +304,7 @@ impl Look<'_> {
             return;
         }
         if quality.late > 0 {
-            let stacks = count(quality.late as usize, "stack");
+            let stacks = count(quality.late, "stack");
             report.note(format!("{stacks} of code that was registered later: it had no unwind tables yet"));
             // The few other stacks are cut off while a frame is made or removed.
             let timely = shares.compiled - quality.late;

@@ -1,9 +1,9 @@
 //! The shares of names and whole stacks, in the words of `jitsym doctor` and `jitsym record`.
 
-use super::process::count;
 use super::stacks::Quality;
 use super::{Mark, Report};
 use crate::record::stacks::percent;
+use crate::text::count;
 
 /// Fewer samples than this are not judged.
 pub const ENOUGH: u64 = 10;
@@ -34,10 +34,8 @@ impl Shares {
     /// The mark of a share, and the line about it.
     fn line(&self, number: u64, what: &str) -> (Mark, String) {
         let share = percent(number, self.compiled);
-        let line = format!(
-            "{number} of {} in compiled code have {what} ({share:.0} %)",
-            count(self.compiled as usize, "sample")
-        );
+        let line =
+            format!("{number} of {} in compiled code have {what} ({share:.0} %)", count(self.compiled, "sample"));
         match share {
             ..FEW => (Mark::Bad, line),
             ..NEARLY_ALL => (Mark::Note, line),

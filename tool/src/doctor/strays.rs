@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::dumps::{Dumps, Piece};
-use super::process::count;
 use super::recording::Run;
 use super::shares::{Shares, FEW};
 use super::{Rank, Report, FIND_OUT, LOOK, PROVE};
@@ -12,6 +11,7 @@ use crate::record::plan;
 use crate::record::script::{Kind, Sample};
 use crate::record::stacks::percent;
 use crate::record::watch::{How, Odd, Seen, Watched};
+use crate::text::count;
 
 /// The time between two looks at the memory.
 const BETWEEN: Duration = Duration::from_millis(30);
@@ -80,7 +80,7 @@ impl Strays {
             None if percent(shares.named, shares.compiled) < FEW => {
                 let most = self.beside.iter().max_by_key(|(_, (samples, _))| *samples);
                 let Some((name, (_, from))) = most else { return };
-                let samples = count(beside as usize, "sample");
+                let samples = count(beside, "sample");
                 let text = format!(
                     "code runs that no registration covers ({samples}, the nearest is {name}): it was not registered, or with \
                      another address or size"
@@ -96,7 +96,7 @@ impl Strays {
     fn late(&self, shares: &Shares, run: &Run<'_>, report: &mut Report) {
         let late: u64 = self.late.values().map(|(samples, _)| samples).sum();
         let Some((name, (_, before))) = self.late.iter().max_by_key(|(_, (samples, _))| *samples) else { return };
-        let samples = count(late as usize, "sample");
+        let samples = count(late, "sample");
         let line = format!("{samples} of {} are in code that was registered later", shares.compiled);
         let milliseconds = before.div_ceil(1_000_000);
         if percent(late, shares.compiled) < SOME {

@@ -1,6 +1,5 @@
 //! Where the new recording and its objects go. Nothing is visible under its final name before it is complete.
 
-use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -11,6 +10,7 @@ use jitsym::sys::process;
 use super::Options;
 use crate::objects::OutDir;
 use crate::private::PrivateDir;
+use crate::record::plan::beside;
 
 /// Added to the name of a recording for the directory of its objects.
 const OBJECTS: &str = ".objects";
@@ -20,11 +20,7 @@ pub fn usual(input: &Path) -> PathBuf {
     match input.file_name() {
         Some(name) if name == "perf.data" => input.with_file_name("jit.data"),
         _ if input.extension().is_some_and(|end| end == "data") => input.with_extension("jit.data"),
-        name => {
-            let mut name = name.map(OsString::from).unwrap_or_default();
-            name.push(".jit.data");
-            input.with_file_name(name)
-        }
+        _ => beside(input, ".jit.data"),
     }
 }
 
@@ -76,11 +72,7 @@ impl Output {
         let path = parent.join(name);
         let objects = match objects {
             Some(dir) => std::path::absolute(dir).map_err(about(dir))?,
-            None => {
-                let mut name = name.to_owned();
-                name.push(OBJECTS);
-                parent.join(name)
-            }
+            None => beside(&path, OBJECTS),
         };
         let is_there = check_dir(&objects).map_err(about(&objects))?;
         let work = PrivateDir::beside(&path).map_err(about(&path))?;
@@ -128,7 +120,8 @@ impl Output {
     }
 }
 
-/// Whether a recording may be put there: where nothing is, or where a file of this user is that is not the input. `replaces`: or where the input is.
+/// Whether a recording may be put there: where nothing is, or where a file of this user is that is not the input. `replaces`: or
+/// where the input is.
 fn check(path: &Path, input: &Metadata, replaces: bool) -> io::Result<()> {
     let Some(data) = look(path)? else { return Ok(()) };
     if data.is_symlink() {

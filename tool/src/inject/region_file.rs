@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 
 use jitsym::format::arch::Arch;
 use jitsym::format::elf::eh_frame_hdr::{HEAD_SIZE, ROW_SIZE};
-use jitsym::format::elf::header::{HEADER_SIZE, SHF_EXECINSTR, SHT_NOBITS};
+use jitsym::format::elf::header::{ET_DYN, HEADER_SIZE, SECTION_HEADER, SHF_EXECINSTR, SHT_NOBITS};
 use jitsym::format::elf::read::{text_at, Image};
 use jitsym::format::elf::SYMBOL_SIZE;
 
@@ -15,10 +15,8 @@ use super::region_debug::Debug;
 use crate::open;
 use crate::perf_data::{u16_at, u32_at, u64_at};
 
-/// The size of a section header, and what an ELF file of 64 bits in the byte order of this machine begins with.
-const SECTION_HEADER: usize = 64;
+/// What an ELF file of 64 bits in the byte order of this machine begins with.
 const START: &[u8] = if cfg!(target_endian = "little") { b"\x7fELF\x02\x01" } else { b"\x7fELF\x02\x02" };
-const ET_DYN: u16 = 3;
 const STT_FUNC: u8 = 2;
 /// The longest name that is read.
 const NAME_MAX: usize = 1 << 16;
@@ -73,7 +71,7 @@ impl Header {
             let headers = Image::header_range(&page).filter(|_| is_elf)?;
             // The library writes all headers into the first page.
             let range = |start, end| Some(usize::try_from(start).ok()?..usize::try_from(end).ok()?);
-            let headers = page.get(range(headers.start, headers.end)?)?.chunks_exact(SECTION_HEADER);
+            let headers = page.get(range(headers.start, headers.end)?)?.chunks_exact(SECTION_HEADER.into());
             let place = |header: &[u8]| {
                 let (start, size) = (u64_at(header, 24), u64_at(header, 32));
                 Some(start..start.checked_add(size)?)
@@ -106,15 +104,7 @@ impl Header {
     fn read_section(&self, file: &File, name: &[u8]) -> io::Result<Vec<u8>> {
         let place = self.place(name);
         let len = (place.end - place.start).min(file.metadata()?.len().saturating_sub(place.start));
-        if len > open::most() {
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
-        let mut bytes = Vec::new();
-        let len = usize::try_from(len).map_err(|_| io::ErrorKind::FileTooLarge)?;
-        bytes.try_reserve_exact(len).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        bytes.resize(len, 0);
-        file.read_exact_at(&mut bytes, place.start)?;
-        Ok(bytes)
+        open::read_at(file, place.start, len)
     }
 }
 
@@ -194,13 +184,7 @@ impl RegionFile {
         let section = self.header.sections.iter().find(has_it)?;
         let at = section.at.start.checked_add(function.addr - section.addr)?;
         // The header page can lie over code.
-        let len = usize::try_from(function.size)
-            .ok()
-            .filter(|&len| at >= HEADER_SIZE as u64 && len as u64 <= open::most())?;
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(len).ok()?;
-        bytes.resize(len, 0);
-        self.file.read_exact_at(&mut bytes, at).ok()?;
+        let bytes = open::read_at(&self.file, at, function.size).ok().filter(|_| at >= HEADER_SIZE as u64)?;
         // The files of private memory have breakpoints in place of code until the process ends.
         let breakpoints = self.arch.map_or([0; 4], |arch| arch.abi().breakpoints);
         let is_code = |(byte, at): (&u8, u64)| *byte != 0 && *byte != breakpoints[(at % 4) as usize];

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use jitsym_tool::inject::{inject, usual, Given, Options, Problem, Summary};
 use jitsym_tool::record::children;
-use jitsym_tool::text::{printable, Shown};
+use jitsym_tool::text::{count, printable, Shown};
 
 use crate::progress::Progress;
 use crate::{complain, written, Outcome};
@@ -84,14 +84,6 @@ pub fn run(asked: &Inject, out: &mut dyn Write) -> Outcome {
             complain(&path, &error);
             Outcome::Failed
         }
-    }
-}
-
-fn count(number: usize, noun: &str) -> String {
-    match number {
-        1 => format!("1 {noun}"),
-        _ if noun.ends_with("ss") => format!("{number} {noun}es"),
-        _ => format!("{number} {noun}s"),
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use jitsym_tool::private::PrivateDir;
 use jitsym_tool::record::perf::Perf;
+use jitsym_tool::record::plan::beside;
 use jitsym_tool::record::stacks::{percent, Stacks};
 use jitsym_tool::record::view::{self, View};
 use jitsym_tool::record::{quoted, Step, PROC};
@@ -37,11 +38,7 @@ fn say(line: &str) {
 }
 
 pub fn flamegraph(asked: &Flamegraph) -> Outcome {
-    let out = asked.output.clone().unwrap_or_else(|| {
-        let mut name = asked.file.as_os_str().to_owned();
-        name.push(".svg");
-        name.into()
-    });
+    let out = asked.output.clone().unwrap_or_else(|| beside(&asked.file, ".svg"));
     let drawn = read(&asked.perf, &asked.file, true).and_then(|stacks| draw(&stacks, &asked.file, &out));
     drawn.map_or_else(|cause| failed(&cause), |()| Outcome::Good)
 }
