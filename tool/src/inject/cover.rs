@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
+use super::family::GENERATIONS;
 use super::survey::Begin;
 
 /// The code of one process: parts of the address space without overlaps, each with the time of the first code there.
@@ -70,16 +71,13 @@ impl Cover {
 }
 
 /// The code of all processes.
-#[derive(Debug, Default)]
-pub struct Covers {
+#[derive(Debug)]
+pub struct Covers<'a> {
     pub by_pid: HashMap<u32, Cover>,
-    pub begins: HashMap<u32, Vec<Begin>>,
+    pub begins: &'a HashMap<u32, Vec<Begin>>,
 }
 
-/// The most generations of processes that are followed.
-const GENERATIONS: usize = 64;
-
-impl Covers {
+impl Covers<'_> {
     /// Whether there is code in a range of a process at this time. Code that the process has inherited counts. Code of a program
     /// that was executed before does not.
     pub fn has_code(&self, pid: u32, range: &Range<u64>, time: u64) -> bool {
@@ -138,7 +136,7 @@ mod tests {
             (1, vec![begin(0, Some(2))]),
             (2, vec![begin(0, Some(1))]),
         ]);
-        let covers = Covers { by_pid, begins };
+        let covers = Covers { by_pid, begins: &begins };
         assert!(covers.has_code(7, &(150..160), 10) && !covers.has_code(7, &(150..160), 9));
         assert!(covers.has_code(8, &(150..160), 49), "inherited");
         assert!(!covers.has_code(8, &(300..400), 49), "newer than the fork");

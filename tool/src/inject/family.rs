@@ -6,7 +6,7 @@ use super::resolve::Event;
 use super::survey::Begin;
 
 /// The most generations of processes that are followed.
-const GENERATIONS: usize = 64;
+pub const GENERATIONS: usize = 64;
 
 /// The processes of a recording.
 pub struct Families<'a> {

@@ -53,13 +53,12 @@ pub fn read(
     progress: &mut dyn FnMut(u64) -> io::Result<()>,
 ) -> io::Result<HashMap<u32, Vec<Hit>>> {
     let mut hits: HashMap<u32, Vec<Hit>> = HashMap::new();
-    let mut events = Events::new(file, layout)?;
-    let (mut found, mut count) = (Vec::new(), 0u32);
+    let mut found = Vec::new();
     let (low, high) =
         (filter.parts.first().map_or(u64::MAX, |part| part.0), filter.parts.last().map_or(0, |part| part.1));
-    while let Some(event) = events.next_event()? {
+    Events::new(file, layout)?.each(progress, &mut |event| {
         if event.kind() == kind::SAMPLE {
-            if let (Some(pid), Some(time)) = (forms.pid(&event).filter(|pid| pids.contains(pid)), forms.time(&event)) {
+            if let (Some(pid), Some(time)) = (forms.pid(event).filter(|pid| pids.contains(pid)), forms.time(event)) {
                 found.clear();
                 let words = event.bytes[8..].as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
                 found.extend(words.filter(|&word| low <= word && word <= high && filter.has(word)));
@@ -70,11 +69,8 @@ pub fn read(
                 }
             }
         }
-        count = count.wrapping_add(1);
-        if count.is_multiple_of(4096) {
-            progress(events.offset())?;
-        }
-    }
+        Ok(())
+    })?;
     hits.values_mut().for_each(|hits| hits.sort_unstable());
     Ok(hits)
 }

@@ -15,7 +15,7 @@ mod resolve;
 mod survey;
 mod write;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -35,7 +35,7 @@ use resolve::Event;
 use survey::Survey;
 use write::{Insert, New};
 
-use crate::objects::{self, Epochs, Mapping, Object, Taken, FILES_MAX};
+use crate::objects::{self, Epochs, Load, Mapping, Object, Taken, FILES_MAX};
 use crate::open;
 use crate::perf_data::attributes::Forms;
 use crate::perf_data::Layout;
@@ -151,9 +151,10 @@ pub fn inject(options: &Options, progress: Progress<'_>) -> Result<Summary, Fail
     let Made { inserts, objects, covers, replaced, mut summary, .. } = injection.made;
     summary.regions = injection.regions.good();
     summary.problems.append(&mut injection.regions.problems);
+    let covers = Covers { by_pid: covers, begins: &survey.begins };
     let new = New { inserts, objects: &objects, covers, survey: &survey, replaced };
     let copied = write::write(&file, &layout, &forms, &new, &output.file, &mut |done| progress(2 * len + done, total));
-    copied.and_then(|_| progress(total, total)).map_err(about_input)?;
+    copied.and_then(|()| progress(total, total)).map_err(about_input)?;
     summary.dir = output.finish(!objects.is_empty())?;
     summary.objects = objects.len();
     Ok(summary)
@@ -187,7 +188,8 @@ struct Made<'a> {
     /// Ascending by time.
     inserts: Vec<Insert>,
     objects: Vec<Object>,
-    covers: Covers,
+    /// By process.
+    covers: HashMap<u32, Cover>,
     replaced: Replaced<'a>,
     summary: Summary,
     /// How many bytes of code and how many files the objects of further processes may have.
@@ -233,7 +235,7 @@ impl<'a> Injection<'a> {
             let pieces = code.loads.all.len();
             self.made.summary.read.push(Read { pid, path: dump.name.clone(), pieces });
             self.made.summary.pieces += pieces;
-            ranges.extend(code.loads.all.iter().map(|load| load.addr..load.addr.saturating_add(load.size)));
+            ranges.extend(code.loads.all.iter().map(Load::range));
         }
         ranges.extend(self.regions.ranges());
         Filter::of(ranges)
@@ -255,9 +257,6 @@ impl<'a> Injection<'a> {
             survey.begins.keys().copied().filter(|&pid| families.line(pid).iter().any(|one| has_code.contains(one)));
         let pids: HashSet<u32> = has_code.iter().copied().chain(forked).collect();
         let hits = hits::read(file, layout, forms, filter, &pids, progress).map_err(|error| (None, error))?;
-        let mut taken = Taken::new();
-        survey.files.iter().for_each(|range| taken.add_file(range.clone()));
-        survey.memory.iter().for_each(|range| taken.add(range.clone()));
         let mut pids: Vec<u32> = hits.keys().copied().collect();
         pids.sort_unstable();
         let dumps: u64 = self.dumps.values().flatten().map(Dump::len).fold(0, u64::saturating_add);
@@ -265,11 +264,10 @@ impl<'a> Injection<'a> {
         self.made.left = (most, FILES_MAX);
         for pid in pids {
             progress(layout.len).map_err(|error| (None, error))?;
-            let made = self.process(pid, &families, hits.get(&pid).map_or(&[], Vec::as_slice), &taken);
+            let made = self.process(pid, &families, hits.get(&pid).map_or(&[], Vec::as_slice), &survey.taken);
             made.map_err(|error| (Some(self.output.dir.path().to_owned()), error))?;
         }
         self.made.inserts.sort_by_key(|insert| insert.mapping.time);
-        self.made.covers.begins.clone_from(&survey.begins);
         Ok(())
     }
 
@@ -292,8 +290,7 @@ impl<'a> Injection<'a> {
         }));
         // Of the same time, the code of a process is gone before it has other code.
         life.sort_by_key(|&(time, event)| (time, event != Event::Clear));
-        let place =
-            |load: usize| loads.all.get(load).map_or(0..0, |load| load.addr..load.addr.saturating_add(load.size));
+        let place = |load: usize| loads.all.get(load).map_or(0..0, Load::range);
         let mut tracker = Tracker::new(&mut self.regions, self.finder, &loads);
         let groups = resolve::resolve(&place, &life, hits, &mut tracker);
         let (pieces, machine) = tracker.finish();
@@ -324,7 +321,7 @@ impl<'a> Injection<'a> {
         let first = self.made.objects.len();
         let end = |mapping: &Mapping| mapping.start.saturating_add(mapping.len);
         let ranges = made.mappings.iter().map(|mapping| (mapping.time, mapping.start..end(mapping)));
-        self.made.covers.by_pid.insert(pid, Cover::of(ranges));
+        self.made.covers.insert(pid, Cover::of(ranges));
         self.made.inserts.extend(made.mappings.into_iter().map(|mut mapping| {
             mapping.object += first;
             Insert { pid, mapping }

@@ -6,6 +6,7 @@ use std::io;
 use std::ops::Range;
 
 use super::mappings::{is_region, Mappings};
+use crate::objects::Taken;
 use crate::perf_data::attributes::Forms;
 use crate::perf_data::events::{kind, mapping, Event, Events, Mapped};
 use crate::perf_data::{u32_at, u64_at, Layout};
@@ -71,10 +72,8 @@ pub struct Survey {
     pub conversion: Option<Conversion>,
     /// The processes with an object of an earlier `perf inject` or `jitsym inject`: an object, and the program.
     pub injected: HashMap<u32, (String, &'static str)>,
-    /// Everything that is mapped in processes: files, and memory.
-    pub files: Vec<Range<u64>>,
-    pub memory: Vec<Range<u64>>,
-    pub samples: u64,
+    /// Everything that is mapped in any process, outside of virtual machines.
+    pub taken: Taken,
     /// The names of each process, ascending by time.
     names: HashMap<u32, Vec<(u64, Vec<u8>)>>,
     /// The mappings of processes with regions.
@@ -89,18 +88,12 @@ impl Survey {
         forms: &Forms<'_>,
         progress: &mut dyn FnMut(u64) -> io::Result<()>,
     ) -> io::Result<Survey> {
-        let mut events = Events::new(file, layout)?;
         let mut survey = Survey::default();
-        let mut count = 0u32;
-        while let Some(event) = events.next_event()? {
-            survey.add(&event, forms.time(&event));
-            count = count.wrapping_add(1);
-            if count.is_multiple_of(4096) {
-                progress(events.offset())?;
-            }
-        }
+        Events::new(file, layout)?.each(progress, &mut |event| {
+            survey.add(event, forms.time(event));
+            Ok(())
+        })?;
         survey.begins.values_mut().for_each(|begins| begins.sort_by_key(|begin| begin.time));
-        [&mut survey.files, &mut survey.memory].into_iter().for_each(merge);
         survey.mappings.finish();
         survey.names.values_mut().for_each(|names| names.sort_by_key(|name| name.0));
         Ok(survey)
@@ -112,7 +105,6 @@ impl Survey {
             (times.start, times.end) = (times.start.min(time), times.end.max(time));
         }
         match event.kind() {
-            kind::SAMPLE => self.samples += 1,
             kind::MMAP | kind::MMAP2 => {
                 if let Some(mapped) = user_mapping(event) {
                     self.add_mapping(event, &mapped, time);
@@ -155,8 +147,10 @@ impl Survey {
         let path = path.strip_suffix(" (deleted)").unwrap_or(&path);
         self.mappings.add(event, mapped, path, time);
         let is_code = is_memory_or_heap(mapped.name) || is_region(path);
-        let ranges = if is_code { &mut self.memory } else { &mut self.files };
-        ranges.push(mapped.range.clone());
+        match is_code {
+            true => self.taken.add(mapped.range.clone()),
+            false => self.taken.add_file(mapped.range.clone()),
+        }
         if let Some(number) = jitdump_pid(path) {
             let file = identity(event);
             let markers = self.markers.entry(mapped.pid).or_default();
@@ -218,16 +212,4 @@ fn identity(event: &Event<'_>) -> Option<Identity> {
     let device = (u32_at(event.bytes, 40), u32_at(event.bytes, 44));
     let inode = u64_at(event.bytes, 48);
     (has_inode && inode != 0).then_some(Identity { device, inode })
-}
-
-/// Sorts ranges, and joins those that touch.
-fn merge(ranges: &mut Vec<Range<u64>>) {
-    ranges.sort_unstable_by_key(|range| range.start);
-    ranges.dedup_by(|next, last| {
-        let touches = next.start <= last.end;
-        if touches {
-            last.end = last.end.max(next.end);
-        }
-        touches
-    });
 }

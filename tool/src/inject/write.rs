@@ -32,17 +32,11 @@ pub struct New<'a> {
     /// Ascending by time.
     pub inserts: Vec<Insert>,
     pub objects: &'a [Object],
-    pub covers: Covers,
+    pub covers: Covers<'a>,
     /// The recording.
     pub survey: &'a Survey,
     /// Mappings that the objects take the place of.
     pub replaced: Replaced<'a>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Written {
-    /// Mappings of memory that would have hidden code.
-    pub dropped: u64,
 }
 
 /// Copies the recording `file` to `out`.
@@ -53,30 +47,26 @@ pub fn write(
     new: &New<'_>,
     out: &File,
     progress: &mut dyn FnMut(u64) -> io::Result<()>,
-) -> io::Result<Written> {
+) -> io::Result<()> {
     let mut out = BufWriter::with_capacity(1 << 18, out);
-    let mut written = Written::default();
     copy(file, 0..layout.events.start, &mut out)?;
     let mut at = layout.events.start;
     let mut moved = Vec::new();
     let mut inserts = new.inserts.iter().peekable();
     let mut shown = Shown::default();
-    let mut events = Events::new(file, layout)?;
-    let mut count = 0u32;
-    while let Some(event) = events.next_event()? {
-        let time = forms.time(&event);
+    Events::new(file, layout)?.each(progress, &mut |event| {
+        let time = forms.time(event);
         // perf handles the events of a round when the next round ends, in the order of time. An event is inserted before the
         // first event that is not older: so it is neither too old for its round, nor newer than all others of the round.
         while let Some(insert) = time.and_then(|time| inserts.next_if(|insert| insert.mapping.time <= time)) {
             at += put(new, insert, forms, &mut shown, &mut out)?;
         }
         let hides = |pid, range: &Range<u64>| new.covers.has_code(pid, range, time.unwrap_or(u64::MAX));
-        if user_mapping(&event).is_some_and(|mapped| {
+        if user_mapping(event).is_some_and(|mapped| {
             let is_hiding = is_memory_or_heap(mapped.name) && hides(mapped.pid, &mapped.range);
             is_hiding || std::str::from_utf8(mapped.name).is_ok_and(|name| new.replaced.contains(&(mapped.pid, name)))
         }) {
-            written.dropped += 1;
-            continue;
+            return Ok(());
         }
         if event.kind() == kind::AUXTRACE {
             moved.push((event.offset, at));
@@ -84,23 +74,17 @@ pub fn write(
         out.write_all(event.bytes)?;
         let behind = event.behind.clone();
         at += event.bytes.len() as u64 + (behind.end - behind.start);
-        copy(file, behind, &mut out)?;
-        count = count.wrapping_add(1);
-        if count.is_multiple_of(4096) {
-            progress(events.offset())?;
-        }
-    }
+        copy(file, behind, &mut out)
+    })?;
     for insert in inserts {
         at += put(new, insert, forms, &mut shown, &mut out)?;
     }
     if layout.is_pipe() {
-        out.flush()?;
-        return Ok(written);
+        return out.flush();
     }
     let events = layout.events.start..at;
     sections(file, layout, new, &events, &moved, &mut out)?;
-    out.flush()?;
-    Ok(written)
+    out.flush()
 }
 
 /// Copies a part of a file.

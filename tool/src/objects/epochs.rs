@@ -4,9 +4,10 @@
 //! that are used. An epoch begins when code is used whose addresses other code of the epoch has. Each epoch has a file with all
 //! code that is used in this epoch. So the number of files depends on how often used code replaces used code.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::ops::Range;
 
+use super::ranges::Ranges;
 use super::taken::{Taken, PAGE};
 use super::Load;
 
@@ -70,34 +71,15 @@ impl Neighbourhoods {
     }
 }
 
-/// The code that a file has, from the start of each piece to its end.
-#[derive(Clone, Debug, Default)]
-struct Held(BTreeMap<u64, u64>);
-
-impl Held {
-    fn is_free(&self, range: &Range<u64>) -> bool {
-        self.0.range(..range.end).next_back().is_none_or(|(_, &end)| end <= range.start)
-    }
-
-    /// Adds a range if it is free.
-    fn add(&mut self, range: &Range<u64>) -> bool {
-        let is_free = self.is_free(range);
-        if is_free {
-            self.0.insert(range.start, range.end);
-        }
-        is_free
-    }
-}
-
 /// The present state of a neighbourhood.
 #[derive(Clone, Debug, Default)]
 struct Current {
     /// The index of the epoch, and the code in it.
-    epoch: Option<(usize, Held)>,
+    epoch: Option<(usize, Ranges)>,
     /// The time of the last use, and all code that is used at this time.
     time: u64,
     now: Vec<usize>,
-    held_now: Held,
+    held_now: Ranges,
 }
 
 /// Makes the epochs of a recording. All code that is used must be passed to [`Epochs::hit`], in the order of time. All code
@@ -140,10 +122,10 @@ impl<'l, 'a> Epochs<'l, 'a> {
             self.left_out += 1;
             return;
         };
-        let range = range_of(load);
+        let range = load.range();
         let current = &mut self.current[number];
         if current.now.is_empty() || current.time != time {
-            (current.time, current.now, current.held_now) = (time, Vec::new(), Held::default());
+            (current.time, current.now, current.held_now) = (time, Vec::new(), Ranges::default());
         }
         let is_in = |epoch: usize| self.seen[index] == epoch + 1;
         let bytes = |index: &usize| self.loads.get(*index).map_or(0, |load| load.bytes() as u64);
@@ -177,17 +159,14 @@ impl<'l, 'a> Epochs<'l, 'a> {
         self.bytes_left = bytes_left;
         let Some((epoch, held)) = &mut current.epoch else { return };
         if std::mem::replace(&mut self.seen[index], *epoch + 1) != *epoch + 1 {
-            held.add(&range);
+            held.add(range.clone());
             self.all[*epoch].pieces.push(index);
         }
-        if current.held_now.add(&range) {
+        if current.held_now.is_free(&range) {
+            current.held_now.add(range);
             current.now.push(index);
         }
     }
-}
-
-fn range_of(load: &Load<'_>) -> Range<u64> {
-    load.addr..load.addr.saturating_add(load.size)
 }
 
 /// The numbers of loads that are in no file.
@@ -203,7 +182,7 @@ pub struct LeftOut {
 /// its addresses are free. Returns the files, and the numbers of loads that are in no file.
 pub fn few_files(loads: &[Load<'_>]) -> (Vec<Epoch>, LeftOut) {
     let near = Neighbourhoods::new(loads, &Taken::new());
-    let mut files_of: Vec<Vec<(usize, Held)>> = vec![Vec::new(); near.ranges.len()];
+    let mut files_of: Vec<Vec<(usize, Ranges)>> = vec![Vec::new(); near.ranges.len()];
     // For each range, a number of files in which it is occupied. Code that is compiled again often has the same range.
     let mut full: HashMap<(u64, u64), usize> = HashMap::new();
     let (mut all, mut left_out) = (Vec::<Epoch>::new(), LeftOut::default());
@@ -212,7 +191,7 @@ pub fn few_files(loads: &[Load<'_>]) -> (Vec<Epoch>, LeftOut) {
             left_out.too_large += 1;
             continue;
         };
-        let (files, range) = (&mut files_of[number], range_of(load));
+        let (files, range) = (&mut files_of[number], load.range());
         let known = full.entry((range.start, range.end)).or_default();
         // The last file is the most likely one beyond the limit.
         let probes = (*known..files.len()).take(PROBES_MAX).chain(files.len().checked_sub(1));
@@ -223,13 +202,13 @@ pub fn few_files(loads: &[Load<'_>]) -> (Vec<Epoch>, LeftOut) {
                 left_out.too_many += 1;
                 continue;
             }
-            files.push((all.len(), Held::default()));
+            files.push((all.len(), Ranges::default()));
             let neighbourhood = near.ranges[number].clone();
             all.push(Epoch { time: load.time, neighbourhood, pieces: Vec::new() });
         }
         // Files beyond the limit may be free.
         *known = (*known + PROBES_MAX).min(file + 1);
-        files[file].1.add(&range);
+        files[file].1.add(range);
         all[files[file].0].pieces.push(index);
     }
     (all, left_out)

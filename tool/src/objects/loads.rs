@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::ops::Range;
 
+use crate::tables::{EM_386, EM_ARM};
 use jitsym::format::jitdump::raw::{RawDebug, RawEntry, RawHeader, RawRecord, RawRecords};
 use jitsym::format::jitdump::{frame_load, id};
 
@@ -28,7 +30,8 @@ pub struct Load<'a> {
     pub bias: u64,
     /// The section `.eh_frame` for a place after the code. Empty if there are no tables.
     pub eh_frame: &'a [u8],
-    /// The DEBUG_INFO2 record with the inlined functions, if the file has one.
+    /// The record of the inlined functions, if the file has one: DEBUG_INFO2 of a jitdump, or the library's own record
+    /// (`id::INLINES`) of a region.
     pub inlines: Option<RawRecord<'a>>,
 }
 
@@ -36,6 +39,11 @@ impl<'a> Load<'a> {
     /// Whether the code has bytes, and all of them have addresses.
     pub(super) fn is_possible(&self) -> bool {
         self.size > 0 && self.addr.checked_add(self.size).is_some()
+    }
+
+    /// The addresses of the code.
+    pub fn range(&self) -> Range<u64> {
+        self.addr..self.addr.saturating_add(self.size)
     }
 
     /// The rows of the line table that lie in the code, with their offsets in the code.
@@ -175,9 +183,6 @@ impl<'a> Loads<'a> {
 /// The limits for the bytes of moved code: this many, and this many times the size of the jitdump.
 const MOVED_MORE: usize = 16 << 20;
 const MOVED_TIMES: usize = 4;
-
-const EM_386: u32 = 3;
-const EM_ARM: u32 = 40;
 
 /// Whether this is the `e_machine` of a 32-bit machine, for whose code no files can be made.
 pub fn is_32_bit(machine: u32) -> bool {

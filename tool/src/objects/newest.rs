@@ -13,7 +13,7 @@ use super::{Load, Loads};
 pub(super) fn newest<'a>(loads: &[Load<'a>], covered: &mut Ranges) -> Vec<Load<'a>> {
     let mut out = Vec::new();
     for load in loads.iter().rev() {
-        let range = load.addr..load.addr.saturating_add(load.size);
+        let range = load.range();
         let part = |part: Range<u64>| out.push(Load { addr: part.start, size: part.end - part.start, ..*load });
         covered.each_gap(range.clone(), part);
         covered.add(range);
@@ -34,7 +34,7 @@ impl<'a> Loads<'a> {
                 false => self.impossible += 1,
             }
         }
-        self.all.iter().for_each(|load| covered.add(load.addr..load.addr.saturating_add(load.size)));
+        self.all.iter().for_each(|load| covered.add(load.range()));
         self.all.extend(newest(&lines, &mut covered));
     }
 

@@ -23,6 +23,11 @@ impl Ranges {
         self.0.insert(low, high);
     }
 
+    /// Whether no address of a range is in the set.
+    pub fn is_free(&self, range: &Range<u64>) -> bool {
+        self.0.range(..range.end).next_back().is_none_or(|(_, &end)| end <= range.start)
+    }
+
     /// Passes the parts of a range that are not in the set to `each`, in the order of addresses.
     pub fn each_gap(&self, range: Range<u64>, mut each: impl FnMut(Range<u64>)) {
         let before = self.0.range(..=range.start).next_back().map(|(_, &end)| end);

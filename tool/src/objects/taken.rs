@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use super::ranges::Ranges;
+use crate::tables::EM_X86_64;
 
 /// The lowest address that is given out: Linux maps nothing below it (`vm.mmap_min_addr`).
 const LOWEST: u64 = 0x10000;
-const EM_X86_64: u32 = 62;
 
 /// The first address that no process has on this machine (`e_machine`). If it is 0, it is the machine that this program runs
 /// on. x86-64 has 47 bits for the addresses of processes, other machines up to 48 (AArch64).
@@ -51,8 +51,7 @@ impl Taken {
     }
 
     pub(super) fn has_file_in(&self, range: &Range<u64>) -> bool {
-        let before = self.files.0.range(..range.end).next_back();
-        !range.is_empty() && before.is_some_and(|(_, &end)| end > range.start)
+        !range.is_empty() && !self.files.is_free(range)
     }
 
     /// The first free place of `len` bytes from `near` on that ends at `limit` or below, and that a process can have on this
@@ -78,8 +77,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-
-    const EM_AARCH64: u32 = 183;
+    use crate::tables::EM_AARCH64;
 
     #[test]
     fn places_are_free_and_near() {

@@ -108,6 +108,9 @@ enum Waiting {
     Inflated(u64),
 }
 
+/// Progress is told after this many events.
+const PROGRESS: u32 = 4096;
+
 /// Reads the events of a recording.
 pub struct Events<'f> {
     input: BufReader<&'f File>,
@@ -138,9 +141,21 @@ impl<'f> Events<'f> {
         })
     }
 
-    /// How far the file has been read.
-    pub fn offset(&self) -> u64 {
-        self.at
+    /// Passes all further events to `each`. `progress` gets the offset in the file now and then.
+    pub fn each(
+        &mut self,
+        progress: &mut dyn FnMut(u64) -> io::Result<()>,
+        each: &mut dyn FnMut(&Event<'_>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut count = 0u32;
+        while let Some(event) = self.next_event()? {
+            each(&event)?;
+            count = count.wrapping_add(1);
+            if count.is_multiple_of(PROGRESS) {
+                progress(self.at)?;
+            }
+        }
+        Ok(())
     }
 
     /// The next event. Fails if an event is incomplete.
