@@ -43,12 +43,11 @@ fn all_of(data: &Path) -> String {
 fn a_recording_without_jitdumps() {
     let _alone = serial();
     let dir = fresh_dir("copies");
-    let kinds: [(&str, &[&str]); 5] = [
+    let kinds: [(&str, &[&str]); 4] = [
         ("plain", &[]),
         ("several", &["-e", "task-clock,page-faults", "-g"]),
         ("dwarf", &["--call-graph", "dwarf,4096"]),
         ("compressed", &["-z", "--call-graph", "dwarf,4096"]),
-        ("all", &["-a", "-g"]),
     ];
     for (kind, options) in kinds {
         let (data, new) = (dir.join(format!("{kind}.data")), dir.join(format!("{kind}.new.data")));

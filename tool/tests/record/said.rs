@@ -32,23 +32,30 @@ fn what_is_missing() {
     const REMOVE: &str = "with JITSYM=on JITSYM_FORK=now JITSYM_REMOVE=0";
     const NO_CODE: &str = ": no code in /tmp/jit-";
     const OFF: &str = "\njitsym: warning: JITSYM=OFF turns everything off";
-    const NO_NAMES: &str = "jitsym: warning: 0 of ";
+    // Not a number: where a sample is on the first instruction of a function, perf finds the caller without tables.
+    const FEW_STACKS: &str = "jitsym: warning: few whole stacks";
     const WHOLE: &str = "have whole stacks (100 %)";
     const IDLE: &str = "no process had compiled code in memory";
     const INJECTED: &str = "have samples: put in, with files in";
     let no_size = no_size();
     let cases: [(&Path, Environment, &[&str], &str); 5] = [
         (toy(), &[("JITSYM_REMOVE", "1")], &[REMOVE, INJECTED, WHOLE], ""),
-        (&no_size, &[], &[NO_CODE, NO_NAMES], "4 calls were refused, the first one: JITSYM_ERR_STRUCT_SIZE: "),
-        (toy(), &[("JITSYM", "OFF")], &[OFF, NO_NAMES], "JITSYM=OFF turns everything off"),
-        (toy(), &[("JITSYM", "map")], &[NO_NAMES], "only a perf map names the code"),
+        (&no_size, &[], &[NO_CODE, FEW_STACKS], "4 calls were refused, the first one: JITSYM_ERR_STRUCT_SIZE: "),
+        (toy(), &[("JITSYM", "OFF")], &[OFF, FEW_STACKS], "JITSYM=OFF turns everything off"),
+        (toy(), &[("JITSYM", "map")], &[FEW_STACKS], "only a perf map names the code"),
         (&idle, &[], &[IDLE], ""),
     ];
     for (program, environment, expected, cause) in cases {
         let text = record(program, environment);
-        for line in [REMOVE, NO_CODE, OFF, NO_NAMES, WHOLE, IDLE, INJECTED] {
+        for line in [REMOVE, NO_CODE, OFF, FEW_STACKS, WHOLE, IDLE, INJECTED] {
             let text = format!("\n{text}");
-            assert_eq!(text.contains(line), expected.contains(&line), "{environment:?}: `{line}` in {text}");
+            let has = match line {
+                FEW_STACKS => {
+                    text.lines().any(|it| it.starts_with("jitsym: warning: ") && it.contains(" have whole stacks "))
+                }
+                _ => text.contains(line),
+            };
+            assert_eq!(has, expected.contains(&line), "{environment:?}: `{line}` in {text}");
         }
         let causes: Vec<&str> = text.lines().rev().take(3).filter(|line| line.starts_with("cause: ")).collect();
         match causes[..] {
