@@ -5,7 +5,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
-use std::os::unix::fs::FileExt;
 
 use super::chains::Chains;
 use super::names::Names;
@@ -17,6 +16,7 @@ use crate::perf_data::events::{kind, mapping, Event, Events};
 use crate::perf_data::{
     feature, invalid, u16_at, u64_at, Layout, ATTRIBUTES, EVENTS, EVENTS_LEN, FEATURES, HEADER,
 };
+use crate::record::children;
 use crate::record::script::is_memory;
 
 /// Events without contents of memory: of the kernel MMAP, LOST, COMM, EXIT, THROTTLE, UNTHROTTLE, FORK, MMAP2, LOST_SAMPLES,
@@ -91,11 +91,6 @@ impl<'f> Recording<'f> {
         Ok(Recording { file, layout, forms, by_id })
     }
 
-    /// Whether perf finds call chains by unwinding.
-    pub fn is_unwound(&self) -> bool {
-        self.forms.iter().any(|form| form.is_unwound)
-    }
-
     fn form(&self, sample: &Event<'_>) -> Option<&Form> {
         match self.by_id.is_empty() {
             true => self.forms.first(),
@@ -108,7 +103,7 @@ impl<'f> Recording<'f> {
         let times = Forms::new(&self.layout.attributes)?;
         let mut found = Found::default();
         self.build_ids(&mut found)?;
-        Events::new(self.file, &self.layout)?.each(&mut |_| Ok(()), &mut |event| {
+        Events::new(self.file, &self.layout)?.each(&mut |_| go_on(), &mut |event| {
             if let Some(change) = Change::of(event, names) {
                 found.changes.push((times.time(event).unwrap_or(0), change));
             }
@@ -166,7 +161,7 @@ impl<'f> Recording<'f> {
         }
         let (events, mut samples) = (at, 0);
         let mut bytes = Vec::new();
-        Events::new(self.file, &self.layout)?.each(&mut |_| Ok(()), &mut |event| {
+        Events::new(self.file, &self.layout)?.each(&mut |_| go_on(), &mut |event| {
             bytes.clear();
             match event.kind() {
                 kind::SAMPLE => {
@@ -263,6 +258,14 @@ pub const VDSO_PATH: &str = "/vdso";
 /// The path in a bundle of the symbols of a perf map. perf reads no file below this path as a perf map.
 pub fn map_path(number: u32) -> String {
     format!("/jit/perf-{number}.map")
+}
+
+/// A signal ends the work.
+fn go_on() -> io::Result<()> {
+    match children::is_asked() {
+        true => Err(io::ErrorKind::Interrupted.into()),
+        false => Ok(()),
+    }
 }
 
 fn set_size(event: &mut [u8]) -> io::Result<()> {
