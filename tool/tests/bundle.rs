@@ -78,7 +78,7 @@ fn assert_same(before: &str, after: &str) {
     let (before, after) = (same(before), same(after));
     let differ = before.lines().zip(after.lines()).find(|(before, after)| before != after);
     assert!(before == after, "first difference: {differ:?}; {} and {} bytes", before.len(), after.len());
-    assert!(before.lines().count() > 500, "{before}");
+    assert!(before.lines().count() > 100, "{before}");
 }
 
 /// A recording of a program that was copied, so that it can be removed. The code is in the new recording.
@@ -127,9 +127,7 @@ fn newer_perfs() {
     for name in ["trixie/perf", "perf"] {
         let newer = fetched(name);
         let (bundle, _) = bundled(&data, &["--perf", newer.to_str().expect("path")]);
-        let script = |arguments: &[PathBuf]| {
-            script(perf::of(perf::command(&newer), &[], "script"), arguments, NAMES)
-        };
+        let script = |arguments: &[PathBuf]| script(perf::of(perf::command(&newer), &[], "script"), arguments, NAMES);
         assert_same(&script(&of_recording(&data)), &script(&of_bundle(&unpacked(&bundle))));
     }
 }
@@ -142,7 +140,7 @@ fn by_the_commands_of_jitsym() {
     let dir = fresh_dir("commands");
     let (data, bundle, source) = (dir.join("perf.data"), dir.join("b.tar.gz"), dir.join("hello.toy"));
     fs::copy(root().join("examples/hello.toy"), &source).expect("copy");
-    let (pid, output) = until_enough(300, |pace| {
+    let (pid, output) = until_enough(30, |pace| {
         let mut command = jitsym(&["record", "-F", "999", "-e", "cpu-clock", "-o"]);
         command.arg(&data).arg("--bundle").arg(&bundle).args(["--", "sh", "-c", "echo $$; exec \"$@\"", "sh"]);
         command.arg(toy::toy()).arg(&source).arg(pace.to_string());
@@ -195,7 +193,7 @@ fn by_the_commands_of_jitsym() {
 fn names_of_a_perf_map() {
     let _alone = serial();
     let data = fresh_dir("perf-map").join("perf.data");
-    let files = until_enough(300, |pace| {
+    let files = until_enough(30, |pace| {
         let mut record = perf::perf("record");
         record.args(["-k", "1", "-e", "cpu-clock", "-F", "999", "-g", "-o"]).arg(&data);
         record.args(["--", "sh", "-c", "echo $$; exec \"$@\"", "sh"]).arg(toy::toy());

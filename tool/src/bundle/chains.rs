@@ -1,7 +1,7 @@
 //! The call chains that perf finds by unwinding, as addresses, and the symbols in them.
 //!
-//! `perf script` prints each frame with its file. perf 6.1 prints the place in the file, and newer versions print the address in
-//! memory. So the addresses are found with the mappings of the process.
+//! `perf script` prints each frame with its file. perf 6.1 prints the place in the file, and newer versions print the address
+//! in memory. So the addresses are found with the mappings of the process.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
@@ -193,9 +193,9 @@ mod tests {
     fn places_and_addresses() {
         let kernel = "\tffffffff81000010 entry+0x10 ([kernel.kallsyms])\n";
         let lost = "\tffffffffffffffff [unknown] ([unknown])\n";
-        let of = |place: &str| {
-            format!("7/8 1.000000005: \n{kernel}\t {place} a+b+0x4 (/vm)\n\t 7f00 f+0x1 (/tmp/perf-7.map)\n{lost}\n7/8 1.000000005: \n{kernel}\n")
-        };
+        let map = "\t 7f00 f+0x1 (/tmp/perf-7.map)\n";
+        let head = "7/8 1.000000005: \n";
+        let of = |place: &str| format!("{head}{kernel}\t {place} a+b+0x4 (/vm)\n{map}{lost}\n{head}{kernel}\n");
         let mut found = Vec::new();
         for text in [of("2014"), of("402014")] {
             let mut printed = printed(&text);

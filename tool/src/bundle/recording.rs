@@ -13,9 +13,7 @@ use super::space::{user_mapping, Change, OFFSET};
 use crate::open;
 use crate::perf_data::attributes::Forms;
 use crate::perf_data::events::{kind, mapping, Event, Events};
-use crate::perf_data::{
-    feature, invalid, u16_at, u64_at, Layout, ATTRIBUTES, EVENTS, EVENTS_LEN, FEATURES, HEADER,
-};
+use crate::perf_data::{feature, invalid, u16_at, u64_at, Layout, ATTRIBUTES, EVENTS, EVENTS_LEN, FEATURES, HEADER};
 use crate::record::children;
 use crate::record::script::is_memory;
 
@@ -24,8 +22,8 @@ use crate::record::script::is_memory;
 /// EVENT_UPDATE, TIME_CONV, FINISHED_INIT.
 const KEPT: [u32; 22] = [1, 2, 3, 4, 5, 6, 7, 10, 13, 14, 15, 16, 17, 18, 19, 68, 69, 73, 74, 78, 79, 82];
 /// The features of a recording that a bundle has (linux tools/perf/util/header.h): build-ids, the kernel's release, perf's
-/// version, the machine, processors and memory, descriptions of events and groups, times and clocks. The name of the machine and
-/// perf's command line, which has the arguments of the recorded command, are left out.
+/// version, the machine, processors and memory, descriptions of events and groups, times and clocks. Left out are the name of
+/// the machine, and perf's command line, which has the arguments of the recorded command.
 const FEATURES_KEPT: [u32; 16] = [feature::BUILD_ID, 4, 5, 6, 7, 8, 9, 10, 12, 13, 14, 16, 17, 21, 23, 29];
 /// Set in a mapping that has a build-id, and in one that is not executable.
 const HAS_BUILD_ID: u16 = 1 << 14;
@@ -37,7 +35,7 @@ const IN_TABLE: (usize, usize) = (32, 12);
 const NAME_IN_TABLE: usize = 36;
 /// Set in an entry that tells the size of the build-id.
 const HAS_SIZE: u16 = 1 << 15;
-/// The path of the kernel's mapping begins with this. The name of a symbol follows, whose address is in the place of the offset.
+/// The path of the kernel's mapping begins with this. The name of a symbol follows, whose address is in the offset's place.
 const KERNEL: &[u8] = b"[kernel.kallsyms]";
 
 /// A recording that is read.

@@ -96,7 +96,8 @@ mod tests {
         symlink(path(".hidden"), path("shown")).unwrap();
         let names = ["good.js", ".hidden/key", ".netrc", "d/other.js", "binary", "not-utf-8", "large", "link.js"];
         let all = names.iter().chain(&["shown/key", "d", "d/../good.js", "missing"]);
-        let paths: BTreeSet<String> = all.map(|name| path(name).display().to_string()).chain(["/dev/zero".into()]).collect();
+        let paths: BTreeSet<String> =
+            all.map(|name| path(name).display().to_string()).chain(["/dev/zero".into()]).collect();
         let mut found = Vec::new();
         let _ = read(&paths, |path, contents| {
             assert_eq!(contents, b"text");
@@ -106,6 +107,10 @@ mod tests {
         assert_eq!(found, [path("d/other.js"), path("good.js")].map(|path| path.display().to_string()));
         fs::set_permissions(path("good.js"), fs::Permissions::from_mode(0o600)).unwrap();
         let data = fs::metadata(path("good.js")).unwrap();
-        assert!(!may_take(&data, 0) && !may_take(&data, data.uid() + 1) && may_take(&data, data.uid().max(1)) == (data.uid() != 0));
+        assert!(
+            !may_take(&data, 0)
+                && !may_take(&data, data.uid() + 1)
+                && may_take(&data, data.uid().max(1)) == (data.uid() != 0)
+        );
     }
 }

@@ -129,8 +129,7 @@ mod tests {
     #[test]
     fn mappings_replace_mappings() {
         let mut spaces = Spaces::default();
-        let mut map =
-            |pid, range, origin, name| spaces.apply(&Change::Map { pid, range, origin, name });
+        let mut map = |pid, range, origin, name| spaces.apply(&Change::Map { pid, range, origin, name });
         map(7, 0x1000..0x5000, 0x1000, 1);
         map(7, 0x2000..0x3000, 0, 2);
         map(7, 0x9000..0xa000, 0x8000, 1);

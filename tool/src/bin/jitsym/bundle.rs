@@ -40,8 +40,8 @@ pub struct Bundle {
 
 pub fn run(asked: &Bundle, out: &mut dyn Write) -> Outcome {
     let path = asked.output.clone().unwrap_or_else(|| beside(&asked.file, ".tar.gz"));
-    let made = Perf::new(&asked.perf, Path::new(PROC))
-        .and_then(|perf| bundle(&perf, &asked.file, &path, !asked.no_sources));
+    let made =
+        Perf::new(&asked.perf, Path::new(PROC)).and_then(|perf| bundle(&perf, &asked.file, &path, !asked.no_sources));
     match made {
         Ok(summary) => written(tell(&path, &summary, out)),
         Err(cause) => {
@@ -76,7 +76,11 @@ pub fn tell(path: &Path, summary: &Summary, out: &mut dyn Write) -> io::Result<(
         writeln!(out, "source file: {}", printable(source.as_bytes()))?;
     }
     if summary.left_out > 0 {
-        writeln!(out, "{} left out: the path is too long, or the bundle too large", count(summary.left_out as u64, "file"))?;
+        writeln!(
+            out,
+            "{} left out: the path is too long, or the bundle too large",
+            count(summary.left_out as u64, "file")
+        )?;
     }
     Ok(())
 }

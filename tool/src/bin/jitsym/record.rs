@@ -144,14 +144,15 @@ pub fn run(args: Record) -> ExitCode {
         };
         recording::look(&perf, &options.out, known, &mut each, &mut report)
     });
-    let shown = looked.and_then(|()| show(&stacks, &options.out, args.top, args.flamegraph.as_deref())).and_then(|()| {
-        let Some(path) = &args.bundle else { return Ok(()) };
-        let made = bundle::bundle(&perf, &options.out, path, true)?;
-        let mut text = Vec::new();
-        let _ = bundle::tell(path, &made, &mut text);
-        String::from_utf8_lossy(&text).lines().for_each(say);
-        Ok(())
-    });
+    let shown =
+        looked.and_then(|()| show(&stacks, &options.out, args.top, args.flamegraph.as_deref())).and_then(|()| {
+            let Some(path) = &args.bundle else { return Ok(()) };
+            let made = bundle::bundle(&perf, &options.out, path, true)?;
+            let mut text = Vec::new();
+            let _ = bundle::tell(path, &made, &mut text);
+            String::from_utf8_lossy(&text).lines().for_each(say);
+            Ok(())
+        });
     if let Err(cause) = shown {
         say(&cause);
         return ExitCode::from(125);
