@@ -200,6 +200,7 @@ mod tests {
         assert_eq!(u64_at(kept, SAMPLE_TYPE), field::IP | field::TID | field::CALLCHAIN);
         assert_eq!((u64_at(kept, REGS_USER), u32_at(kept, STACK_USER), u64_at(kept, REGS_INTR)), (0, 0, 0));
         assert_eq!(u64_at(kept, FLAGS) & EXCLUDE_CHAINS, 0);
+        assert!(!form.is_tracepoint() && Form::of(&TRACEPOINT.to_ne_bytes()).is_tracepoint());
     }
 
     #[test]

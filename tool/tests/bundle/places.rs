@@ -62,17 +62,10 @@ fn refusals() {
     // The size of the events, which perf writes last.
     bytes[48..56].fill(0);
     fs::write(&cut, bytes).expect("write");
-    let traced = dir.join("tracepoint");
-    let mut bytes = fs::read(&data).expect("recording");
-    let at = u64::from_ne_bytes(bytes[24..32].try_into().expect("8 bytes")) as usize;
-    // The type of the event.
-    bytes[at..at + 4].copy_from_slice(&2u32.to_ne_bytes());
-    fs::write(&traced, bytes).expect("write");
     for (path, cause) in [
         (&out, "is a bundle already"),
         (&piped, "was written to a pipe"),
         (&cut, "perf record has not finished this file"),
-        (&traced, "tracepoint"),
         (&PathBuf::from("/etc/passwd"), "no recording of perf"),
         (&PathBuf::from("/nowhere"), "No such file"),
     ] {
