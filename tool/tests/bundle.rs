@@ -146,7 +146,7 @@ fn by_the_commands_of_jitsym() {
         command.arg(toy::toy()).arg(&source).arg(pace.to_string());
         let output = perf::whole(&data, || run(&mut command));
         let pid = stdout(&output).lines().next().and_then(|line| line.parse().ok()).expect("a pid");
-        let text = stdout(&run(perf::perf("script").args(["-G", "-F", "sym", "-i"]).arg(&data)));
+        let text = stdout(&run(perf::perf("script").args(["-G", "-F", "ip,sym", "-i"]).arg(&data)));
         ((TmpFiles(pid), output), text.matches("pixel").count())
     });
     assert!(said(&output).contains(&format!("source file: {}", source.display())), "{}", said(&output));
@@ -200,7 +200,7 @@ fn names_of_a_perf_map() {
         record.arg(root().join("examples/hello.toy")).arg(pace.to_string()).env("JITSYM", "map");
         let output = perf::whole(&data, || run(&mut record));
         let pid = stdout(&output).lines().next().and_then(|line| line.parse().ok()).expect("a pid");
-        let text = stdout(&run(perf::perf("script").args(["-G", "-F", "sym", "-i"]).arg(&data)));
+        let text = stdout(&run(perf::perf("script").args(["-G", "-F", "ip,sym", "-i"]).arg(&data)));
         (TmpFiles(pid), text.matches("pixel").count())
     });
     // The file of the map is the only difference.
