@@ -155,7 +155,8 @@ fn by_the_commands_of_jitsym() {
         let mut command = jitsym(&[command]);
         stdout(&run(command.current_dir(&dir).arg(file).args(options).env("TMPDIR", &temporary)))
     };
-    let report = ["--", "--stdio", "-g", "caller", "--sort", "comm,sym"];
+    // Inlined functions of libraries need their debug information.
+    let report = ["--", "--stdio", "--no-inline", "-g", "caller", "--sort", "comm,sym"];
     let before = [shown("report", &data, &report), shown("top", &data, &[])];
     let picture = |file: &Path| {
         shown("flamegraph", file, &["-o", "picture.svg"]);
@@ -170,7 +171,9 @@ fn by_the_commands_of_jitsym() {
     drop(pid);
     assert!(before[0].contains("pixel") && before[1].contains("pixel  [JIT]"), "{before:?}");
     let after = [shown("report", &bundle, &report), shown("top", &bundle, &[])];
-    assert_eq!(same(&before[0]), same(&after[0]));
+    // perf prints another tip each time.
+    let lines = |text: &str| text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(lines(&before[0]), lines(&after[0]));
     assert_eq!(before[1], after[1]);
     assert!(drawn.contains(">pixel (") && drawn == picture(&bundle), "the pictures differ");
     assert_eq!(fs::read_dir(&temporary).expect("directory").count(), 0, "nothing is left of an unpacked bundle");
