@@ -160,7 +160,7 @@ impl Form {
         let each = 1 + has(READ_ID) + has(READ_LOST);
         let words = match has(READ_GROUP) {
             0 => each + has(READ_TIMES),
-            _ => 1 + has(READ_TIMES) + usize::try_from(word(sample, at)?).ok()?.checked_mul(each)?,
+            _ => usize::try_from(word(sample, at)?).ok()?.checked_mul(each)?.checked_add(1 + has(READ_TIMES))?,
         };
         words.checked_mul(8)
     }
