@@ -95,7 +95,7 @@ pub struct Chains {
     pub symbols: HashMap<u32, Symbols>,
     /// The kernel's symbols by address: name and module.
     pub kernel: BTreeMap<u64, (u32, u32)>,
-    /// The number in the name of the perf map that perf has used for a process.
+    /// The number in the name of the perf map that perf has used for the memory of a process.
     pub maps: HashMap<u32, u32>,
 }
 
@@ -129,19 +129,20 @@ impl Chains {
                 let (address, place) = find(&spaces, pid, frame, are_addresses)?;
                 // Higher addresses are marks in a chain. libunwind returns such addresses where it has lost the stack.
                 chains.addresses.push(address.min(ADDRESS_MAX));
-                chains.add_symbol(printed, pid, frame, place.unwrap_or(address), place.is_some());
+                let maker = spaces.at(pid, address).map_or(pid, |area| area.maker);
+                chains.add_symbol(printed, maker, frame, place.unwrap_or(address), place.is_some());
             }
             chains.samples.entry(*key).or_default().push_back(from..chains.addresses.len());
         }
         Ok(chains)
     }
 
-    /// Notes the symbol of a frame, which is at this place in its file.
-    fn add_symbol(&mut self, printed: &Printed, pid: u32, frame: &Frame, place: u64, is_file: bool) {
+    /// Notes the symbol of a frame, which is at this place in its file. `maker`: the process that has made the mapping.
+    fn add_symbol(&mut self, printed: &Printed, maker: u32, frame: &Frame, place: u64, is_file: bool) {
         let Some((name, offset)) = frame.symbol else { return };
         if !is_file {
             let Some(number) = perf_map(printed.names.name(frame.object)) else { return };
-            self.maps.insert(pid, number);
+            self.maps.insert(maker, number);
         }
         let symbols = self.symbols.entry(frame.object).or_default();
         let (end, _) = symbols.entry(place.wrapping_sub(offset)).or_insert((0, name));
@@ -195,13 +196,16 @@ mod tests {
         let lost = "\tffffffffffffffff [unknown] ([unknown])\n";
         let map = "\t 7f00 f+0x1 (/tmp/perf-7.map)\n";
         let head = "7/8 1.000000005: \n";
-        let of = |place: &str| format!("{head}{kernel}\t {place} a+b+0x4 (/vm)\n{map}{lost}\n{head}{kernel}\n");
+        // A child has the memory of its parent, with the parent's map.
+        let child = format!("9/9 1.000000006: \n{map}\n");
+        let of = |place: &str| format!("{head}{kernel}\t {place} a+b+0x4 (/vm)\n{map}{lost}\n{head}{kernel}\n{child}");
         let mut found = Vec::new();
         for text in [of("2014"), of("402014")] {
             let mut printed = printed(&text);
             let (vm, memory) = (printed.names.id("/vm"), printed.names.id("//anon"));
             let map = |range, origin, name| (0, Change::Map { pid: 7, range, origin, name });
-            let changes = [map(0x40_0000..0x41_0000, 0x40_0000, vm), map(0x7000..0x8000, 0, memory)];
+            let fork = (0, Change::Begin { pid: 9, parent: Some(7) });
+            let changes = [map(0x40_0000..0x41_0000, 0x40_0000, vm), map(0x7000..0x8000, 0, memory), fork];
             let mut chains = Chains::new(&printed, &changes);
             let key = (7, 8, 1_000_000_005);
             assert_eq!(chains.next(key), [0x40_2014, 0x7f00, ADDRESS_MAX]);

@@ -46,6 +46,8 @@ pub struct Area {
     end: u64,
     pub origin: u64,
     pub name: u32,
+    /// The process that has made the mapping. Its children have the mapping too.
+    pub maker: u32,
 }
 
 /// The mappings of a process.
@@ -58,7 +60,7 @@ struct Space {
 }
 
 impl Space {
-    fn map(&mut self, range: &Range<u64>, origin: u64, name: u32) {
+    fn map(&mut self, range: &Range<u64>, origin: u64, name: u32, maker: u32) {
         if range.is_empty() {
             return;
         }
@@ -74,7 +76,7 @@ impl Space {
                 self.areas.insert(range.end, area);
             }
         }
-        self.areas.insert(range.start, Area { end: range.end, origin, name });
+        self.areas.insert(range.start, Area { end: range.end, origin, name, maker });
         self.of_files.entry(name).or_default().push((range.clone(), origin));
     }
 
@@ -102,7 +104,7 @@ impl Spaces {
     pub fn apply(&mut self, change: &Change) {
         match change {
             Change::Map { pid, range, origin, name } => {
-                Rc::make_mut(self.all.entry(*pid).or_default()).map(range, *origin, *name);
+                Rc::make_mut(self.all.entry(*pid).or_default()).map(range, *origin, *name, *pid);
             }
             Change::Begin { pid, parent } => {
                 let space = parent.and_then(|parent| self.all.get(&parent)).cloned();
