@@ -54,7 +54,8 @@ impl<'f> Writer<'f> {
         header.set_size(len);
         header.set_mode(0o600);
         header.set_mtime(0);
-        (header.set_uid(0), header.set_gid(0));
+        header.set_uid(0);
+        header.set_gid(0);
         header.set_cksum();
         let mut contents = Counted { inner: contents.take(len), count: 0 };
         self.tar.append(&header, &mut contents)?;

@@ -192,7 +192,7 @@ impl<'f> Recording<'f> {
         // Behind them is the place of a table that nobody reads.
         let words = [attributes, attributes_len, events, events_len, 0, 0];
         header[ATTRIBUTES..FEATURES].copy_from_slice(&words.map(u64::to_ne_bytes).concat());
-        debug_assert!(EVENTS == ATTRIBUTES + 16 && EVENTS_LEN == EVENTS + 8);
+        const { assert!(EVENTS == ATTRIBUTES + 16 && EVENTS_LEN == EVENTS + 8) };
         out.seek(SeekFrom::Start(0))?;
         out.write_all(&header)?;
         out.flush()?;
