@@ -36,7 +36,8 @@ mkdir -p "$work"
 # The files of the last demonstration, to which its recording referred.
 if [ -f "$work/pid" ]; then
     pid=$(cat "$work/pid")
-    rm -f "/tmp/perf-$pid.map" "/tmp/jit-$pid.dump" "/tmp/jitted-$pid-"*.so "$work/pid"
+    rm -f "/tmp/perf-$pid.map" "/tmp/jit-$pid.dump" "$work/pid"
+    rm -rf "$work/jit.data.objects"
 fi
 
 cc -std=c11 -O1 -g -Iinclude examples/toy_jit.c -o "$work/toy_jit" -L"$lib" -ljitsym "-Wl,-rpath,$lib"
@@ -45,7 +46,7 @@ cc -std=c11 -O1 -g -Iinclude examples/toy_jit.c -o "$work/toy_jit" -L"$lib" -lji
 if need perf=linux-perf objdump=binutils &&
     perf record -k 1 -F 499 --call-graph dwarf,8192 -o "$work/perf.data" \
         sh -c 'echo $$ >"$0/pid"; exec "$0/toy_jit" examples/hello.toy 2' "$work" >"$work/perf.log" 2>&1 &&
-    perf inject --jit -i "$work/perf.data" -o "$work/jit.data" >>"$work/perf.log" 2>&1
+    target/program/jitsym inject -i "$work/perf.data" -o "$work/jit.data" >>"$work/perf.log" 2>&1
 then
     pid=$(cat "$work/pid")
     echo "The program examples/hello.toy under perf: who burned the time, and who called them"

@@ -16,6 +16,9 @@ _jitsym() {
             ",$1")
                 cmd="jitsym"
                 ;;
+            jitsym,bundle)
+                cmd="jitsym__subcmd__bundle"
+                ;;
             jitsym,callgrind)
                 cmd="jitsym__subcmd__callgrind"
                 ;;
@@ -49,6 +52,9 @@ _jitsym() {
             jitsym,recover)
                 cmd="jitsym__subcmd__recover"
                 ;;
+            jitsym,report)
+                cmd="jitsym__subcmd__report"
+                ;;
             jitsym,stat)
                 cmd="jitsym__subcmd__stat"
                 ;;
@@ -60,6 +66,9 @@ _jitsym() {
                 ;;
             jitsym,version)
                 cmd="jitsym__subcmd__version"
+                ;;
+            jitsym__subcmd__help,bundle)
+                cmd="jitsym__subcmd__help__subcmd__bundle"
                 ;;
             jitsym__subcmd__help,callgrind)
                 cmd="jitsym__subcmd__help__subcmd__callgrind"
@@ -94,6 +103,9 @@ _jitsym() {
             jitsym__subcmd__help,recover)
                 cmd="jitsym__subcmd__help__subcmd__recover"
                 ;;
+            jitsym__subcmd__help,report)
+                cmd="jitsym__subcmd__help__subcmd__report"
+                ;;
             jitsym__subcmd__help,stat)
                 cmd="jitsym__subcmd__help__subcmd__stat"
                 ;;
@@ -113,12 +125,38 @@ _jitsym() {
 
     case "${cmd}" in
         jitsym)
-            opts="-h -V --help --version check dump stat export record inject verify callgrind doctor top flamegraph recover clean version help"
+            opts="-h -V --help --version check dump stat export record inject verify callgrind doctor top flamegraph report bundle recover clean version help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        jitsym__subcmd__bundle)
+            opts="-o -h --output --no-sources --perf --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --perf)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -285,8 +323,22 @@ _jitsym() {
             return 0
             ;;
         jitsym__subcmd__help)
-            opts="check dump stat export record inject verify callgrind doctor top flamegraph recover clean version help"
+            opts="check dump stat export record inject verify callgrind doctor top flamegraph report bundle recover clean version help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        jitsym__subcmd__help__subcmd__bundle)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -452,6 +504,20 @@ _jitsym() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        jitsym__subcmd__help__subcmd__report)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         jitsym__subcmd__help__subcmd__stat)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -551,7 +617,7 @@ _jitsym() {
             return 0
             ;;
         jitsym__subcmd__record)
-            opts="-p -o -F -g -e -h --pid --seconds --output --frequency --call-graph --event --adopt --no-runtime-setup --top --flamegraph --json --perf --help"
+            opts="-p -o -F -g -e -h --pid --seconds --output --frequency --call-graph --event --adopt --no-runtime-setup --top --flamegraph --bundle --json --perf --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -605,6 +671,10 @@ _jitsym() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --bundle)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --perf)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -624,6 +694,24 @@ _jitsym() {
             fi
             case "${prev}" in
                 --dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        jitsym__subcmd__report)
+            opts="-h --perf --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --perf)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

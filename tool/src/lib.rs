@@ -7,6 +7,8 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
 
 #[allow(missing_docs)]
+pub mod bundle;
+#[allow(missing_docs)]
 pub mod callgrind;
 pub mod check;
 #[allow(missing_docs)]

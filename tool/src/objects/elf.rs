@@ -219,13 +219,13 @@ impl<'a> Image<'a> {
 
 /// The section headers while they are collected.
 #[derive(Default)]
-struct Sections {
+pub(crate) struct Sections {
     names: Vec<u8>,
     headers: Vec<Entry>,
 }
 
 impl Sections {
-    fn add(&mut self, name: &str, kind: u32, flags: u64, range: &Range<u64>, align: u64) {
+    pub fn add(&mut self, name: &str, kind: u32, flags: u64, range: &Range<u64>, align: u64) {
         if self.names.is_empty() {
             self.names.push(0);
         }
@@ -244,7 +244,7 @@ impl Sections {
     }
 
     /// The section of names and all headers, for this offset: the number of headers, their offset, and the bytes.
-    fn finish(&mut self, at: u64) -> (u16, u64, Vec<u8>) {
+    pub fn finish(&mut self, at: u64) -> (u16, u64, Vec<u8>) {
         self.add(".shstrtab", SHT_STRTAB, 0, &(at..at), 1);
         let len = self.names.len() as u64;
         if let Some(last) = self.headers.last_mut() {

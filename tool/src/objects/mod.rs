@@ -22,6 +22,7 @@ use frames::Tables;
 use jitsym::format::file_names::is_pid;
 
 pub(crate) use debug::name_of;
+pub(crate) use elf::Sections;
 pub use epochs::{few_files, Epoch, Epochs, LeftOut, FILES_MAX};
 pub use loads::{is_32_bit, Load, Loads};
 pub use out_dir::OutDir;

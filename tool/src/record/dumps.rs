@@ -13,13 +13,16 @@ const TOLD: usize = 6;
 /// Injects the jitdumps of the recording `options.input` if there are any. Returns whether there is a recording
 /// `options.output` with objects of compiled code. Without objects, the recording that was read has everything.
 pub fn put_in(options: &Options, contents: &Contents, tell: &mut dyn FnMut(Step<'_>)) -> bool {
+    let has_dumps = contents.dumps().next().is_some();
     let mut lines = Vec::new();
     for (pid, process) in contents.with_jit().filter(|(_, process)| !process.regions.is_empty()) {
         let count = process.regions.len();
         let files = if count == 1 { "file" } else { "files" };
-        lines.push(format!("process {pid}: {count} {files} of regions, which perf reads as they are"));
+        // The injection replaces them by objects.
+        let end = if has_dumps { "" } else { ", which perf reads as they are" };
+        lines.push(format!("process {pid}: {count} {files} of regions{end}"));
     }
-    if contents.dumps().next().is_none() {
+    if !has_dumps {
         say(&lines, tell);
         if contents.with_jit().next().is_none() {
             let text = "no process had compiled code in memory: is it the right one, and did it run for long enough?";

@@ -13,6 +13,7 @@ pub const FIELDS: &str = "pid,tid,time,ip,sym,dso";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     pub pid: u32,
+    pub tid: u32,
     /// In nanoseconds on the clock of the recording, or 0 if the recording has no times.
     pub time: u64,
     pub frames: Vec<Frame>,
@@ -36,7 +37,7 @@ impl Sample {
             object: object.into(),
             address: 1,
         };
-        Sample { pid: 7, time: 5, frames: frames.iter().map(frame).collect() }
+        Sample { pid: 7, tid: 7, time: 5, frames: frames.iter().map(frame).collect() }
     }
 }
 
@@ -193,11 +194,11 @@ pub fn samples(output: impl BufRead, found: &mut dyn FnMut(&Sample)) -> io::Resu
             if let (Some(sample), Some(frame)) = (&mut sample, frame) {
                 sample.frames.push(frame);
             }
-        } else if let Some((pid, time, rest)) = header(trimmed) {
+        } else if let Some((pid, tid, time, rest)) = header(trimmed) {
             if let Some(done) = sample.take() {
                 found(&done);
             }
-            sample = Some(Sample { pid, time, frames: frame(rest).into_iter().collect() });
+            sample = Some(Sample { pid, tid, time, frames: frame(rest).into_iter().collect() });
         }
     }
     if let Some(done) = sample.take() {
@@ -207,14 +208,14 @@ pub fn samples(output: impl BufRead, found: &mut dyn FnMut(&Sample)) -> io::Resu
 }
 
 /// Parses `PID/TID SECONDS.NANOSECONDS:` and the rest. Unknown processes have the pid -1, and some recordings have no times.
-fn header(line: &str) -> Option<(u32, u64, &str)> {
+fn header(line: &str) -> Option<(u32, u32, u64, &str)> {
     let (ids, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let (pid, tid) = ids.split_once('/')?;
-    tid.parse::<i64>().ok()?;
     let rest = rest.trim();
     let timed = rest.split_once(':').and_then(|(time, rest)| Some((nanoseconds(time)?, rest)));
     let (time, rest) = timed.unwrap_or((0, rest));
-    Some((pid.parse::<i64>().ok()? as u32, time, rest.trim()))
+    let number = |text: &str| Some(text.parse::<i64>().ok()? as u32);
+    Some((number(pid)?, number(tid)?, time, rest.trim()))
 }
 
 fn nanoseconds(text: &str) -> Option<u64> {

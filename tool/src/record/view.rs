@@ -1,23 +1,26 @@
-//! Reads the samples of any recording of perf. A recording without the objects of its jitdumps gets them in a private copy.
+//! Reads the samples of any recording of perf. A recording without the objects of its jitdumps gets them in a private copy. A
+//! bundle is unpacked into a private directory.
 
+use std::ffi::OsString;
+use std::fs;
 use std::io::Read;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use super::contents::{self, Contents};
 use super::perf::Perf;
 use super::script::{self, Sample};
 use super::{children, dumps, is_recording, quoted, unfinished, Step};
+use crate::bundle::{archive, KALLSYMS, RECORDING, SOURCES, SYMBOLS};
 use crate::inject;
 use crate::open;
 use crate::private::PrivateDir;
 use crate::text::Shown;
 
-/// Whether the file is a recording. If the file is none, the error says what to do with it.
+/// Whether the file is a recording or a bundle. If the file is none, the error says what to do with it.
 pub fn check(data: &Path) -> Result<(), String> {
-    let mut start = Vec::new();
-    let read = open::named(data).and_then(|file| file.take(16).read_to_end(&mut start));
-    read.map_err(|error| format!("{}: {error}", data.shown()))?;
-    if !is_recording(&start) {
+    let start = start_of(data)?;
+    if !is_recording(&start) && !start.starts_with(archive::MAGIC) {
         return Err(format!(
             "{}: no recording of perf; if it is a jitdump, a perf map or a region, look at it by\n    jitsym check {}",
             data.shown(),
@@ -27,10 +30,18 @@ pub fn check(data: &Path) -> Result<(), String> {
     Ok(())
 }
 
+fn start_of(data: &Path) -> Result<Vec<u8>, String> {
+    let mut start = Vec::new();
+    let read = open::named(data).and_then(|file| file.take(16).read_to_end(&mut start));
+    read.map_err(|error| format!("{}: {error}", data.shown())).map(|_| start)
+}
+
 /// A recording that can be read. A private copy and its objects are removed with this value.
 pub struct View<'a> {
     perf: &'a Perf,
     data: PathBuf,
+    /// The directory of the unpacked bundle.
+    unpacked: Option<PathBuf>,
     _private: Option<PrivateDir>,
 }
 
@@ -42,13 +53,15 @@ impl<'a> View<'a> {
             return Err(format!("{}: {writer} has not finished this file: was it killed?", data.shown()));
         }
         children::catch_signals();
+        if start_of(data)?.starts_with(archive::MAGIC) {
+            return View::unpack(perf, data);
+        }
         let contents = Contents::read(perf, data)?;
-        let mut view = View { perf, data: data.to_owned(), _private: None };
+        let mut view = View { perf, data: data.to_owned(), unpacked: None, _private: None };
         if contents.injector().is_some() || contents.dumps().next().is_none() {
             return Ok(view);
         }
-        let dir = std::env::temp_dir();
-        let work = PrivateDir::new(&dir, "jitsym-view-").map_err(|error| format!("{}: {error}", dir.shown()))?;
+        let work = private()?;
         let out = work.path().join("perf.data");
         let options = inject::Options { input: data.to_owned(), output: out.clone(), ..Default::default() };
         if dumps::put_in(&options, &contents, tell) {
@@ -58,13 +71,56 @@ impl<'a> View<'a> {
         stopped().map_or(Ok(view), Err)
     }
 
+    fn unpack(perf: &'a Perf, bundle: &Path) -> Result<View<'a>, String> {
+        let about = |error| format!("{}: {error}", bundle.shown());
+        let work = private()?;
+        let top = archive::unpack(&open::named(bundle).map_err(about)?, work.path()).map_err(about)?;
+        // A bundle without such files has no such directories.
+        for dir in [SYMBOLS, SOURCES] {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(top.join(dir)).map_err(about)?;
+        }
+        let view = View { perf, data: top.join(RECORDING), unpacked: Some(top), _private: Some(work) };
+        stopped().map_or(Ok(view), Err)
+    }
+
+    pub fn data(&self) -> &Path {
+        &self.data
+    }
+
+    pub fn is_bundle(&self) -> bool {
+        self.unpacked.is_some()
+    }
+
+    /// The directory of a bundle's source files.
+    pub fn sources(&self) -> Option<PathBuf> {
+        self.unpacked.as_ref().map(|top| top.join(SOURCES))
+    }
+
+    /// Arguments with which perf reads the recording. perf searches for no file of a bundle on this machine.
+    pub fn arguments(&self) -> Vec<OsString> {
+        let mut arguments = vec!["-i".into(), self.data.clone().into()];
+        if let Some(top) = &self.unpacked {
+            arguments.extend(["--symfs".into(), top.join(SYMBOLS).into()]);
+            let kallsyms = top.join(KALLSYMS);
+            if kallsyms.exists() {
+                arguments.extend(["--kallsyms".into(), kallsyms.into()]);
+            }
+        }
+        arguments
+    }
+
     /// Passes each sample to `each`.
     pub fn samples(&self, each: &mut dyn FnMut(&Sample)) -> Result<(), String> {
         let mut command = self.perf.command("script");
-        command.arg("-i").arg(&self.data).args(["--no-inline", "--ns", "-F", script::FIELDS]);
+        command.args(self.arguments()).args(["--no-inline", "--ns", "-F", script::FIELDS]);
         let read = contents::with_output(self.perf, &mut command, |output| script::samples(output, each));
         stopped().map_or(read, Err)
     }
+}
+
+fn private() -> Result<PrivateDir, String> {
+    let dir = std::env::temp_dir();
+    PrivateDir::new(&dir, "jitsym-view-").map_err(|error| format!("{}: {error}", dir.shown()))
 }
 
 /// The message if a signal has stopped perf.

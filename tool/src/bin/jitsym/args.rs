@@ -5,7 +5,9 @@ use std::ffi::OsString;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::{callgrind, check, clean, doctor, export, inject, record, recover, show, top, verify, view};
+use crate::{
+    bundle, callgrind, check, clean, doctor, export, inject, record, recover, report, show, top, verify, view,
+};
 
 /// The exit codes, for `jitsym help` and the manual page.
 pub const EXIT_CODES: [(u8, &str); 3] = [
@@ -36,6 +38,8 @@ pub enum Command {
     Doctor(doctor::Doctor),
     Top(top::Top),
     Flamegraph(view::Flamegraph),
+    Report(report::Report),
+    Bundle(bundle::Bundle),
     Recover(recover::Recover),
     Clean(clean::Clean),
     /// Print the version

@@ -4,6 +4,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
+mod bundle;
 mod callgrind;
 mod check;
 mod clean;
@@ -18,6 +19,7 @@ mod process;
 mod progress;
 mod record;
 mod recover;
+mod report;
 mod show;
 mod top;
 mod verify;
@@ -68,6 +70,8 @@ fn main() -> ExitCode {
             return record::run(asked);
         }
         Asked::Command(Command::Flamegraph(asked)) => view::flamegraph(&asked),
+        Asked::Command(Command::Report(asked)) => report::run(&asked),
+        Asked::Command(Command::Bundle(asked)) => bundle::run(&asked, &mut out),
         Asked::Command(Command::Top(asked)) => top::run(&asked, &mut out),
         Asked::Command(Command::Verify(asked)) => verify::run(asked, &mut out),
         Asked::Command(Command::Recover(asked)) => recover::recover(asked, &mut out),

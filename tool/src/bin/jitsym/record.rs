@@ -16,7 +16,7 @@ use jitsym_tool::record::{self, command_line, Made, PROC};
 use jitsym_tool::text::Safe;
 
 use crate::progress::{injecting, reading};
-use crate::view;
+use crate::{bundle, view};
 
 /// Record a program or a running process with perf, so that compiled code has names, stacks and lines
 ///
@@ -60,6 +60,9 @@ pub struct Record {
     /// Write a flame graph of the recording to FILE.svg
     #[arg(long, value_name = "FILE.svg")]
     flamegraph: Option<PathBuf>,
+    /// Make a bundle of the recording, as `jitsym bundle` does
+    #[arg(long, value_name = "FILE.tar.gz")]
+    bundle: Option<PathBuf>,
     /// Print JSON as `jitsym doctor --json` does, with "recording" and "status" added; the recorded command prints to standard
     /// error
     #[arg(long, conflicts_with = "top")]
@@ -141,7 +144,15 @@ pub fn run(args: Record) -> ExitCode {
         };
         recording::look(&perf, &options.out, known, &mut each, &mut report)
     });
-    let shown = looked.and_then(|()| show(&stacks, &options.out, args.top, args.flamegraph.as_deref()));
+    let shown =
+        looked.and_then(|()| show(&stacks, &options.out, args.top, args.flamegraph.as_deref())).and_then(|()| {
+            let Some(path) = &args.bundle else { return Ok(()) };
+            let made = bundle::bundle(&perf, &options.out, path, true)?;
+            let mut text = Vec::new();
+            let _ = bundle::tell(path, &made, &mut text);
+            String::from_utf8_lossy(&text).lines().for_each(say);
+            Ok(())
+        });
     if let Err(cause) = shown {
         say(&cause);
         return ExitCode::from(125);

@@ -1,0 +1,149 @@
+//! The mappings of all processes of a recording at a time, as perf keeps them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::rc::Rc;
+
+use super::names::Names;
+use crate::perf_data::events::{kind, mapping, Event, Mapped};
+use crate::perf_data::{u32_at, u64_at};
+
+/// Set in a FORK event if the child's mappings follow in events of their own.
+const FORK_EXEC: u16 = 1 << 13;
+/// Where a mapping's event has the place in the file.
+pub const OFFSET: usize = 32;
+
+/// The mapping in an event, unless it is one of the kernel.
+pub fn user_mapping<'a>(event: &Event<'a>) -> Option<Mapped<'a>> {
+    mapping(event.bytes).filter(|mapped| mapped.pid != u32::MAX)
+}
+
+/// What happens to mappings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// `origin`: the address of the file's first byte, modulo 2^64.
+    Map { pid: u32, range: Range<u64>, origin: u64, name: u32 },
+    /// A process begins, with the mappings of its parent or none.
+    Begin { pid: u32, parent: Option<u32> },
+}
+
+impl Change {
+    pub fn of(event: &Event<'_>, names: &mut Names) -> Option<Change> {
+        if event.kind() == kind::FORK {
+            let (pid, parent) = (u32_at(event.bytes, 8), u32_at(event.bytes, 12));
+            let parent_of = (event.misc() & FORK_EXEC == 0).then_some(parent);
+            return (pid != parent).then_some(Change::Begin { pid, parent: parent_of });
+        }
+        let Mapped { pid, range, name, .. } = user_mapping(event)?;
+        let origin = range.start.wrapping_sub(u64_at(event.bytes, OFFSET));
+        Some(Change::Map { pid, range, origin, name: names.id(&String::from_utf8_lossy(name)) })
+    }
+}
+
+/// A mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Area {
+    end: u64,
+    pub origin: u64,
+    pub name: u32,
+    /// The process that has made the mapping. Its children have the mapping too.
+    pub maker: u32,
+}
+
+/// The mappings of a process.
+#[derive(Clone, Debug, Default)]
+struct Space {
+    /// By the first address. They do not overlap.
+    areas: BTreeMap<u64, Area>,
+    /// All mappings that a file has had, in the order of time: addresses and origin.
+    of_files: HashMap<u32, Vec<(Range<u64>, u64)>>,
+}
+
+impl Space {
+    fn map(&mut self, range: &Range<u64>, origin: u64, name: u32, maker: u32) {
+        if range.is_empty() {
+            return;
+        }
+        let before = self.areas.range(..range.start).next_back().map(|(&start, &area)| (start, area));
+        let inside: Vec<_> = self.areas.range(range.clone()).map(|(&start, &area)| (start, area)).collect();
+        for (start, area) in before.into_iter().chain(inside) {
+            if start >= range.start {
+                self.areas.remove(&start);
+            } else if area.end > range.start {
+                self.areas.insert(start, Area { end: range.start, ..area });
+            }
+            if area.end > range.end {
+                self.areas.insert(range.end, area);
+            }
+        }
+        self.areas.insert(range.start, Area { end: range.end, origin, name, maker });
+        self.of_files.entry(name).or_default().push((range.clone(), origin));
+    }
+
+    fn at(&self, address: u64) -> Option<&Area> {
+        self.areas.range(..=address).next_back().map(|(_, area)| area).filter(|area| address < area.end)
+    }
+
+    /// The address of a place in a file.
+    fn address(&self, name: u32, offset: u64) -> Option<u64> {
+        self.of_files.get(&name)?.iter().rev().find_map(|(range, origin)| {
+            let address = origin.wrapping_add(offset);
+            let is_there = |area: &Area| (area.name, area.origin) == (name, *origin);
+            (range.contains(&address) && self.at(address).is_some_and(is_there)).then_some(address)
+        })
+    }
+}
+
+/// The mappings of all processes.
+#[derive(Debug, Default)]
+pub struct Spaces {
+    all: HashMap<u32, Rc<Space>>,
+}
+
+impl Spaces {
+    pub fn apply(&mut self, change: &Change) {
+        match change {
+            Change::Map { pid, range, origin, name } => {
+                Rc::make_mut(self.all.entry(*pid).or_default()).map(range, *origin, *name, *pid);
+            }
+            Change::Begin { pid, parent } => {
+                let space = parent.and_then(|parent| self.all.get(&parent)).cloned();
+                self.all.insert(*pid, space.unwrap_or_default());
+            }
+        }
+    }
+
+    /// The mapping that an address of a process is in.
+    pub fn at(&self, pid: u32, address: u64) -> Option<&Area> {
+        self.all.get(&pid)?.at(address)
+    }
+
+    /// The address of a place in a file that a process has mapped.
+    pub fn address(&self, pid: u32, name: u32, offset: u64) -> Option<u64> {
+        self.all.get(&pid)?.address(name, offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mappings_replace_mappings() {
+        let mut spaces = Spaces::default();
+        let mut map = |pid, range, origin, name| spaces.apply(&Change::Map { pid, range, origin, name });
+        map(7, 0x1000..0x5000, 0x1000, 1);
+        map(7, 0x2000..0x3000, 0, 2);
+        map(7, 0x9000..0xa000, 0x8000, 1);
+        spaces.apply(&Change::Begin { pid: 8, parent: Some(7) });
+        spaces.apply(&Change::Map { pid: 7, range: 0x9000..0xa000, origin: 0, name: 3 });
+        let at = |pid, address| spaces.at(pid, address).map(|area| (area.name, area.origin));
+        assert_eq!([at(7, 0x1fff), at(7, 0x2000), at(7, 0x3000)], [Some((1, 0x1000)), Some((2, 0)), Some((1, 0x1000))]);
+        assert_eq!((at(7, 0xfff), at(7, 0x5000), at(9, 0x1000)), (None, None, None));
+        assert_eq!((at(7, 0x9000), at(8, 0x9000)), (Some((3, 0)), Some((1, 0x8000))));
+        assert_eq!((spaces.address(7, 1, 0x100), spaces.address(7, 1, 0x1100)), (Some(0x1100), None));
+        assert_eq!((spaces.address(8, 1, 0x1100), spaces.address(7, 2, 0x2010)), (Some(0x9100), Some(0x2010)));
+        spaces.apply(&Change::Begin { pid: 8, parent: None });
+        assert_eq!(spaces.at(8, 0x1000), None);
+    }
+}
