@@ -350,7 +350,11 @@ mod tests {
         let loads: Vec<_> = kinds.iter().flat_map(|&(addr, count)| (0..count).map(move |_| load(addr, 16))).collect();
         let (files, left_out) = few_files(&loads);
         assert_eq!((files.len(), left_out), (100, LeftOut::default()));
-        assert_eq!([99, 65].map(|file: usize| files[file].pieces.len()), [2, 2], "the last file, and the first free one");
+        assert_eq!(
+            [99, 65].map(|file: usize| files[file].pieces.len()),
+            [2, 2],
+            "the last file, and the first free one"
+        );
     }
 
     #[test]
