@@ -102,6 +102,12 @@ impl Dir {
         Ok(renameat(dir, &c_string(from)?, dir, &c_string(to)?)?)
     }
 
+    /// Moves a file to another directory, and replaces whatever has the name there.
+    pub fn rename_into(&self, name: &OsStr, other: &Dir) -> io::Result<()> {
+        let name = c_string(name)?;
+        Ok(renameat(self.0.checked()?, &name, other.0.checked()?, &name)?)
+    }
+
     /// Gives the file `name` a second name, by a hard link.
     pub fn link(&self, name: &OsStr, second: &OsStr) -> io::Result<()> {
         let dir = self.0.checked()?;

@@ -188,13 +188,17 @@ pub fn has_written(data: &Metadata) -> Option<bool> {
     Some(data.modified().ok()? >= start()?)
 }
 
-/// The time at which this process started, by the clock that the kernel uses for modification times of files. The result may
-/// be up to two clock ticks too early. `None` without `/proc`.
 fn start() -> Option<SystemTime> {
+    start_of("self")
+}
+
+/// The time at which a process started (a pid or `self`), by the clock that the kernel uses for modification times of files. The
+/// result may be up to two clock ticks too early. `None` without `/proc`, or if there is no such process.
+pub fn start_of(process: &str) -> Option<SystemTime> {
     let (tick, now) = (clock::tick_ns() as u64, SystemTime::now());
     // The age is read after `now`. If this thread is interrupted between the two readings, the result is too early. A result
     // that is too early does no harm.
-    let age = clock::boottime_ns().checked_sub(owner_process::start_time("self")? * tick)?;
+    let age = clock::boottime_ns().checked_sub(owner_process::start_time(process)? * tick)?;
     // The clock of modification times advances only at timer interrupts, so it may be one tick behind.
     now.checked_sub(Duration::from_nanos(age + tick))
 }

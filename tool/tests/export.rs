@@ -8,6 +8,8 @@ mod build;
 mod damage;
 #[path = "export/hostile.rs"]
 mod hostile;
+#[path = "export/process.rs"]
+mod process;
 #[path = "export/random.rs"]
 mod random;
 #[cfg(target_arch = "x86_64")]

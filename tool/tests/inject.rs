@@ -7,6 +7,8 @@
 mod damage;
 #[path = "inject/damaged.rs"]
 mod damaged;
+#[path = "inject/made.rs"]
+mod made;
 #[path = "../../tests/support/perf.rs"]
 mod perf;
 #[path = "inject/refusals.rs"]
@@ -14,6 +16,8 @@ mod refusals;
 #[allow(dead_code)]
 #[path = "check/random.rs"]
 mod rng;
+#[path = "inject/shapes.rs"]
+mod shapes;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 

@@ -211,6 +211,8 @@ impl<'a> RawRecord<'a> {
     pub fn code_move(&self) -> Option<RawMove> {
         (self.size() >= MOVE_SIZE).then_some(())?;
         Some(RawMove {
+            pid: self.fields.u32_at(16)?,
+            tid: self.fields.u32_at(20)?,
             old_addr: self.fields.u64_at(32)?,
             new_addr: self.fields.u64_at(40)?,
             size: self.fields.u64_at(48)?,
@@ -272,6 +274,9 @@ impl<'a> RawLoad<'a> {
 /// A JIT_CODE_MOVE.
 #[derive(Clone, Copy, Debug)]
 pub struct RawMove {
+    pub pid: u32,
+    /// The thread that moved the code.
+    pub tid: u32,
     /// The old address of the code.
     pub old_addr: u64,
     /// The new address of the code.

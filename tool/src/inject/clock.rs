@@ -56,18 +56,18 @@ impl Times {
         match (by_counter, clock, conversion) {
             (false, Clock::Monotonic, _) => Ok(Times::Same),
             (true, Clock::Kernel, Some(conversion)) => Ok(Times::Counter(conversion)),
-            (true, Clock::Kernel, None) => Err("its times are those of the processor's counter, and the recording does not \
-                tell how they become times of the kernel: run the program without JITDUMP_USE_ARCH_TIMESTAMP, and record \
-                with `perf record -k 1`"
-                .into()),
+            (true, Clock::Kernel, None) => {
+                Err("has times of the processor's counter, and the recording does not tell how \
+                they become times of the kernel: run the program without JITDUMP_USE_ARCH_TIMESTAMP, and record with \
+                `perf record -k 1`"
+                    .into())
+            }
             (true, clock, _) => Err(format!(
-                "its times are those of the processor's counter, and the recording has the times of {}: record without \
-                the option -k",
+                "has times of the processor's counter, and the recording has times of {}: record without the option -k",
                 clock.name()
             )),
             (false, clock, _) => Err(format!(
-                "its times are those of CLOCK_MONOTONIC, and the recording has the times of {}: record with \
-                `perf record -k 1`",
+                "has times of CLOCK_MONOTONIC, and the recording has times of {}: record with `perf record -k 1`",
                 clock.name()
             )),
         }

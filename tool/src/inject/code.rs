@@ -1,83 +1,146 @@
 //! Reads the code of processes from their dumps, with the times of the recording.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::clock::{Clock, Times};
-use super::dumps::{is_cut, Dump, Finder};
-use super::survey::Survey;
-use crate::objects::Loads;
+use super::dumps::{is_cut, Dump, Finder, Problem};
+use super::family::Own;
+use super::survey::{Identity, Survey};
+use super::Read;
+use crate::objects::{Load, Loads};
 
-/// Reads dumps.
-pub struct Reader<'a> {
-    pub clock: Clock,
-    pub survey: &'a Survey,
+/// The contents of all dumps, or why a dump cannot be read.
+pub struct Contents(HashMap<Identity, Result<Vec<u8>, String>>);
+
+impl Contents {
+    /// Reads each file once, even if several processes have mapped it.
+    pub fn read(dumps: &BTreeMap<u32, Vec<Dump>>) -> Contents {
+        let mut contents = HashMap::new();
+        for dump in dumps.values().flatten() {
+            let read = || Finder::read(dump).map_err(|error| error.to_string());
+            contents.entry(dump.identity()).or_insert_with(read);
+        }
+        Contents(contents)
+    }
 }
 
-/// The contents of a dump.
-pub struct Contents<'a> {
-    pid: u32,
-    dump: &'a Dump,
-    bytes: Vec<u8>,
-}
-
-/// Why a dump is not used, or not completely.
-pub enum Refused {
-    /// Its times cannot be compared with those of the recording.
-    Clock(String),
-    Other(String),
-}
-
-/// The code of a process and of those from which it can have inherited code.
+/// The code of all processes.
 #[derive(Default)]
 pub struct Code<'b> {
-    pub loads: Loads<'b>,
-    /// The own code of each process: times and indices, ascending.
-    pub own: HashMap<u32, Vec<(u64, usize)>>,
+    /// All pieces. Pieces of the same dump follow each other.
+    pub all: Vec<Load<'b>>,
+    /// The own code of each process.
+    pub own: Own,
+    /// The first piece of each dump, and the machine of its code. Ascending.
+    machines: Vec<(usize, u32)>,
+    /// The dumps that were read.
+    pub read: Vec<Read>,
+    /// How many pieces some process has.
+    pub pieces: usize,
+    pub problems: Vec<Problem>,
+    /// Why the times of a dump cannot be compared with those of the recording.
+    pub clock: Option<String>,
 }
 
-impl<'a> Reader<'a> {
-    pub fn open(&self, pid: u32, dump: &'a Dump) -> Result<Contents<'a>, String> {
-        let bytes = Finder::read(dump).map_err(|error| error.to_string())?;
-        Ok(Contents { pid, dump, bytes })
+/// The code in a dump.
+struct Parsed {
+    /// The first of its pieces, and one more than the last.
+    first: usize,
+    end: usize,
+    times: Times,
+    is_cut: bool,
+}
+
+impl<'b> Code<'b> {
+    pub fn of(dumps: &BTreeMap<u32, Vec<Dump>>, contents: &'b Contents, clock: Clock, survey: &Survey) -> Code<'b> {
+        let mut code = Code::default();
+        let mut parsed: HashMap<Identity, Result<Option<Parsed>, String>> = HashMap::new();
+        let mut used = HashSet::new();
+        for (&pid, dump) in dumps.iter().flat_map(|(pid, dumps)| dumps.iter().map(move |dump| (pid, dump))) {
+            let problem = |why: String| Problem { pid, path: dump.name.clone(), why };
+            let bytes = match contents.0.get(&dump.identity()) {
+                Some(Ok(bytes)) => bytes,
+                Some(Err(why)) => {
+                    code.problems.push(problem(why.clone()));
+                    continue;
+                }
+                None => continue,
+            };
+            let parsed = parsed.entry(dump.identity()).or_insert_with(|| code.parse(bytes, clock, survey));
+            let pieces = match parsed {
+                Ok(Some(parsed)) => {
+                    let found = code.add(pid, dump, parsed, survey, &mut used);
+                    let is_cut = parsed.is_cut.then(|| "is cut: the code in whole records is used".to_owned());
+                    code.problems.extend(found.err().map(str::to_owned).or(is_cut).map(problem));
+                    found.unwrap_or(0)
+                }
+                // All code of a process can be in regions.
+                Ok(None) => 0,
+                Err(why) => {
+                    code.clock.get_or_insert_with(|| format!("{} {why}", dump.name));
+                    code.problems.push(problem(why.clone()));
+                    0
+                }
+            };
+            code.read.push(Read { pid, path: dump.name.clone(), pieces });
+        }
+        code.pieces = used.len();
+        // Of the same time, the code that comes later in the file is newer.
+        code.own.values_mut().for_each(|own| own.sort_by_key(|&(time, _)| time));
+        code
     }
 
-    /// Adds the code of a dump.
-    pub fn add<'b>(&self, code: &mut Code<'b>, contents: &'b Contents<'_>) -> Result<(), Refused> {
-        let other = |why: &str| Err(Refused::Other(why.into()));
+    /// Reads the code of a dump. `None` if it has none. The error tells why its times cannot be compared with the recording's.
+    fn parse(&mut self, bytes: &'b [u8], clock: Clock, survey: &Survey) -> Result<Option<Parsed>, String> {
         let mut new = Loads::new();
-        new.add_jitdump(&contents.bytes);
-        // All code of a process can be in regions.
+        new.add_jitdump(bytes);
         if new.all.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
-        let times = Times::between(self.clock, new.by_counter, self.survey.conversion).map_err(Refused::Clock)?;
-        new.all.iter_mut().for_each(|load| load.time = times.convert(load.time));
+        let times = Times::between(clock, new.by_counter, survey.conversion)?;
+        let first = self.all.len();
+        self.machines.push((first, new.machine));
+        self.all.append(&mut new.all);
+        Ok(Some(Parsed { first, end: self.all.len(), times, is_cut: is_cut(bytes) }))
+    }
+
+    /// Gives the code of a dump to the processes that have loaded it. Returns how many pieces this process and its children have
+    /// loaded in time.
+    fn add(
+        &mut self,
+        pid: u32,
+        dump: &Dump,
+        parsed: &Parsed,
+        survey: &Survey,
+        used: &mut HashSet<usize>,
+    ) -> Result<usize, &'static str> {
         // A dump that was mapped after a fork has code of the time after the fork, even if the child describes what it has
         // inherited, with the old times.
-        let begins = self.survey.begins.get(&contents.pid).map_or(&[][..], Vec::as_slice);
-        let mapped = contents.dump.mapped.unwrap_or(0);
-        if let Some(begin) = begins.iter().rfind(|begin| begin.time <= mapped) {
-            new.all.iter_mut().for_each(|load| load.time = load.time.max(begin.time));
+        let begins = survey.begins.get(&pid).map_or(&[][..], Vec::as_slice);
+        let mapped = dump.mapped.unwrap_or(0);
+        let since = begins.iter().rfind(|begin| begin.time <= mapped).map_or(0, |begin| begin.time);
+        let last = survey.times.as_ref().map_or(0, |times| times.end);
+        let until = dump.until.unwrap_or(u64::MAX).min(last);
+        let (mut count, mut is_newer) = (0, true);
+        for (index, load) in self.all.iter().enumerate().take(parsed.end).skip(parsed.first) {
+            let time = parsed.times.convert(load.time).max(since);
+            is_newer &= time > last;
+            if time <= until {
+                let writer = survey.writer(pid, (load.pid, load.tid), time);
+                self.own.entry(writer).or_default().push((time, index));
+                used.insert(index);
+                count += 1;
+            }
         }
-        let last = self.survey.times.as_ref().map_or(0, |times| times.end);
-        if new.all.iter().all(|load| load.time > last) {
-            return other("has only code that is newer than the recording");
+        if is_newer {
+            return Err("has only code that is newer than the recording");
         }
-        let until = contents.dump.until.unwrap_or(u64::MAX).min(last);
-        new.all.retain(|load| load.time <= until);
-        let first = code.loads.all.len();
-        let own = code.own.entry(contents.pid).or_default();
-        own.extend(new.all.iter().enumerate().map(|(number, load)| (load.time, first + number)));
-        // Of the same time, the code that comes later in the file is newer.
-        own.sort_by_key(|&(time, _)| time);
-        // Some producers write 0.
-        if new.machine != 0 {
-            code.loads.machine = new.machine;
-        }
-        code.loads.all.append(&mut new.all);
-        match is_cut(&contents.bytes) {
-            true => other("is cut: the code in whole records is used"),
-            false => Ok(()),
-        }
+        Ok(count)
+    }
+
+    /// The machine of the code with this index. 0 if it is unknown, because some producers write 0.
+    pub fn machine(&self, load: usize) -> u32 {
+        let dump = self.machines.partition_point(|&(first, _)| first <= load);
+        dump.checked_sub(1).and_then(|dump| self.machines.get(dump)).map_or(0, |&(_, machine)| machine)
     }
 }

@@ -1,10 +1,11 @@
 //! Which addresses of a process have compiled code at which time.
 
 use std::collections::{BTreeMap, HashMap};
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use super::family::GENERATIONS;
 use super::survey::Begin;
+use crate::objects::Ranges;
 
 /// The code of one process: parts of the address space without overlaps, each with the time of the first code there.
 #[derive(Debug, Default)]
@@ -70,6 +71,9 @@ impl Cover {
     }
 }
 
+/// The most parts of a mapping that are looked at. What follows them counts as code.
+const PARTS_MOST: usize = 256;
+
 /// The code of all processes.
 #[derive(Debug)]
 pub struct Covers<'a> {
@@ -81,16 +85,42 @@ impl Covers<'_> {
     /// Whether there is code in a range of a process at this time. Code that the process has inherited counts. Code of a program
     /// that was executed before does not.
     pub fn has_code(&self, pid: u32, range: &Range<u64>, time: u64) -> bool {
+        self.each(pid, time, &mut |cover, times| cover.first(range).is_some_and(|first| times.contains(&first)))
+    }
+
+    /// The parts of a range without code.
+    pub fn gaps(&self, pid: u32, range: &Range<u64>, time: u64) -> Vec<Range<u64>> {
+        let mut covered = Ranges::default();
+        self.each(pid, time, &mut |cover, times| {
+            let size = cover.least.len() / 2;
+            let first = cover.parts.partition_point(|&(_, end)| end <= range.start);
+            let parts = cover.parts.iter().zip(&cover.least[size..]).skip(first);
+            let parts = parts.take_while(|(part, _)| part.0 < range.end).filter(|(_, time)| times.contains(time));
+            for (number, ((start, end), _)) in parts.enumerate() {
+                if number == PARTS_MOST {
+                    covered.add(*start..range.end);
+                    break;
+                }
+                covered.add(*start..*end);
+            }
+            false
+        });
+        let mut gaps = Vec::new();
+        covered.each_gap(range.clone(), |gap| gaps.push(gap));
+        gaps
+    }
+
+    /// Passes the code of a process and of those from which it has inherited code to `found`, until this returns true. The code
+    /// counts if it came at one of the times.
+    fn each(&self, pid: u32, time: u64, found: &mut dyn FnMut(&Cover, RangeInclusive<u64>) -> bool) -> bool {
         let (mut pid, mut time) = (pid, time);
         for _ in 0..GENERATIONS {
             let begins = self.begins.get(&pid).map_or(&[][..], Vec::as_slice);
             let begin = begins[..begins.partition_point(|begin| begin.time <= time)].last();
             // Code of a process that was there before the recording can be older than the recording.
             let since = begin.map_or(0, |begin| begin.time);
-            if let Some(first) = self.by_pid.get(&pid).and_then(|cover| cover.first(range)) {
-                if (since..=time).contains(&first) {
-                    return true;
-                }
+            if self.by_pid.get(&pid).is_some_and(|cover| found(cover, since..=time)) {
+                return true;
             }
             match begin.and_then(|begin| begin.parent) {
                 Some(parent) => (pid, time) = (parent, since),
@@ -139,9 +169,24 @@ mod tests {
         let covers = Covers { by_pid, begins: &begins };
         assert!(covers.has_code(7, &(150..160), 10) && !covers.has_code(7, &(150..160), 9));
         assert!(covers.has_code(8, &(150..160), 49), "inherited");
+        let gaps = |pid, time| covers.gaps(pid, &(50..500), time);
+        let whole = std::slice::from_ref(&(50..500));
+        assert!(gaps(7, 9) == whole && gaps(8, 50) == whole);
+        assert_eq!(gaps(7, 10), [50..100, 200..500]);
+        assert_eq!(gaps(7, 30), [50..100, 200..300, 400..500]);
+        assert_eq!(gaps(9, 41), [50..100, 200..500]);
         assert!(!covers.has_code(8, &(300..400), 49), "newer than the fork");
         assert!(!covers.has_code(8, &(150..160), 50), "another program");
         assert!(covers.has_code(9, &(0..1000), 41), "inherited from the parent's parent");
         assert!(!covers.has_code(1, &(0..1000), 41), "a circle");
+    }
+
+    /// Very many parts: the end of the range counts as code.
+    #[test]
+    fn many_parts() {
+        let parts = (0..1000).map(|number| (1, 10 * number..10 * number + 5));
+        let (by_pid, begins) = (HashMap::from([(7, Cover::of(parts))]), HashMap::new());
+        let gaps = Covers { by_pid, begins: &begins }.gaps(7, &(0..20_000), 1);
+        assert_eq!((gaps.len(), gaps.last().cloned()), (PARTS_MOST, Some(2555..2560)));
     }
 }

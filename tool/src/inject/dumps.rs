@@ -1,6 +1,6 @@
 //! Finds and opens the jitdumps of a recording. Whoever could write to the directory of a dump may have chosen the file.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -83,6 +83,10 @@ impl Dump {
     /// The length when the dump was found.
     pub fn len(&self) -> u64 {
         self.len
+    }
+
+    pub fn identity(&self) -> Identity {
+        self.identity
     }
 }
 
@@ -241,13 +245,11 @@ impl Finder<'_> {
             });
         }
         for (&pid, markers) in &all_markers {
+            let mut files = HashSet::new();
             for marker in markers {
                 match self.find(pid, marker) {
                     Ok((dump, header)) => {
-                        let is_twice =
-                            |(there, _, other, _): &(u32, _, Dump, _)| *there == pid && other.identity == dump.identity;
-                        // The dumps of a process are at the end.
-                        if !found.iter().rev().take_while(|(there, ..)| *there == pid).any(is_twice) {
+                        if files.insert(dump.identity) {
                             found.push((pid, marker, dump, header.pid));
                         }
                     }
@@ -267,10 +269,11 @@ impl Finder<'_> {
         for (pid, _, dump, number) in &found {
             users.entry(dump.identity).or_default().push((*pid, *number));
         }
+        let owners: HashMap<Identity, u32> =
+            users.iter().filter_map(|(&file, users)| Some((file, owner(users, survey)?))).collect();
         let mut all: BTreeMap<u32, Vec<Dump>> = BTreeMap::new();
         for (pid, marker, mut dump, _) in found {
-            let others = users.get(&dump.identity).map_or(&[][..], Vec::as_slice);
-            if owner(others, survey) != Some(pid) {
+            if owners.get(&dump.identity) != Some(&pid) {
                 // Forked before the recording began, with the mapping of the parent's dump.
                 dump.until = marker.time.or(survey.times.as_ref().map(|times| times.start));
             }
@@ -299,10 +302,14 @@ pub fn is_cut(dump: &[u8]) -> bool {
     !matches!(records.end(), End::Clean | End::Zeros)
 }
 
-/// Which of the processes that map a dump writes it. Each is given with the pid in the dump's header.
+/// Which of the processes that map a dump has begun it. Each is given with the pid in the dump's header.
 fn owner(users: &[(u32, u32)], survey: &Survey) -> Option<u32> {
-    let by_number = users.iter().find(|(pid, number)| pid == number);
+    let by_number = users.iter().find(|(pid, number)| pid == number).map(|&(pid, _)| pid);
     // In a namespace the number is another one, but children are not before their parents.
-    let oldest = || users.iter().find(|(pid, _)| !users.iter().any(|(other, _)| survey.descends(*pid, *other)));
-    by_number.or_else(oldest).or(users.first()).map(|(pid, _)| *pid)
+    let oldest = || {
+        let pids: HashSet<u32> = users.iter().map(|&(pid, _)| pid).collect();
+        let &(first, _) = users.first()?;
+        survey.ancestors(first).filter(|pid| pids.contains(pid)).last().or(Some(first))
+    };
+    by_number.or_else(oldest)
 }

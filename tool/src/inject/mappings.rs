@@ -1,10 +1,12 @@
-//! The mappings of processes whose code memory is a mapping of the files of regions.
+//! The mappings of processes: of the files of regions, and of what can take the place of code.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use jitsym::format::file_names::{parse, FileKind};
 
+use super::family::Own;
+use super::survey::is_memory_or_heap;
 use crate::perf_data::events::{Event, Mapped};
 use crate::perf_data::u64_at;
 use crate::record::script::file_name;
@@ -25,6 +27,8 @@ pub struct Mapping {
     pub origin: u64,
     /// Index of the path, if it is that of a region's file.
     pub path: Option<usize>,
+    /// The number of the mapped file's path. `None` if it is memory without a file.
+    pub file: Option<usize>,
 }
 
 /// All mappings of a recording.
@@ -34,6 +38,8 @@ pub struct Mappings {
     /// The paths of files of regions.
     pub paths: Vec<String>,
     by_path: HashMap<String, usize>,
+    /// Other files, by path.
+    files: HashMap<Vec<u8>, usize>,
 }
 
 /// Whether a file of this path can be that of a region.
@@ -59,21 +65,29 @@ impl Mappings {
                 self.paths.len() - 1
             }
         });
+        let file = (!is_memory_or_heap(mapped.name)).then(|| {
+            let next = self.files.len();
+            match self.files.get(mapped.name) {
+                Some(&number) => number,
+                None => *self.files.entry(mapped.name.to_vec()).or_insert(next),
+            }
+        });
         let origin = mapped.range.start.wrapping_sub(u64_at(event.bytes, OFFSET));
-        self.all.push(Mapping { pid: mapped.pid, time: time.unwrap_or(0), range: mapped.range.clone(), origin, path });
+        let (pid, time, range) = (mapped.pid, time.unwrap_or(0), mapped.range.clone());
+        self.all.push(Mapping { pid, time, range, origin, path, file });
     }
 
-    /// Sorts the mappings by time. Without regions, none is kept.
-    pub fn finish(&mut self) {
-        if self.paths.is_empty() {
+    /// Sorts the mappings by time. Without regions and jitdumps, none is kept.
+    pub fn finish(&mut self, has_dumps: bool) {
+        if self.paths.is_empty() && !has_dumps {
             self.all = Vec::new();
         }
         self.all.sort_by_key(|mapping| mapping.time);
     }
 
     /// The mappings of each process: times and indices, ascending.
-    pub fn own(&self) -> HashMap<u32, Vec<(u64, usize)>> {
-        let mut own: HashMap<u32, Vec<(u64, usize)>> = HashMap::new();
+    pub fn own(&self) -> Own {
+        let mut own = Own::new();
         for (index, mapping) in self.all.iter().enumerate() {
             own.entry(mapping.pid).or_default().push((mapping.time, index));
         }

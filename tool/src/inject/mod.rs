@@ -12,30 +12,31 @@ mod region_debug;
 mod region_file;
 mod regions;
 mod resolve;
+mod spans;
 mod survey;
 mod write;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use clock::Clock;
-use code::{Code, Reader, Refused};
+use code::{Code, Contents};
 use cover::{Cover, Covers};
 use dumps::{Dump, Finder};
 pub use dumps::{Given, Problem};
 use family::Families;
-use hits::{Filter, Hit};
+use hits::{Filter, Hits};
 pub use output::usual;
 use output::{Failure, Output};
-use regions::{Piece, Regions, Replaced, Tracker};
-use resolve::Event;
+use regions::{Regions, Replaced, Tracker};
 use survey::Survey;
 use write::{Insert, New};
 
-use crate::objects::{self, Epochs, Load, Mapping, Object, Taken, FILES_MAX};
+use crate::objects::{self, Epochs, Load, Loads, Mapping, Object, FILES_MAX};
 use crate::open;
 use crate::perf_data::attributes::Forms;
 use crate::perf_data::Layout;
@@ -65,9 +66,14 @@ const FORKED: u64 = 256 << 10;
 pub struct Summary {
     /// How many processes have compiled code in samples.
     pub processes: usize,
-    /// How many pieces of code all dumps have, and how many of them are in samples.
+    /// How many pieces of code all dumps have, and how many of them are used: they are in samples, or all code counts as used.
+    /// Code that several processes have inherited counts once.
     pub pieces: usize,
     pub used: usize,
+    /// How many functions in files of regions are used.
+    pub used_in_regions: usize,
+    /// Whether all code counts as used, because perf finds the samples in data of the processor when it reads the recording.
+    pub uses_all: bool,
     pub objects: usize,
     /// The directory of the objects, if there are any.
     pub dir: Option<PathBuf>,
@@ -122,32 +128,33 @@ pub fn inject(options: &Options, progress: Progress<'_>) -> Result<Summary, Fail
     let finder = Finder { given: &options.given, users };
     let (dumps, mut problems) = finder.all(&survey);
     problems.extend(before);
-    let reader = Reader { clock: Clock::of(&layout.attributes), survey: &survey };
+    let contents = Contents::read(&dumps);
+    let code = Code::of(&dumps, &contents, Clock::of(&layout.attributes), &survey);
+    problems.extend(code.problems.iter().cloned());
     let summary = Summary {
         dumps: survey.markers.values().map(Vec::len).sum::<usize>().max(dumps.len()),
+        read: code.read.clone(),
+        pieces: code.pieces,
+        uses_all: survey.has_aux,
         problems,
         ..Summary::default()
     };
     let regions = Regions::find(&finder, &survey.mappings);
-    let mut injection = Injection {
-        reader,
-        finder: &finder,
-        dumps: &dumps,
-        regions,
-        output: &output,
-        made: Made { summary, ..Made::default() },
-    };
-    let filter = injection.all_code();
-    let good = injection.made.summary.good() + injection.regions.good();
-    if let (0, Some(why)) = (good, &injection.made.clock) {
+    let ranges = code.all.iter().map(Load::range).chain(regions.ranges());
+    let filter = Filter::of(ranges.collect());
+    if let (0, Some(why)) = (summary.good() + regions.good(), &code.clock) {
         return Err(refused(format!("cannot be used: {why}")));
     }
-    injection.objects(&file, &layout, &forms, &filter, &mut |done| progress(len + done, total)).map_err(|failure| {
-        match failure {
+    let made = Made { summary, ..Made::default() };
+    let of_dumps = dumps.values().flatten().map(Dump::len).fold(0, u64::saturating_add);
+    let mut injection =
+        Injection { survey: &survey, code: &code, finder: &finder, filter: &filter, regions, output: &output, made };
+    injection.objects(of_dumps, &file, &layout, &forms, &mut |done| progress(len + done, total)).map_err(
+        |failure| match failure {
             (None, error) => about_input(error),
             (Some(path), error) => (path, error),
-        }
-    })?;
+        },
+    )?;
     let Made { inserts, objects, covers, replaced, mut summary, .. } = injection.made;
     summary.regions = injection.regions.good();
     summary.problems.append(&mut injection.regions.problems);
@@ -194,129 +201,111 @@ struct Made<'a> {
     summary: Summary,
     /// How many bytes of code and how many files the objects of further processes may have.
     left: (u64, usize),
-    /// Why the times of a dump cannot be compared with those of the recording.
-    clock: Option<String>,
+    /// The functions that are used: the pieces of dumps, and those in files of regions.
+    used: HashSet<usize>,
+    used_in_regions: HashSet<(usize, usize)>,
 }
 
 struct Injection<'a> {
-    reader: Reader<'a>,
+    survey: &'a Survey,
+    code: &'a Code<'a>,
     finder: &'a Finder<'a>,
-    dumps: &'a BTreeMap<u32, Vec<Dump>>,
+    filter: &'a Filter,
     regions: Regions<'a>,
     output: &'a Output,
     made: Made<'a>,
 }
 
 impl<'a> Injection<'a> {
-    fn problem(&mut self, pid: u32, dump: &Dump, why: String) {
-        self.made.summary.problems.push(Problem { pid, path: dump.name.clone(), why });
-    }
-
-    /// Reads all dumps once, and finds out where code is.
-    fn all_code(&mut self) -> Filter {
-        let mut ranges = Vec::new();
-        for (&pid, dump) in self.dumps.iter().flat_map(|(pid, dumps)| dumps.iter().map(move |dump| (pid, dump))) {
-            let mut code = Code::default();
-            let contents = match self.reader.open(pid, dump) {
-                Ok(contents) => contents,
-                Err(why) => {
-                    self.problem(pid, dump, why);
-                    continue;
-                }
-            };
-            match self.reader.add(&mut code, &contents) {
-                Ok(()) => {}
-                Err(Refused::Other(why)) => self.problem(pid, dump, why),
-                Err(Refused::Clock(why)) => {
-                    self.made.clock.get_or_insert_with(|| format!("{}: {why}", dump.name));
-                    self.problem(pid, dump, why);
-                }
-            }
-            let pieces = code.loads.all.len();
-            self.made.summary.read.push(Read { pid, path: dump.name.clone(), pieces });
-            self.made.summary.pieces += pieces;
-            ranges.extend(code.loads.all.iter().map(Load::range));
-        }
-        ranges.extend(self.regions.ranges());
-        Filter::of(ranges)
-    }
-
-    /// Makes the objects of all processes that have compiled code in samples.
+    /// Makes the objects of all processes that have compiled code in samples. All dumps have `of_dumps` bytes.
     fn objects(
         &mut self,
+        of_dumps: u64,
         file: &File,
         layout: &Layout,
         forms: &Forms<'_>,
-        filter: &Filter,
         progress: &mut dyn FnMut(u64) -> io::Result<()>,
     ) -> Result<(), (Option<PathBuf>, io::Error)> {
-        let survey = self.reader.survey;
-        let families = Families { begins: &survey.begins };
-        let has_code: HashSet<u32> = self.dumps.keys().copied().chain(self.regions.pids()).collect();
-        let forked =
-            survey.begins.keys().copied().filter(|&pid| families.line(pid).iter().any(|one| has_code.contains(one)));
-        let pids: HashSet<u32> = has_code.iter().copied().chain(forked).collect();
-        let hits = hits::read(file, layout, forms, filter, &pids, progress).map_err(|error| (None, error))?;
+        let code = self.code;
+        let place = |load: usize| code.all.get(load).map_or(0..0, Load::range);
+        let families = Families::new(&self.survey.begins, &code.own, &place);
+        let pids = families.with_children(code.own.keys().copied().chain(self.regions.pids()).collect());
+        let new = |pid| (pid, Hits::new(families.changes(pid, &self.regions.own)));
+        let mut hits: HashMap<u32, Hits> = pids.into_iter().map(new).collect();
+        hits::read(file, layout, forms, self.filter, &mut hits, progress).map_err(|error| (None, error))?;
+        hits.retain(|_, hits| self.survey.has_aux || !hits.is_empty());
         let mut pids: Vec<u32> = hits.keys().copied().collect();
         pids.sort_unstable();
-        let dumps: u64 = self.dumps.values().flatten().map(Dump::len).fold(0, u64::saturating_add);
-        let most = dumps.saturating_mul(TIMES).saturating_add(MORE).saturating_add(FORKED * pids.len() as u64);
+        let most = of_dumps.saturating_mul(TIMES).saturating_add(MORE).saturating_add(FORKED * pids.len() as u64);
         self.made.left = (most, FILES_MAX);
         for pid in pids {
             progress(layout.len).map_err(|error| (None, error))?;
-            let made = self.process(pid, &families, hits.get(&pid).map_or(&[], Vec::as_slice), &survey.taken);
+            let own = hits.remove(&pid).unwrap_or_default();
+            let made = self.process(pid, &families, &own, &place);
             made.map_err(|error| (Some(self.output.dir.path().to_owned()), error))?;
         }
+        if families.is_exhausted() {
+            let why = "was forked so often that some children lack the code of their parents".to_owned();
+            let first = self.survey.begins.keys().min().copied().unwrap_or(0);
+            self.made.summary.problems.push(Problem { pid: first, path: "the process".into(), why });
+        }
+        (self.made.summary.used, self.made.summary.used_in_regions) =
+            (self.made.used.len(), self.made.used_in_regions.len());
         self.made.inserts.sort_by_key(|insert| insert.mapping.time);
         Ok(())
     }
 
     /// Makes the objects of a process.
-    fn process(&mut self, pid: u32, families: &Families<'_>, hits: &[Hit], taken: &Taken) -> io::Result<()> {
-        let line = families.line(pid);
-        let dumps = line.iter().flat_map(|one| self.dumps.get(one).into_iter().flatten().map(move |dump| (*one, dump)));
-        // What is wrong with a dump was said when all code was read.
-        let contents: Vec<_> = dumps.filter_map(|(one, dump)| self.reader.open(one, dump).ok()).collect();
-        let mut code = Code::default();
-        for contents in &contents {
-            let _ = self.reader.add(&mut code, contents);
-        }
-        let Code { mut loads, own } = code;
-        loads.pid = pid;
-        let mut life = families.life(pid, &own);
-        life.extend(families.life(pid, &self.regions.own).into_iter().map(|(time, event)| match event {
-            Event::Load(mapping) => (time, Event::Map(mapping)),
-            other => (time, other),
-        }));
-        // Of the same time, the code of a process is gone before it has other code.
-        life.sort_by_key(|&(time, event)| (time, event != Event::Clear));
-        let place = |load: usize| loads.all.get(load).map_or(0..0, Load::range);
-        let mut tracker = Tracker::new(&mut self.regions, self.finder, &loads);
-        let groups = resolve::resolve(&place, &life, hits, &mut tracker);
+    fn process(
+        &mut self,
+        pid: u32,
+        families: &Families<'_>,
+        hits: &Hits,
+        place: &dyn Fn(usize) -> Range<u64>,
+    ) -> io::Result<()> {
+        let taken = &self.survey.taken;
+        let life = families.life(pid, &self.regions.own);
+        let mut tracker = Tracker::new(&mut self.regions, self.finder, self.filter, &self.code.all);
+        let groups = resolve::resolve(place, &life, hits, self.survey.has_aux, &mut tracker);
         let (pieces, machine) = tracker.finish();
-        loads.machine = machine;
-        loads.all.extend(pieces.iter().map(Piece::load));
+        let mut used: Vec<usize> = groups.iter().flat_map(|group| group.loads.iter().copied()).collect();
+        used.sort_unstable();
+        used.dedup();
+        if used.is_empty() {
+            return Ok(());
+        }
+        let mut loads = Loads { pid, machine, ..Loads::default() };
+        for &index in &used {
+            match (self.code.all.get(index), index.checked_sub(self.code.all.len()).and_then(|at| pieces.get(at))) {
+                (Some(load), _) => {
+                    loads.all.push(*load);
+                    loads.machine =
+                        Some(self.code.machine(index)).filter(|&machine| machine != 0).unwrap_or(loads.machine);
+                    self.made.used.insert(index);
+                }
+                (None, Some(piece)) => {
+                    loads.all.push(piece.load());
+                    self.made.used_in_regions.insert(piece.function);
+                }
+                (None, None) => {}
+            }
+        }
         let mut epochs = Epochs::new(&loads.all, taken);
         (epochs.bytes_left, epochs.files_left) = self.made.left;
-        let mut used: BTreeSet<usize> = BTreeSet::new();
         for group in groups {
             if group.is_after_clear {
                 epochs.end();
             }
-            for load in &group.loads {
+            for load in group.loads.iter().filter_map(|load| used.binary_search(load).ok()) {
                 // Mapped before the sample. 0 would mean that the event has no time.
-                epochs.hit(group.time.saturating_sub(1).max(1), *load);
+                epochs.hit(group.time.saturating_sub(1).max(1), load);
             }
-            used.extend(group.loads);
-        }
-        if used.is_empty() {
-            return Ok(());
+            group.unknown.into_iter().for_each(|addr| epochs.hit_unknown(addr));
         }
         self.made.replaced.extend(self.regions.replaced(pid));
         self.made.left = (epochs.bytes_left, epochs.files_left);
         self.made.summary.left_out += epochs.left_out;
         self.made.summary.processes += 1;
-        self.made.summary.used += used.len();
         let made = objects::write(&loads, &epochs.all, &self.output.dir, Some(taken))?;
         let first = self.made.objects.len();
         let end = |mapping: &Mapping| mapping.start.saturating_add(mapping.len);

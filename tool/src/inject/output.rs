@@ -82,7 +82,7 @@ impl Output {
         // A directory elsewhere may be on another file system.
         let is_apart = objects.parent() == Some(&parent);
         let place = if is_apart { work.path().join("objects") } else { objects.clone() };
-        let dir = OutDir::new(&place).map_err(about(&objects))?;
+        let dir = OutDir::own(&place).map_err(about(&objects))?;
         let objects = if is_apart { objects } else { dir.path().to_owned() };
         Ok(Output { path, work, file, dir, objects, is_there, is_apart })
     }
@@ -112,11 +112,7 @@ impl Output {
         if !self.is_there {
             return fs::rename(self.dir.path(), &self.objects);
         }
-        for entry in fs::read_dir(self.dir.path())? {
-            let name = entry?.file_name();
-            fs::rename(self.dir.path().join(&name), self.objects.join(&name))?;
-        }
-        Ok(())
+        OutDir::own(&self.objects)?.take_all(&self.dir)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The source lines and inlined functions of single functions in the file of a region, as records of a jitdump.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use gimli::{
@@ -18,6 +19,8 @@ type Unit<'a> = gimli::Unit<Bytes<'a>>;
 /// Entries that repeat a long name could take much more memory than the file.
 const NAMES_MORE: usize = 1 << 20;
 const NAMES_TIMES: usize = 4;
+/// The most bytes of sections that are decoded for all functions of a file. Each function could be in one large unit.
+const DECODED_MOST: u64 = 4 << 30;
 
 /// The sections of a file that describe lines and inlined functions.
 pub struct Debug {
@@ -27,6 +30,8 @@ pub struct Debug {
     ranges: Vec<u8>,
     /// The address of the code of each unit, and the place of the unit. Ascending.
     units: Vec<(u64, usize)>,
+    /// How many bytes may still be decoded.
+    left: Cell<u64>,
 }
 
 impl Debug {
@@ -41,7 +46,7 @@ impl Debug {
             }
         }
         units.sort_unstable();
-        Debug { info, abbrev, line, ranges, units }
+        Debug { info, abbrev, line, ranges, units, left: Cell::new(DECODED_MOST) }
     }
 
     /// How many bytes of memory it takes.
@@ -68,11 +73,20 @@ impl Debug {
             };
             Ok::<_, gimli::Error>(EndianSlice::new(bytes, NativeEndian))
         })?;
-        let unit = dwarf.unit(dwarf.debug_info.header_from_offset(DebugInfoOffset(place))?)?;
+        let header = dwarf.debug_info.header_from_offset(DebugInfoOffset(place))?;
+        self.count(self.abbrev.len().saturating_add(header.length_including_self()))?;
+        let unit = dwarf.unit(header)?;
+        self.count(unit.line_program.as_ref().map_or(0, |program| program.header().unit_length()))?;
         let mut files = Files { dwarf: &dwarf, unit: &unit, paths: BTreeMap::new(), left: self.names_max() };
         let mut records = lines(&mut files, addr, size).unwrap_or_default();
         records.extend(inlined(&mut files, addr, size).unwrap_or_default());
         Ok(records)
+    }
+
+    fn count(&self, bytes: usize) -> gimli::Result<()> {
+        let left = self.left.get().checked_sub(bytes as u64).ok_or(gimli::Error::Io)?;
+        self.left.set(left);
+        Ok(())
     }
 
     fn names_max(&self) -> usize {

@@ -20,6 +20,9 @@ const START: &[u8] = if cfg!(target_endian = "little") { b"\x7fELF\x02\x01" } el
 const STT_FUNC: u8 = 2;
 /// The longest name that is read.
 const NAME_MAX: usize = 1 << 16;
+/// The most unwind tables of a function, and the most entries that these refer to.
+const ENTRIES_MOST: usize = 4096;
+const CIES_MOST: usize = 16;
 /// Offsets in an FDE of the addresses and of the size of the code.
 const FDE_CIE: usize = 4;
 const FDE_ADDR: usize = 8;
@@ -196,8 +199,9 @@ impl RegionFile {
         let mut section = Vec::new();
         let mut cies: Vec<(usize, usize)> = Vec::new();
         let first = self.rows.partition_point(|row| row.0 < function.addr);
-        for &(_, at) in self.rows[first..].iter().take_while(|row| row.0 < function.end()) {
-            if self.append(at, function, &mut section, &mut cies).is_none() {
+        for (count, &(_, at)) in self.rows[first..].iter().take_while(|row| row.0 < function.end()).enumerate() {
+            let is_too_much = count > ENTRIES_MOST || cies.len() > CIES_MOST;
+            if is_too_much || self.append(at, function, &mut section, &mut cies).is_none() {
                 return Vec::new();
             }
         }

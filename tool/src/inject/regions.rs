@@ -1,7 +1,7 @@
 //! The code in the files of regions, which code memory is a mapping of. A function is there from the time on at which a process
 //! maps its part of the file.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -10,11 +10,14 @@ use std::rc::Rc;
 use jitsym::format::info::Info;
 
 use super::dumps::{Finder, Problem};
+use super::family::Own;
+use super::hits::Filter;
 use super::mappings::{is_of_fork, Mappings};
 use super::region_file::RegionFile;
-use super::resolve::Mapped;
+use super::resolve::{Change, Mapped};
+use super::spans::Spans;
 use super::survey::Identity;
-use crate::objects::{name_of, Load, Loads};
+use crate::objects::{name_of, Load};
 
 /// The contents of files that are kept, in bytes. A file that is needed again is read again.
 const CACHE_MAX: usize = 256 << 20;
@@ -30,7 +33,7 @@ struct Known {
 pub struct Regions<'a> {
     pub mappings: &'a Mappings,
     /// The mappings of each process.
-    pub own: HashMap<u32, Vec<(u64, usize)>>,
+    pub own: Own,
     files: Vec<Known>,
     /// The file for the process and the path of a mapping.
     by_path: HashMap<(u32, usize), usize>,
@@ -131,6 +134,8 @@ impl<'a> Regions<'a> {
 
 /// A function that samples have, as its file describes it.
 pub struct Piece {
+    /// The numbers of the file and of the function in it.
+    pub function: (usize, usize),
     time: u64,
     addr: u64,
     size: u64,
@@ -145,6 +150,8 @@ impl Piece {
     pub fn load(&self) -> Load<'_> {
         let parts = Info::new(&self.records).parts();
         Load {
+            pid: 0,
+            tid: 0,
             time: self.time,
             addr: self.addr,
             size: self.size,
@@ -164,24 +171,16 @@ impl Piece {
     }
 }
 
-/// A part of the memory of a process that is a mapping of a region's file.
-#[derive(Clone, Copy)]
-struct Part {
-    end: u64,
-    time: u64,
-    origin: u64,
-    /// Index of the mapping.
-    mapping: usize,
-}
-
-/// The regions of one process, while its samples are read.
+/// The memory of one process, while its samples are read.
 pub struct Tracker<'t, 'a> {
     regions: &'t mut Regions<'a>,
     finder: &'t Finder<'t>,
+    /// Where the code in jitdumps is.
+    filter: &'t Filter,
     /// The code in jitdumps. The pieces have the indices after it.
-    loads: &'t Loads<'t>,
-    /// The parts by their start, without overlaps.
-    parts: BTreeMap<u64, Part>,
+    loads: &'t [Load<'t>],
+    /// The index of the mapping of each part of the memory.
+    memory: Spans<usize>,
     pieces: Vec<Piece>,
     /// The pieces by the number of the file and of the function and the origin of the file.
     seen: HashMap<(usize, usize, u64), usize>,
@@ -193,10 +192,14 @@ pub struct Tracker<'t, 'a> {
 }
 
 impl<'t, 'a> Tracker<'t, 'a> {
-    pub fn new(regions: &'t mut Regions<'a>, finder: &'t Finder<'t>, loads: &'t Loads<'t>) -> Self {
-        let (parts, pieces, seen, same) = (BTreeMap::new(), Vec::new(), HashMap::new(), HashMap::new());
-        let (state, machine) = (RandomState::new(), loads.machine);
-        Tracker { regions, finder, loads, parts, pieces, seen, same, state, machine }
+    pub fn new(
+        regions: &'t mut Regions<'a>,
+        finder: &'t Finder<'t>,
+        filter: &'t Filter,
+        loads: &'t [Load<'t>],
+    ) -> Self {
+        let (memory, pieces, seen, same) = (Spans::default(), Vec::new(), HashMap::new(), HashMap::new());
+        Tracker { regions, finder, filter, loads, memory, pieces, seen, same, state: RandomState::new(), machine: 0 }
     }
 
     /// All functions that were found, and the machine of their code.
@@ -204,41 +207,27 @@ impl<'t, 'a> Tracker<'t, 'a> {
         (self.pieces, self.machine)
     }
 
-    /// Forgets the mappings in a range.
-    fn unmap(&mut self, range: &Range<u64>) {
-        while let Some((&start, &part)) =
-            self.parts.range(..range.end).next_back().filter(|(_, part)| part.end > range.start)
-        {
-            self.parts.remove(&start);
-            if part.end > range.end {
-                self.parts.insert(range.end, part);
-            }
-            if start < range.start {
-                self.parts.insert(start, Part { end: range.start, ..part });
-            }
-        }
-    }
-
     /// The time of the mapping at an address, and the piece there.
     fn piece_at(&mut self, addr: u64) -> Option<(u64, usize)> {
-        let (_, &part) = self.parts.range(..=addr).next_back().filter(|(_, part)| addr < part.end)?;
-        let Some(number) = self.regions.file_of(part.mapping) else {
-            self.regions.miss(part.mapping);
+        let mapping = self.memory.at(addr)?;
+        let Some(number) = self.regions.file_of(mapping) else {
+            self.regions.miss(mapping);
             return None;
         };
+        let (origin, time) = self.regions.mappings.all.get(mapping).map(|mapping| (mapping.origin, mapping.time))?;
         let file = self.regions.read(self.finder, number)?;
-        let (index, function) = file.find(addr.wrapping_sub(part.origin))?;
-        let place = (number, index, part.origin);
+        let (index, function) = file.find(addr.wrapping_sub(origin))?;
+        let place = (number, index, origin);
         if let Some(&piece) = self.seen.get(&place) {
-            return Some((part.time, piece));
+            return Some((time, piece));
         }
-        let (addr, size, time) = (function.addr.wrapping_add(part.origin), function.size, part.time);
+        let (addr, size) = (function.addr.wrapping_add(origin), function.size);
         addr.checked_add(size)?;
         if self.machine == 0 {
             self.machine = file.header.machine;
         }
         let (name, tables, records) = (file.name(&function).to_vec(), file.tables(&function), file.records(&function));
-        let mut piece = Piece { time, addr, size, name, tables, records, code: None };
+        let mut piece = Piece { function: (number, index), time, addr, size, name, tables, records, code: None };
         let hash = self.state.hash_one((addr, size, &piece.name, &piece.tables, &piece.records));
         let others = self.same.entry(hash).or_default();
         let same =
@@ -258,30 +247,41 @@ impl<'t, 'a> Tracker<'t, 'a> {
 
 impl Mapped for Tracker<'_, '_> {
     fn clear(&mut self) {
-        self.parts.clear();
+        self.memory.clear();
     }
 
-    fn map(&mut self, mapping: usize) -> bool {
-        let Some(of) = self.regions.mappings.all.get(mapping) else { return false };
-        let (range, time, origin, is_region) = (of.range.clone(), of.time, of.origin, of.path.is_some());
+    fn map(&mut self, mapping: usize) -> Change {
+        let mappings = self.regions.mappings;
+        let Some(of) = mappings.all.get(mapping) else { return Change::default() };
         let is_usable = self.regions.file_of(mapping).is_some();
         if !is_usable && of.path.is_some_and(|path| self.regions.is_inherited(path)) {
-            return false;
+            return Change::default();
         }
-        self.unmap(&range);
-        if is_region && !range.is_empty() {
-            self.parts.insert(range.start, Part { end: range.end, time, origin, mapping });
+        let before = self.memory.cut(&of.range);
+        self.memory.add(&of.range, mapping);
+        let Some(file) = of.file else { return Change::default() };
+        if of.path.is_some() {
+            // The mapping of a file that cannot be used stays in the recording, and hides the objects of earlier epochs.
+            return Change { hides: !is_usable, taken: Vec::new() };
         }
-        // The mapping of a file that cannot be used stays in the recording, and hides the objects of earlier epochs.
-        is_region && !is_usable
+        // Only a mapping of something else than before takes the place of code: code can be in a file itself.
+        let is_other = |mapping: usize| mappings.all.get(mapping).is_some_and(|before| before.file != Some(file));
+        let taken = before.into_iter().filter(|(range, mapping)| is_other(*mapping) && self.filter.overlaps(range));
+        let taken: Vec<_> = taken.map(|(range, _)| range).collect();
+        Change { hides: !taken.is_empty(), taken }
+    }
+
+    fn is_region(&self, addr: u64) -> bool {
+        let mapping = self.memory.at(addr).and_then(|mapping| self.regions.mappings.all.get(mapping));
+        mapping.is_some_and(|mapping| mapping.path.is_some())
     }
 
     fn code_at(&mut self, addr: u64, dumped: Option<(u64, usize)>) -> Option<usize> {
-        let first = self.loads.all.len();
+        let first = self.loads.len();
         let Some((mapped, piece)) = self.piece_at(addr) else { return dumped.map(|(_, load)| load) };
         let Some((loaded, load)) = dumped else { return Some(first + piece) };
         // Code that was registered before its memory became a region is in both files.
-        let name_in_dump = self.loads.all.get(load).map(name_of);
+        let name_in_dump = self.loads.get(load).map(name_of);
         let name = self.pieces.get(piece).map(|piece| name_of(&piece.load()));
         Some(if loaded > mapped || name_in_dump == name { load } else { first + piece })
     }
@@ -299,25 +299,42 @@ mod tests {
     #[test]
     fn files_that_are_gone() {
         let paths = vec!["/nowhere/jit-7-1.so".to_owned()];
-        let mapping = |time, range, path| Mapping { pid: 7, time, range, origin: 0x1000, path };
-        let all = vec![mapping(1, 0x1000..0x5000, Some(0)), mapping(2, 0x2000..0x3000, None)];
+        let mapping = |time, range, path, file| Mapping { pid: 7, time, range, origin: 0x1000, path, file };
+        let region = mapping(1, 0x1000..0x5000, Some(0), Some(0));
         let mut mappings = Mappings::default();
-        (mappings.all, mappings.paths) = (all, paths);
-        let (given, loads) = (Given::default(), Loads::new());
+        (mappings.all, mappings.paths) = (vec![region, mapping(2, 0x2000..0x3000, None, None)], paths);
+        let (given, filter) = (Given::default(), Filter::default());
         let finder = Finder { given: &given, users: Vec::new() };
         let mut regions = Regions::find(&finder, &mappings);
         assert_eq!((regions.good(), regions.replaced(7).count(), regions.ranges().count()), (0, 0, 1));
-        let mut tracker = Tracker::new(&mut regions, &finder, &loads);
-        assert!(tracker.map(0), "perf goes on with this mapping");
-        assert!(!tracker.map(1));
-        let parts: Vec<_> = tracker.parts.iter().map(|(&start, part)| (start, part.end)).collect();
-        assert_eq!(parts, [(0x1000, 0x2000), (0x3000, 0x5000)]);
+        let mut tracker = Tracker::new(&mut regions, &finder, &filter, &[]);
+        assert!(tracker.map(0).hides, "perf goes on with this mapping");
+        assert!(!tracker.map(1).hides);
+        assert_eq!([0x1fff, 0x2000, 0x3000].map(|addr| tracker.is_region(addr)), [true, false, true]);
         assert_eq!(tracker.code_at(0x2000, Some((0, 5))), Some(5));
         assert!(tracker.regions.problems.is_empty(), "no sample has code there");
         assert_eq!(tracker.code_at(0x3000, None), None);
         assert!(tracker.regions.problems.iter().all(|problem| problem.why.starts_with("is gone")));
         assert_eq!(tracker.regions.problems.len(), 1);
         tracker.clear();
-        assert!(tracker.parts.is_empty());
+        assert!(!tracker.is_region(0x3000));
+    }
+
+    /// A library takes the place of memory, and of another library. The same file again, or memory, takes the place of nothing.
+    #[test]
+    fn libraries_in_the_place_of_code() {
+        let files =
+            [(0x1000..0x5000, None), (0x2000..0x3000, Some(1)), (0x2000..0x4000, Some(1)), (0x1000..0x9000, None)];
+        let mapping = |(range, file)| Mapping { pid: 7, time: 1, range, origin: 0, path: None, file };
+        let mut mappings = Mappings::default();
+        mappings.all = files.into_iter().map(mapping).collect();
+        let (given, filter) = (Given::default(), Filter::of(vec![0x1000..0x2800, 0x3800..0x3900]));
+        let finder = Finder { given: &given, users: Vec::new() };
+        let mut regions = Regions::find(&finder, &mappings);
+        let mut tracker = Tracker::new(&mut regions, &finder, &filter, &[]);
+        let taken: Vec<_> =
+            (0..4).map(|mapping| tracker.map(mapping)).map(|change| (change.hides, change.taken)).collect();
+        let took = |range: Range<u64>| (true, vec![range]);
+        assert_eq!(taken, [(false, vec![]), took(0x2000..0x3000), took(0x3000..0x4000), (false, vec![])]);
     }
 }

@@ -1,84 +1,132 @@
 //! Which code of a process a sample has.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
+use std::rc::Rc;
 
-use super::hits::Hit;
+use super::hits::Hits;
+use super::spans::Spans;
+
+/// The code of a process at one time: when each piece was loaded, and its index.
+pub type Live = Spans<(u64, usize)>;
 
 /// Something that happens to the code of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Event {
-    /// All code is gone: the process is new, or executes another program.
-    Clear,
+    /// The process is new and has this code of its parent, or executes another program.
+    Begin(Rc<Live>),
     /// The code with this index is there.
     Load(usize),
-    /// Memory is mapped, which can be a region.
+    /// Memory is mapped, which can be a region or a library.
     Map(usize),
+}
+
+/// What a mapping changes.
+#[derive(Debug, Default)]
+pub struct Change {
+    /// Whether the mapping hides objects.
+    pub hides: bool,
+    /// Where the mapping has taken the place of the memory with code.
+    pub taken: Vec<Range<u64>>,
 }
 
 /// What mappings tell about the code of a process.
 pub trait Mapped {
     /// Forgets all mappings.
     fn clear(&mut self);
-    /// The mapping with this index is there. Returns whether it hides objects.
-    fn map(&mut self, mapping: usize) -> bool;
+    /// The mapping with this index is there.
+    fn map(&mut self, mapping: usize) -> Change;
+    /// Whether an address is in a region.
+    fn is_region(&self, addr: u64) -> bool;
     /// The code at an address. `dumped`: the code there of a jitdump, and when it was loaded.
     fn code_at(&mut self, addr: u64, dumped: Option<(u64, usize)>) -> Option<usize>;
 }
 
-/// The code of the samples of one time.
+/// The code of the samples between two changes of a process's code.
+#[derive(Debug, Default)]
 pub struct Group {
+    /// The time of the first sample.
     pub time: u64,
     /// Indices, ascending.
     pub loads: Vec<usize>,
+    /// Addresses in samples at which no code is known.
+    pub unknown: Vec<u64>,
     /// Whether all code was gone since the last group, or objects were hidden.
     pub is_after_clear: bool,
 }
 
-/// Finds the code at the address of each hit. `place` tells where a piece of code is. `life` and `hits` are ascending by time.
+/// Code dies when its addresses are used again.
+pub fn load(live: &mut Live, place: &Range<u64>, time: u64, load: usize) {
+    live.remove(place);
+    live.add(place, (time, load));
+}
+
+/// How long after code was loaded it is used, if the recording does not tell when: after a fork of this time.
+const SOON: u64 = 2;
+
+/// Finds the code at the address of each hit. `place` tells where a piece of code is. `life` is ascending by time.
+/// `all`: all code counts as used when it is loaded.
 pub fn resolve(
     place: &dyn Fn(usize) -> Range<u64>,
     life: &[(u64, Event)],
-    hits: &[Hit],
+    hits: &Hits,
+    all: bool,
     mapped: &mut dyn Mapped,
 ) -> Vec<Group> {
     let mut life = life.iter().peekable();
-    // By start: the end, the time and the index of each piece that lives.
-    let mut live: BTreeMap<u64, (u64, u64, usize)> = BTreeMap::new();
+    let mut live = Rc::<Live>::default();
     let (mut groups, mut is_after_clear): (Vec<Group>, bool) = (Vec::new(), false);
-    for same_time in hits.chunk_by(|one, next| one.0 == next.0) {
-        let Some(&(time, _)) = same_time.first() else { continue };
+    let mut hits = hits.groups().peekable();
+    loop {
+        let time = match hits.peek() {
+            Some(&(time, _)) => time,
+            None if all => u64::MAX,
+            None => break,
+        };
         while let Some((since, event)) = life.next_if(|(at, _)| *at <= time) {
-            match *event {
-                Event::Clear => {
-                    live.clear();
+            let mut used = Vec::new();
+            match event {
+                Event::Begin(code) => {
+                    live = code.clone();
                     mapped.clear();
                     is_after_clear = true;
+                    used.extend(live.values().map(|(_, load)| load).filter(|_| all));
                 }
-                Event::Load(load) => {
-                    // Code dies when its addresses are used again.
-                    let range = place(load);
-                    while let Some((&start, _)) =
-                        live.range(..range.end).next_back().filter(|(_, at)| at.0 > range.start)
-                    {
-                        live.remove(&start);
+                Event::Load(index) => {
+                    load(Rc::make_mut(&mut live), &place(*index), *since, *index);
+                    used.extend(Some(*index).filter(|_| all));
+                }
+                Event::Map(mapping) => {
+                    let change = mapped.map(*mapping);
+                    is_after_clear |= change.hides;
+                    for range in &change.taken {
+                        Rc::make_mut(&mut live).remove(range);
                     }
-                    live.insert(range.start, (range.end, *since, load));
                 }
-                Event::Map(mapping) => is_after_clear |= mapped.map(mapping),
+            }
+            if !used.is_empty() {
+                used.sort_unstable();
+                let (time, unknown) = (since.saturating_add(SOON), Vec::new());
+                groups.push(Group { time, loads: used, unknown, is_after_clear: std::mem::take(&mut is_after_clear) });
             }
         }
-        let mut at = |addr: u64| {
-            let piece = live.range(..=addr).next_back().filter(|(_, (end, ..))| addr < *end);
-            mapped.code_at(addr, piece.map(|(_, &(_, since, load))| (since, load)))
-        };
-        // A return address is behind a call, which can be the last instruction of its function.
-        let both = same_time.iter().flat_map(|&(_, addr)| [at(addr), addr.checked_sub(1).and_then(&mut at)]);
-        let mut loads: Vec<usize> = both.flatten().collect();
+        let Some((time, addrs)) = hits.next() else { break };
+        let mut at = |addr: u64| mapped.code_at(addr, live.at(addr));
+        let (mut loads, mut unknown) = (Vec::new(), Vec::new());
+        for &addr in addrs {
+            // A return address is behind a call, which can be the last instruction of its function.
+            let both = [at(addr), addr.checked_sub(1).and_then(&mut at)];
+            if both == [None, None] {
+                unknown.push(addr);
+            }
+            loads.extend(both.into_iter().flatten());
+        }
+        unknown.retain(|&addr| !mapped.is_region(addr));
         loads.sort_unstable();
         loads.dedup();
-        if !loads.is_empty() {
-            groups.push(Group { time, loads, is_after_clear: std::mem::take(&mut is_after_clear) });
+        if !loads.is_empty() || !unknown.is_empty() {
+            // Code that nobody knows needs no object.
+            let is_after_clear = !loads.is_empty() && std::mem::take(&mut is_after_clear);
+            groups.push(Group { time, loads, unknown, is_after_clear });
         }
     }
     groups
@@ -94,8 +142,12 @@ mod tests {
     impl Mapped for Nothing {
         fn clear(&mut self) {}
 
-        fn map(&mut self, _: usize) -> bool {
-            true
+        fn map(&mut self, mapping: usize) -> Change {
+            Change { hides: true, taken: TAKEN[mapping].to_vec() }
+        }
+
+        fn is_region(&self, addr: u64) -> bool {
+            addr >= 0x9000
         }
 
         fn code_at(&mut self, _: u64, dumped: Option<(u64, usize)>) -> Option<usize> {
@@ -103,16 +155,24 @@ mod tests {
         }
     }
 
+    /// What mappings take by index.
+    const TAKEN: &[&[Range<u64>]] = &[&[], &[0x1000..0x1004, 0x1004..0x100a]];
+
     /// Pieces of code by index: times and places.
     const CODE: &[(u64, Range<u64>)] =
         &[(10, 0x1000..0x1010), (11, 0x1010..0x1020), (20, 0x1008..0x1018), (30, 0x2000..0x2001)];
 
-    fn all(more: &[(u64, Event)], hits: &[Hit]) -> Vec<(u64, Vec<usize>, bool)> {
+    fn groups(more: &[(u64, Event)], hits: &[(u64, u64)], all: bool) -> Vec<Group> {
         let mut life: Vec<(u64, Event)> = CODE.iter().enumerate().map(|(at, code)| (code.0, Event::Load(at))).collect();
-        life.extend(more);
+        life.extend(more.iter().cloned());
         life.sort_by_key(|event| event.0);
-        let groups = resolve(&|load| CODE[load].1.clone(), &life, hits, &mut Nothing);
-        groups.into_iter().map(|group| (group.time, group.loads, group.is_after_clear)).collect()
+        let changes: Vec<u64> = life.iter().map(|event| event.0).collect();
+        resolve(&|load| CODE[load].1.clone(), &life, &Hits::of(changes, hits), all, &mut Nothing)
+    }
+
+    fn all(more: &[(u64, Event)], hits: &[(u64, u64)]) -> Vec<(u64, Vec<usize>, bool)> {
+        let groups = groups(more, hits, false).into_iter().filter(|group| !group.loads.is_empty());
+        groups.map(|group| (group.time, group.loads, group.is_after_clear)).collect()
     }
 
     #[test]
@@ -126,19 +186,54 @@ mod tests {
             [(15, vec![0, 1], false), (40, vec![3], false)]
         );
         // Code that was partly overwritten is dead.
-        assert_eq!(all(&[], &[(25, 0x1000), (25, 0x101f), (26, 0x1009)]), [(26, vec![2], false)]);
+        assert_eq!(all(&[], &[(25, 0x1000), (25, 0x101f), (26, 0x1009)]), [(25, vec![2], false)]);
     }
 
     #[test]
     fn mappings_that_hide_objects() {
         let found = all(&[(35, Event::Map(0))], &[(31, 0x1009), (35, 0x1009), (36, 0x1009)]);
-        assert_eq!(found, [(31, vec![2], false), (35, vec![2], true), (36, vec![2], false)]);
+        assert_eq!(found, [(31, vec![2], false), (35, vec![2], true)]);
     }
 
     #[test]
     fn another_program() {
-        let more = [(35, Event::Clear), (36, Event::Load(0))];
+        let more = [(35, Event::Begin(Rc::default())), (36, Event::Load(0))];
         let hits = [(31, 0x1009), (35, 0x1009), (36, 0x1009), (37, 0x1009)];
-        assert_eq!(all(&more, &hits), [(31, vec![2], false), (36, vec![0], true), (37, vec![0], false)]);
+        assert_eq!(all(&more, &hits), [(31, vec![2], false), (36, vec![0], true)]);
+        let mut code = Live::default();
+        load(&mut code, &CODE[3].1, 5, 3);
+        let more = [(35, Event::Begin(Rc::new(code)))];
+        assert_eq!(
+            all(&more, &[(34, 0x2000), (36, 0x2000), (36, 0x1009)]),
+            [(34, vec![3], false), (36, vec![3], true)]
+        );
+    }
+
+    /// Code of which only a part is in the place of a library is gone too.
+    #[test]
+    fn memory_that_is_used_for_something_else() {
+        let hits = [(31, 0x1009), (36, 0x1009), (36, 0x1017), (36, 0x2000)];
+        assert_eq!(all(&[(35, Event::Map(1))], &hits), [(31, vec![2], false), (36, vec![3], true)]);
+    }
+
+    #[test]
+    fn code_that_nobody_knows() {
+        let hits = [(31, 0x1009), (32, 0x1000), (33, 0x101f), (33, 0x9000), (36, 0x5000)];
+        let found = groups(&[(35, Event::Begin(Rc::default()))], &hits, false);
+        let found: Vec<_> = found.iter().map(|group| (group.time, &*group.unknown, group.is_after_clear)).collect();
+        assert_eq!(found, [(31, &[0x1000, 0x101f][..], false), (36, &[0x5000], false)]);
+    }
+
+    /// Without samples, all code is used when it is loaded.
+    #[test]
+    fn all_code() {
+        let mut code = Live::default();
+        load(&mut code, &CODE[1].1, 5, 1);
+        load(&mut code, &CODE[0].1, 5, 0);
+        let found = groups(&[(35, Event::Begin(Rc::new(code)))], &[(40, 0x1011)], true);
+        let found: Vec<_> = found.into_iter().map(|group| (group.time, group.loads, group.is_after_clear)).collect();
+        let one = |time, load| (time, vec![load], false);
+        let expected = [one(12, 0), one(13, 1), one(22, 2), one(32, 3), (37, vec![0, 1], true), (40, vec![1], false)];
+        assert_eq!(found, expected);
     }
 }

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 
+use super::family::GENERATIONS;
 use super::mappings::{is_region, Mappings};
 use crate::objects::Taken;
 use crate::perf_data::attributes::Forms;
@@ -20,6 +21,10 @@ const MODE_GUEST: Range<u16> = 4..6;
 pub const COMM_EXEC: u16 = 1 << 13;
 const FORK_EXEC: u16 = 1 << 13;
 pub const HAS_BUILD_ID: u16 = 1 << 14;
+/// The size of the event since it tells whether the conversion holds.
+const TIME_CONV_SIZE: usize = 56;
+/// The most files that a process is known to have mapped by one path.
+const FILES_MOST: usize = 64;
 
 /// The file system and the inode of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -72,10 +77,20 @@ pub struct Survey {
     pub conversion: Option<Conversion>,
     /// The processes with an object of an earlier `perf inject` or `jitsym inject`: an object, and the program.
     pub injected: HashMap<u32, (String, &'static str)>,
+    /// Whether the recording has data of the processor, such as that of Intel PT, from which perf makes samples when it reads.
+    pub has_aux: bool,
     /// Everything that is mapped in any process, outside of virtual machines.
     pub taken: Taken,
     /// The names of each process, ascending by time.
     names: HashMap<u32, Vec<(u64, Vec<u8>)>>,
+    /// The places of paths in `markers`.
+    marked: HashMap<(u32, String), usize>,
+    /// The processes of threads that have another number.
+    threads: HashMap<u32, u32>,
+    /// For each process with children, the child if it is the only one.
+    only_child: HashMap<u32, Option<u32>>,
+    /// When a thread of each process has ended, and whether the first thread has.
+    ended: HashMap<u32, (u64, bool)>,
     /// The mappings of processes with regions.
     pub mappings: Mappings,
 }
@@ -94,7 +109,10 @@ impl Survey {
             Ok(())
         })?;
         survey.begins.values_mut().for_each(|begins| begins.sort_by_key(|begin| begin.time));
-        survey.mappings.finish();
+        survey.mappings.finish(!survey.markers.is_empty());
+        for (&child, &parent) in &survey.parents {
+            survey.only_child.entry(parent).and_modify(|only| *only = None).or_insert(Some(child));
+        }
         survey.names.values_mut().for_each(|names| names.sort_by_key(|name| name.0));
         Ok(survey)
     }
@@ -113,7 +131,9 @@ impl Survey {
             kind::FORK if event.bytes.len() >= 24 => {
                 let (pid, parent) = (u32_at(event.bytes, 8), u32_at(event.bytes, 12));
                 // A new thread has the pid of its process.
-                if pid != parent {
+                if pid == parent {
+                    self.threads.insert(u32_at(event.bytes, 16), pid);
+                } else {
                     self.parents.insert(pid, parent);
                     let parent = (event.misc() & FORK_EXEC == 0).then_some(parent);
                     self.begins.entry(pid).or_default().push(Begin { time: time.unwrap_or(0), parent });
@@ -129,12 +149,19 @@ impl Survey {
                     self.names.entry(pid).or_default().push((time, name.to_vec()));
                 }
             }
+            kind::EXIT => {
+                let (pid, tid) = (u32_at(event.bytes, 8), u32_at(event.bytes, 16));
+                let (last, is_first) = self.ended.entry(pid).or_default();
+                (*last, *is_first) = ((*last).max(time.unwrap_or(0)), *is_first || pid == tid);
+            }
+            kind::AUXTRACE => self.has_aux = true,
             kind::TIME_CONV => {
                 let word = |at| u64_at(event.bytes, at);
                 let has = |at: usize| event.bytes.get(at).is_some_and(|&byte| byte != 0);
                 let (shift, mult, zero, cycles, mask) = (word(8), word(16), word(24), word(32), word(40));
-                // The conversion holds only if the kernel says that it does.
-                if has(48) && mult != 0 && shift < 64 {
+                // The conversion holds only if the kernel says that it does. The event of perf 5.9 and older ends before that.
+                let is_valid = has(48) || event.bytes.len() < TIME_CONV_SIZE;
+                if is_valid && mult != 0 && shift < 64 {
                     self.conversion = Some(Conversion { shift, mult, zero, cycles, mask, is_short: has(49) });
                 }
             }
@@ -154,8 +181,11 @@ impl Survey {
         if let Some(number) = jitdump_pid(path) {
             let file = identity(event);
             let markers = self.markers.entry(mapped.pid).or_default();
-            match markers.iter_mut().find(|marker| marker.path == path) {
-                Some(marker) => marker.files.extend(file.filter(|file| !marker.files.contains(file))),
+            let place = *self.marked.entry((mapped.pid, path.to_owned())).or_insert(markers.len());
+            match markers.get_mut(place) {
+                Some(Marker { files, .. }) => {
+                    files.extend(file.filter(|file| files.len() < FILES_MOST && !files.contains(file)));
+                }
                 None => {
                     let files = file.into_iter().collect();
                     markers.push(Marker { path: path.to_owned(), number, time, files });
@@ -169,7 +199,7 @@ impl Survey {
     /// The name of a process at a time.
     pub fn name(&self, pid: u32, time: u64) -> Option<&[u8]> {
         let mut at = pid;
-        for _ in 0..=self.parents.len() {
+        for _ in 0..GENERATIONS {
             let names = self.names.get(&at).map_or(&[][..], Vec::as_slice);
             match names[..names.partition_point(|name| name.0 <= time)].last() {
                 Some((_, name)) => return Some(name),
@@ -180,18 +210,24 @@ impl Survey {
         None
     }
 
-    /// Whether one process descends from the other one.
-    pub fn descends(&self, pid: u32, from: u32) -> bool {
-        let mut at = pid;
-        // Each process is visited once, even if the recording names a circle of parents.
-        for _ in 0..self.parents.len() {
-            match self.parents.get(&at) {
-                Some(&parent) if parent == from => return true,
-                Some(&parent) => at = parent,
-                None => return false,
-            }
+    /// The processes that a process descends from, the nearest first. A recording can name a circle of parents.
+    pub fn ancestors(&self, pid: u32) -> impl Iterator<Item = u32> + use<'_> {
+        std::iter::successors(self.parents.get(&pid), |parent| self.parents.get(parent)).copied().take(GENERATIONS)
+    }
+
+    /// The process that has written a record of a jitdump. `mapped_by`: the process whose jitdump it is. `numbers`: the process
+    /// and the thread in the record. A child goes on with the jitdump of its parent, unless its runtime makes a new one.
+    pub fn writer(&self, mapped_by: u32, numbers: (u32, u32), time: u64) -> u32 {
+        let (pid, tid) = numbers;
+        let thread = self.threads.get(&tid).copied().unwrap_or(tid);
+        let is_child = |pid: u32| pid != mapped_by && self.ancestors(pid).any(|one| one == mapped_by);
+        // Some runtimes remember the pid that they had before the fork.
+        if let Some(child) = [pid, thread].into_iter().find(|&pid| is_child(pid)) {
+            return child;
         }
-        false
+        let has_ended = self.ended.get(&mapped_by).is_some_and(|&(end, is_first)| is_first && end < time);
+        let only = self.only_child.get(&mapped_by).copied().flatten();
+        only.filter(|_| has_ended).unwrap_or(mapped_by)
     }
 }
 

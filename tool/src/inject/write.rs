@@ -20,6 +20,13 @@ const HAS_SIZE: u16 = 1 << 15;
 /// Names in the table of build-ids have this alignment.
 const NAME_ALIGN: usize = 64;
 
+/// Where the event of a mapping has its address, its length, and its place in the file.
+const START: usize = 16;
+const LEN: usize = 24;
+const OFFSET: usize = 32;
+/// The most parts of mappings that are written. There can be many mappings, and much code in each.
+const PARTS_MOST: usize = 1 << 16;
+
 /// A mapping to insert.
 #[derive(Clone, Copy, Debug)]
 pub struct Insert {
@@ -53,7 +60,7 @@ pub fn write(
     let mut at = layout.events.start;
     let mut moved = Vec::new();
     let mut inserts = new.inserts.iter().peekable();
-    let mut shown = Shown::default();
+    let (mut shown, mut parts_left) = (Shown::default(), PARTS_MOST);
     Events::new(file, layout)?.each(progress, &mut |event| {
         let time = forms.time(event);
         // perf handles the events of a round when the next round ends, in the order of time. An event is inserted before the
@@ -61,12 +68,25 @@ pub fn write(
         while let Some(insert) = time.and_then(|time| inserts.next_if(|insert| insert.mapping.time <= time)) {
             at += put(new, insert, forms, &mut shown, &mut out)?;
         }
-        let hides = |pid, range: &Range<u64>| new.covers.has_code(pid, range, time.unwrap_or(u64::MAX));
-        if user_mapping(event).is_some_and(|mapped| {
-            let is_hiding = is_memory_or_heap(mapped.name) && hides(mapped.pid, &mapped.range);
-            is_hiding || std::str::from_utf8(mapped.name).is_ok_and(|name| new.replaced.contains(&(mapped.pid, name)))
-        }) {
-            return Ok(());
+        let until = time.unwrap_or(u64::MAX);
+        match user_mapping(event) {
+            // Only what has no objects stays of a mapping of memory that would hide them.
+            Some(mapped) if is_memory_or_heap(mapped.name) && new.covers.has_code(mapped.pid, &mapped.range, until) => {
+                let parts = new.covers.gaps(mapped.pid, &mapped.range, until);
+                let Some(left) = parts_left.checked_sub(parts.len()) else { return Ok(()) };
+                parts_left = left;
+                for part in parts {
+                    out.write_all(&part_of(event.bytes, &mapped.range, &part))?;
+                    at += event.bytes.len() as u64;
+                }
+                return Ok(());
+            }
+            Some(mapped)
+                if std::str::from_utf8(mapped.name).is_ok_and(|name| new.replaced.contains(&(mapped.pid, name))) =>
+            {
+                return Ok(());
+            }
+            _ => {}
         }
         if event.kind() == kind::AUXTRACE {
             moved.push((event.offset, at));
@@ -85,6 +105,16 @@ pub fn write(
     let events = layout.events.start..at;
     sections(file, layout, new, &events, &moved, &mut out)?;
     out.flush()
+}
+
+/// The event of a mapping, for a part of the mapping.
+fn part_of(event: &[u8], whole: &Range<u64>, part: &Range<u64>) -> Vec<u8> {
+    let mut event = event.to_vec();
+    let offset = u64_at(&event, OFFSET).wrapping_add(part.start - whole.start);
+    for (at, value) in [(START, part.start), (LEN, part.end - part.start), (OFFSET, offset)] {
+        event[at..at + 8].copy_from_slice(&value.to_ne_bytes());
+    }
+    event
 }
 
 /// Copies a part of a file.

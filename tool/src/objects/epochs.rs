@@ -13,7 +13,7 @@ use super::Load;
 
 /// Code belongs to one neighbourhood as long as its gaps are smaller than this. A runtime's code memory has smaller gaps, and
 /// two runtimes are usually farther apart. A gap takes no space on the disk, but a program that copies the file copies the gap.
-const GAP_MAX: u64 = 1 << 20;
+pub const GAP_MAX: u64 = 1 << 20;
 /// All code of a neighbourhood lies within this many bytes. Distances in unwind tables have 31 bits, and the tables lie beyond
 /// the code.
 const SPAN_MAX: u64 = 1 << 30;
@@ -33,6 +33,8 @@ pub struct Epoch {
     pub neighbourhood: Range<u64>,
     /// Indices of the loads.
     pub pieces: Vec<usize>,
+    /// Addresses between the pieces that are used, although no load has them. So the file must not be mapped there.
+    pub unknown: Vec<u64>,
 }
 
 /// The neighbourhoods of loads.
@@ -68,6 +70,12 @@ impl Neighbourhoods {
             of[index] = Some(ranges.len() - 1);
         }
         Neighbourhoods { ranges, of }
+    }
+
+    /// The index of the neighbourhood that has an address.
+    fn at(&self, addr: u64) -> Option<usize> {
+        let index = self.ranges.partition_point(|range| range.end <= addr);
+        self.ranges.get(index).is_some_and(|range| range.start <= addr).then_some(index)
     }
 }
 
@@ -152,7 +160,7 @@ impl<'l, 'a> Epochs<'l, 'a> {
                 current.epoch = Some((epoch, current.held_now.clone()));
                 current.now.iter().for_each(|&index| self.seen[index] = epoch + 1);
                 let neighbourhood = self.near.ranges[number].clone();
-                self.all.push(Epoch { time, neighbourhood, pieces: current.now.clone() });
+                self.all.push(Epoch { time, neighbourhood, pieces: current.now.clone(), unknown: Vec::new() });
                 self.files_left -= 1;
             }
         }
@@ -165,6 +173,18 @@ impl<'l, 'a> Epochs<'l, 'a> {
         if current.held_now.is_free(&range) {
             current.held_now.add(range);
             current.now.push(index);
+        }
+    }
+
+    /// An address without known code is used. All code that is used at the same time must have been passed before.
+    pub fn hit_unknown(&mut self, addr: u64) {
+        let Some(current) = self.near.at(addr).and_then(|number| self.current.get_mut(number)) else { return };
+        let Some((epoch, held)) = &mut current.epoch else { return };
+        let here = addr..addr.saturating_add(1);
+        // Code that is used there later begins an epoch.
+        if held.is_free(&here) {
+            held.add(here);
+            self.all[*epoch].unknown.push(addr);
         }
     }
 }
@@ -204,7 +224,7 @@ pub fn few_files(loads: &[Load<'_>]) -> (Vec<Epoch>, LeftOut) {
             }
             files.push((all.len(), Ranges::default()));
             let neighbourhood = near.ranges[number].clone();
-            all.push(Epoch { time: load.time, neighbourhood, pieces: Vec::new() });
+            all.push(Epoch { time: load.time, neighbourhood, pieces: Vec::new(), unknown: Vec::new() });
         }
         // Files beyond the limit may be free.
         *known = (*known + PROBES_MAX).min(file + 1);
@@ -253,6 +273,21 @@ mod tests {
         epochs.hit(2, 0);
         epochs.hit(3, 1);
         assert_eq!(pieces(&epochs.all), [vec![0], vec![0, 1]]);
+    }
+
+    #[test]
+    fn addresses_of_other_code() {
+        let loads = [load(0x1000, 16), load(0x1020, 16), load(0x1018, 16)];
+        let mut epochs = Epochs::new(&loads, &Taken::new());
+        epochs.hit_unknown(0x1018);
+        epochs.hit(1, 0);
+        // Twice in a gap, in code, and outside.
+        [0x1018, 0x1018, 0x1008, 0xfff, 0x1030].into_iter().for_each(|addr| epochs.hit_unknown(addr));
+        epochs.hit(2, 1);
+        epochs.hit(3, 2);
+        epochs.hit(3, 0);
+        let found: Vec<_> = epochs.all.iter().map(|epoch| (&*epoch.pieces, &*epoch.unknown)).collect();
+        assert_eq!(found, [(&[0, 1][..], &[0x1018][..]), (&[2, 0], &[])], "code there begins an epoch");
     }
 
     #[test]
@@ -306,6 +341,29 @@ mod tests {
             count += ranges.len();
         }
         assert_eq!((count, left_out), (20_000, LeftOut::default()));
+    }
+
+    /// A free file is found behind more files than are looked at in one step.
+    #[test]
+    fn a_free_file_behind_many() {
+        let kinds = [(0x1000, 100), (0x2000, 65), (0x2008, 2)];
+        let loads: Vec<_> = kinds.iter().flat_map(|&(addr, count)| (0..count).map(move |_| load(addr, 16))).collect();
+        let (files, left_out) = few_files(&loads);
+        assert_eq!((files.len(), left_out), (100, LeftOut::default()));
+        assert_eq!(
+            [99, 65].map(|file: usize| files[file].pieces.len()),
+            [2, 2],
+            "the last file, and the first free one"
+        );
+    }
+
+    #[test]
+    fn no_more_bytes_than_there_may_be() {
+        let loads: Vec<_> = (0..10).map(|_| Load { code: Some(&[0; 100]), ..load(0x1000, 16) }).collect();
+        let mut epochs = Epochs::new(&loads, &Taken::new());
+        epochs.bytes_left = 3 * (FILE + 100) + 99;
+        (0..loads.len()).for_each(|index| epochs.hit(index as u64, index));
+        assert_eq!((epochs.all.len(), epochs.left_out, epochs.bytes_left), (3, 7, 99));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::io;
 use std::ops::Range;
 
 use crate::tables::{EM_386, EM_ARM};
-use jitsym::format::jitdump::raw::{RawDebug, RawEntry, RawHeader, RawRecord, RawRecords};
+use jitsym::format::jitdump::raw::{RawDebug, RawEntry, RawHeader, RawMove, RawRecord, RawRecords};
 use jitsym::format::jitdump::{frame_load, id};
 
 /// V8 and LLVM add this to each address in a line table.
@@ -14,6 +14,10 @@ const BIAS: u64 = 0x40;
 /// A piece of code, as a file describes it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Load<'a> {
+    /// The process that the record names. 0 if the file does not tell it.
+    pub pid: u32,
+    /// The thread that the record names.
+    pub tid: u32,
     /// When the code was registered.
     pub time: u64,
     /// The address of the code.
@@ -39,6 +43,14 @@ impl<'a> Load<'a> {
     /// Whether the code has bytes, and all of them have addresses.
     pub(super) fn is_possible(&self) -> bool {
         self.size > 0 && self.addr.checked_add(self.size).is_some()
+    }
+
+    /// The code at another place. A record that moves more than the code moves the code, and a record that moves less moves the
+    /// first part of it.
+    fn moved(&self, to: &RawMove, time: u64) -> Load<'a> {
+        let size = self.size.min(to.size);
+        let code = self.code.and_then(|code| code.get(..usize::try_from(size).ok()?));
+        Load { pid: to.pid, tid: to.tid, time, addr: to.new_addr, size, code, ..*self }
     }
 
     /// The addresses of the code.
@@ -115,6 +127,8 @@ impl<'a> Loads<'a> {
                         continue;
                     }
                     let piece = Load {
+                        pid: load.pid,
+                        tid: load.tid,
                         time: record.timestamp,
                         addr: load.addr,
                         size: load.size,
@@ -136,7 +150,7 @@ impl<'a> Loads<'a> {
                 id::MOVE => {
                     let Some(moved) = record.code_move() else { continue };
                     let Some(&old) = by_index.get(&moved.index) else { continue };
-                    let piece = Load { time: record.timestamp, addr: moved.new_addr, ..self.all[old] };
+                    let piece = self.all[old].moved(&moved, record.timestamp);
                     let Some(left) = moves_left.checked_sub(piece.bytes()) else {
                         self.impossible += 1;
                         continue;

@@ -23,9 +23,10 @@ use jitsym::format::file_names::is_pid;
 
 pub(crate) use debug::name_of;
 pub(crate) use elf::Sections;
-pub use epochs::{few_files, Epoch, Epochs, LeftOut, FILES_MAX};
+pub use epochs::{few_files, Epoch, Epochs, LeftOut, FILES_MAX, GAP_MAX};
 pub use loads::{is_32_bit, Load, Loads};
 pub use out_dir::OutDir;
+pub(crate) use ranges::Ranges;
 pub use taken::Taken;
 
 /// A mapping to announce in a recording: from `time` on, the addresses from `start` to `start + len` of the process are the
@@ -110,8 +111,10 @@ pub fn write(loads: &Loads<'_>, epochs: &[Epoch], dir: &OutDir, taken: Option<&T
             let (len, offset) = (size.next_multiple_of(taken::PAGE), layout.tables_at);
             made.mappings.push(Mapping { time, start, len, object, offset });
         }
-        let (start, len, offset) = (code.start, code.end - code.start, code.start.wrapping_sub(layout.origin));
-        made.mappings.push(Mapping { time, start, len, object, offset });
+        for Range { start, end } in mapped(code, &pieces, &epoch.unknown) {
+            let offset = start.wrapping_sub(layout.origin);
+            made.mappings.push(Mapping { time, start, len: end - start, object, offset });
+        }
         let name = name(loads.pid, &image.build_id);
         let path = match dir.has(&name, image.len(), image.head()) {
             true => dir.path().join(&name),
@@ -122,6 +125,28 @@ pub fn write(loads: &Loads<'_>, epochs: &[Epoch], dir: &OutDir, taken: Option<&T
     }
     made.mappings.sort_by_key(|mapping| mapping.time);
     Ok(made)
+}
+
+/// The parts of a neighbourhood that are mapped: all but the gaps between pieces that have addresses of unknown code. `pieces`
+/// are ascending by address.
+fn mapped(code: &Range<u64>, pieces: &[&Load<'_>], unknown: &[u64]) -> Vec<Range<u64>> {
+    let mut unknown = unknown.to_vec();
+    unknown.sort_unstable();
+    let mut mapped = Vec::new();
+    // perf finds unwind tables by the distance from the first mapping, which is therefore where the neighbourhood begins.
+    let (mut start, mut end) = (code.start, code.start.saturating_add(1));
+    let after = std::iter::once(code.end..code.end);
+    for next in pieces.iter().map(|load| load.range()).chain(after) {
+        let first = unknown.partition_point(|&addr| addr < end);
+        if unknown.get(first).is_some_and(|&addr| addr < next.start) {
+            mapped.push(start..end);
+            start = next.start;
+        }
+        end = end.max(next.end);
+    }
+    mapped.push(start..end);
+    mapped.retain(|part| !part.is_empty());
+    mapped
 }
 
 /// The name of an object.
@@ -144,6 +169,24 @@ const DISTANCE_MAX: u64 = 0x7fff_0000;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn unknown_code_is_not_covered() {
+        let loads: Vec<Load<'_>> = [100..110, 120..130, 130..140]
+            .map(|at| Load { addr: at.start, size: at.end - at.start, ..Load::default() })
+            .to_vec();
+        let pieces: Vec<&Load<'_>> = loads.iter().collect();
+        let parts = |code, pieces: &[&Load<'_>], unknown: &[u64]| mapped(&code, pieces, unknown);
+        assert_eq!(parts(100..150, &pieces, &[]), std::slice::from_ref(&(100..150)));
+        assert_eq!(parts(100..150, &pieces, &[145, 111, 112]), [100..110, 120..140]);
+        assert_eq!(
+            parts(100..150, &pieces, &[99, 150, 125]),
+            std::slice::from_ref(&(100..150)),
+            "these have names, or no object"
+        );
+        assert_eq!(parts(90..150, &pieces[1..2], &[111, 149]), [90..91, 120..130], "the first mapping stays");
+        assert_eq!(parts(0..u64::MAX, &[], &[5]), std::slice::from_ref(&(0..1)));
+    }
 
     #[test]
     fn names_tell_the_process() {

@@ -27,6 +27,30 @@ impl OutDir {
         Ok(OutDir { dir: Dir::open(&path)?, path })
     }
 
+    /// Opens a directory of this user in which no other user can make, replace or remove files. If it does not exist, makes it.
+    /// Another user may put a link in the place of the directory at any time, so the open directory is checked.
+    pub fn own(path: &Path) -> io::Result<OutDir> {
+        match DirBuilder::new().mode(0o700).create(path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let parent = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
+        let Some(name) = path.file_name() else { return Err(io::ErrorKind::InvalidInput.into()) };
+        let parent = std::fs::canonicalize(parent)?;
+        let dir = Dir::open(&parent)?.below(name)?;
+        let data = dir.look(OsStr::new("."))?;
+        if data.uid() != process::user() || data.mode() & 0o022 != 0 {
+            let why = "can be changed by other users: choose another directory with --objects";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
+        Ok(OutDir { dir, path: parent.join(name) })
+    }
+
+    /// Moves all files of a directory here, and replaces files of the same names.
+    pub fn take_all(&self, from: &OutDir) -> io::Result<()> {
+        from.dir.names()?.iter().try_for_each(|name| from.dir.rename_into(name, &self.dir))
+    }
+
     /// The path of the directory, without symbolic links.
     pub fn path(&self) -> &Path {
         &self.path
@@ -104,6 +128,30 @@ mod tests {
 
     use super::*;
     use crate::private::PrivateDir;
+
+    #[test]
+    fn a_directory_of_this_user_alone() {
+        let base = PrivateDir::new(&std::env::temp_dir(), "jitsym-out-").unwrap();
+        let path = base.path().join("new");
+        let out = OutDir::own(&path).unwrap();
+        assert_eq!(out.path(), path);
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o700);
+        assert!(OutDir::own(&path).is_ok(), "it is there");
+        // The directory keeps its files, even if a link takes its place.
+        let other = base.path().join("other");
+        std::fs::rename(&path, &other).unwrap();
+        symlink(base.path(), &path).unwrap();
+        out.put("a.so", |mut file| file.write_all(b"a")).unwrap();
+        assert!(other.join("a.so").is_file());
+        assert!(OutDir::own(&path).is_err(), "a link");
+        for mode in [0o770, 0o702] {
+            std::fs::set_permissions(&other, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert!(OutDir::own(&other).is_err_and(|error| error.to_string().contains("by other users")), "{mode:o}");
+        }
+        let third = OutDir::own(&base.path().join("third")).unwrap();
+        third.take_all(&out).unwrap();
+        assert!(third.path().join("a.so").is_file() && !other.join("a.so").exists());
+    }
 
     #[test]
     fn files_are_complete_or_absent() {

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// Address ranges, from the start of each range to its end. Ranges that touch are one range.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ranges(pub BTreeMap<u64, u64>);
+pub(crate) struct Ranges(pub BTreeMap<u64, u64>);
 
 impl Ranges {
     pub fn add(&mut self, range: Range<u64>) {

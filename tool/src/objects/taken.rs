@@ -20,6 +20,8 @@ fn highest(machine: u32) -> u64 {
 
 const HIGHEST_X86_64: u64 = 0x7fff_ffff_f000;
 pub(super) const PAGE: u64 = 4096;
+/// The number of ranges behind which a free place is looked for. A recording can name very many mappings.
+const PROBES_MAX: usize = 4096;
 
 /// The pages that are in use.
 #[derive(Clone, Debug, Default)]
@@ -62,13 +64,14 @@ impl Taken {
         if let Some((_, &end)) = self.ranges.0.range(..=at).next_back() {
             at = at.max(end);
         }
-        loop {
+        for _ in 0..PROBES_MAX {
             let end = at.checked_add(len).filter(|&end| end <= limit)?;
             match self.ranges.0.range(at..end).next() {
                 Some((_, &taken)) => at = taken,
                 None => return Some(at),
             }
         }
+        None
     }
 }
 

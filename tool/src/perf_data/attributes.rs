@@ -71,6 +71,11 @@ impl Attribute {
         has_time.then(|| 8 * from.iter().filter(|&&field| self.has(field)).count())
     }
 
+    /// Distance of the pid from the end of another event of the kernel. The pid comes before the time.
+    fn pid_from_end(&self) -> Option<usize> {
+        self.time_from_end().filter(|_| self.has(field::TID)).map(|time| time + 8)
+    }
+
     /// The fields at the end of an event that is no sample.
     fn end_of_event(&self, pid: u32, time: u64) -> Vec<u8> {
         let id = self.ids.first().copied().unwrap_or(0);
@@ -128,10 +133,14 @@ impl<'a> Forms<'a> {
         self.by_id.get(&id).and_then(|&at| self.attributes.get(at)).unwrap_or(self.first)
     }
 
-    /// The process of a sample.
-    pub fn pid(&self, sample: &Event<'_>) -> Option<u32> {
-        let at = self.of(sample).pid_in_sample()?;
-        (at + 4 <= sample.bytes.len()).then(|| u32_at(sample.bytes, at))
+    /// The process of a sample or of another event of the kernel.
+    pub fn pid(&self, event: &Event<'_>) -> Option<u32> {
+        let (attribute, len) = (self.of(event), event.bytes.len());
+        let at = match event.kind() {
+            kind::SAMPLE => attribute.pid_in_sample()?,
+            _ => len.checked_sub(attribute.pid_from_end()?)?,
+        };
+        (at >= 8 && at + 4 <= len).then(|| u32_at(event.bytes, at))
     }
 
     /// The time of an event. `None` if the event has none: perf writes such events itself, and they hold from the beginning.
@@ -184,6 +193,9 @@ mod tests {
         assert_eq!(time(&forms, &event(3, &[1, 2, 3, 88, 5])), Some(88));
         let sample = event(kind::SAMPLE, &[1, 2, 77, 4]);
         assert_eq!(forms.pid(&Event { bytes: &sample, offset: 0, behind: 0..0 }), Some(2));
+        let other = event(kind::CALLCHAIN_DEFERRED, &[1, 2, 33, 88, 5]);
+        assert_eq!(forms.pid(&Event { bytes: &other, offset: 0, behind: 0..0 }), Some(33));
+        assert_eq!(forms.pid(&Event { bytes: &event(3, &[1, 2]), offset: 0, behind: 0..0 }), None, "too short");
         assert_eq!(time(&forms, &event(3, &[1, 2, 3, 0, 5])), None, "made by perf");
         assert_eq!(time(&forms, &event(kind::FINISHED_ROUND, &[1, 2, 3, 4, 5])), None);
         for len in 0..4 {

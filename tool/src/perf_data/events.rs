@@ -12,9 +12,11 @@ use super::{invalid, u16_at, u32_at, u64_at, Layout};
 pub mod kind {
     pub const MMAP: u32 = 1;
     pub const COMM: u32 = 3;
+    pub const EXIT: u32 = 4;
     pub const FORK: u32 = 7;
     pub const SAMPLE: u32 = 9;
     pub const MMAP2: u32 = 10;
+    pub const CALLCHAIN_DEFERRED: u32 = 22;
     pub const FIRST_OF_USER: u32 = 64;
     pub const HEADER_ATTR: u32 = 64;
     pub const TRACING_DATA: u32 = 66;

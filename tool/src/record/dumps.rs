@@ -5,7 +5,7 @@ use std::io;
 use super::contents::Contents;
 use super::{children, Step};
 use crate::inject::{inject, Options, Problem, Summary};
-use crate::text::{printable, Shown};
+use crate::text::{count as counted, printable, Shown};
 
 /// The most processes that are reported one by one.
 const TOLD: usize = 6;
@@ -86,7 +86,14 @@ fn report(summary: &Summary, tell: &mut dyn FnMut(Step<'_>)) {
     let Summary { used, pieces, left_out, .. } = summary;
     match (&summary.dir, summary.problems.first()) {
         (Some(dir), _) => {
-            let text = format!("{used} of {pieces} pieces of code have samples: put in, with files in {}", dir.shown());
+            let in_regions = match summary.used_in_regions {
+                0 => String::new(),
+                count => format!(" and {} in regions", counted(count, "function")),
+            };
+            let text = format!(
+                "{used} of {pieces} pieces of code{in_regions} have samples: put in, with files in {}",
+                dir.shown()
+            );
             tell(Step::Line(&text));
         }
         (None, Some(problem)) if summary.good() == 0 => {

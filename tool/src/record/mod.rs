@@ -5,9 +5,11 @@ pub mod command_line;
 pub mod contents;
 mod data;
 pub mod dumps;
+pub mod leftovers;
 mod linked;
 pub mod perf;
 pub mod plan;
+mod probe;
 mod resolve;
 pub mod run;
 mod runtimes;
@@ -21,8 +23,8 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::path::Path;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::time::{Instant, SystemTime};
 
 use contents::Contents;
 use perf::Perf;
@@ -62,7 +64,14 @@ pub struct Made {
     pub status: u8,
     /// The results of comparing memory with the jitdumps.
     pub seen: watch::Seen,
+    /// Whether something was set for the runtime of the command.
+    pub is_set_up: bool,
+    /// Files that the runtime has written because of that, and whose contents are in the recording.
+    pub leftovers: Vec<PathBuf>,
 }
+
+/// Said if a command that was set up, or its recording, has failed.
+pub const WITHOUT_SETUP: &str = "--no-runtime-setup records without what was set for the runtime";
 
 /// The progress of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,11 +90,23 @@ const NOTHING: &str = "stopped before anything was recorded";
 
 /// Makes a recording, and reports the progress to `tell`.
 pub fn record(perf: &Perf, options: &Options, tell: &mut dyn FnMut(Step<'_>)) -> Result<Made, Failure> {
+    let mut setup = setup::Setup::default();
+    record_with(perf, options, &mut setup, tell).map_err(|failure| match setup.is_set {
+        true => Failure { cause: format!("{}\njitsym: {WITHOUT_SETUP}", failure.cause), ..failure },
+        false => failure,
+    })
+}
+
+fn record_with(
+    perf: &Perf,
+    options: &Options,
+    setup: &mut setup::Setup,
+    tell: &mut dyn FnMut(Step<'_>),
+) -> Result<Made, Failure> {
     children::catch_signals();
     let mut say = |line: &str| tell(Step::Line(line));
     let version = perf.version().map_err(Failure::of)?;
     let event = plan::event(options, Path::new("/sys"));
-    let mut setup = setup::Setup::default();
     let (pids, command, environment) = match &options.target {
         Target::Command(command) => {
             if let Some((status, cause)) = command.first().and_then(|word| plan::refusal(word)) {
@@ -94,7 +115,7 @@ pub fn record(perf: &Perf, options: &Options, tell: &mut dyn FnMut(Step<'_>)) ->
             let env = |name: &str| std::env::var_os(name);
             let environment = plan::environment(options.adopt, &env);
             if options.sets_up {
-                setup = setup::of(command, &env).unwrap_or_default();
+                *setup = setup::of(command, &env).unwrap_or_default();
             }
             setup.line.iter().for_each(|line| say(line));
             (BTreeSet::new(), setup.command.take().unwrap_or_else(|| command.clone()), environment)
@@ -129,7 +150,7 @@ pub fn record(perf: &Perf, options: &Options, tell: &mut dyn FnMut(Step<'_>)) ->
             return Err(Failure::of(perf.failure(tried.status, &tried.said)));
         }
     }
-    let start = Instant::now();
+    let (start, since) = (Instant::now(), SystemTime::now());
     let log = options.log.as_ref().map(|path| ("JITSYM_DEBUG", path.as_os_str()));
     let of_runtime = setup.variables.iter().map(|(name, value)| (*name, value.as_os_str()));
     let variables = environment.iter().map(|&(name, value)| (name, value.as_ref())).chain(log).chain(of_runtime);
@@ -166,7 +187,13 @@ pub fn record(perf: &Perf, options: &Options, tell: &mut dyn FnMut(Step<'_>)) ->
         let users = ran.seen.users.iter().copied().collect();
         let injection =
             inject::Options { input: out.clone(), output: out.clone(), users, replaces: true, ..Default::default() };
-        dumps::put_in(&injection, &contents, tell);
+        let mut is_good = true;
+        let has_objects = dumps::put_in(&injection, &contents, &mut |step| {
+            is_good &= !matches!(step, Step::Problem(_));
+            tell(step);
+        });
+        let here = std::env::current_dir().ok().filter(|_| setup.writes_here && has_objects && is_good);
+        here.map_or_else(Vec::new, |here| leftovers::find(&contents, &here, since))
     });
     match (read, children::asked()) {
         (_, Some(signal)) => {
@@ -174,9 +201,9 @@ pub fn record(perf: &Perf, options: &Options, tell: &mut dyn FnMut(Step<'_>)) ->
         }
         (Err(cause), None) => Err(Failure::of(format!("{cause}; {out} is as perf has recorded it"))),
         // If a user stops the recording of a process, this is no failure.
-        (Ok(()), None) => {
+        (Ok(leftovers), None) => {
             let status = if is_command { run::exit_code(ran.status) } else { 0 };
-            Ok(Made { status, seen: ran.seen })
+            Ok(Made { status, seen: ran.seen, is_set_up: setup.is_set, leftovers })
         }
     }
 }

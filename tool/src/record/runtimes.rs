@@ -25,6 +25,12 @@ pub struct Runtime {
     /// The row is for machines with one of these files only. A `*` stands for any name in a directory.
     pub agents: &'static [&'static str],
     pub ways: &'static [Way],
+    /// The words after the name of the program with which the runtime starts and ends at once, and refuses what it does not know.
+    /// If the first word is a name, it is that of another program, which runs the same code. Empty: whatever is set, the runtime
+    /// starts.
+    pub probe: &'static [&'static str],
+    /// Whether the runtime writes its files into the working directory.
+    pub writes_here: bool,
     /// If the command or the variables contain one of these texts, the user has chosen a way.
     pub chosen: &'static [&'static str],
     /// The effect of the ways, or the reason why there is none.
@@ -48,8 +54,10 @@ pub const RUNTIMES: &[Runtime] = &[
         since: NO_VERSION,
         agents: &[],
         ways: &[Way::Options("NODE_OPTIONS", "--perf-prof --interpreted-frames-native-stack", " ")],
+        probe: &["--version"],
+        writes_here: true,
         chosen: &["--perf-", "--perf_"],
-        effect: "V8 writes jit-PID.dump and isolate-*.log into the working directory",
+        effect: "V8 writes jit-PID.dump and isolate-*.log into the working directory until the end of the recording",
         stacks: FRAME_POINTERS,
     },
     Runtime {
@@ -58,8 +66,10 @@ pub const RUNTIMES: &[Runtime] = &[
         since: NO_VERSION,
         agents: &[],
         ways: &[Way::Options("DENO_V8_FLAGS", "--perf-prof,--interpreted-frames-native-stack", ",")],
+        probe: &["eval", ""],
+        writes_here: true,
         chosen: &["--perf-", "--perf_"],
-        effect: "V8 writes jit-PID.dump into the working directory",
+        effect: "V8 writes jit-PID.dump into the working directory until the end of the recording",
         stacks: FRAME_POINTERS,
     },
     Runtime {
@@ -68,6 +78,8 @@ pub const RUNTIMES: &[Runtime] = &[
         since: NO_VERSION,
         agents: &[],
         ways: &[],
+        probe: &[],
+        writes_here: false,
         chosen: &["useJITDump"],
         effect: "perf does not read its jitdumps, because their names contain a thread ID",
         stacks: FRAME_POINTERS,
@@ -79,6 +91,8 @@ pub const RUNTIMES: &[Runtime] = &[
         since: (3, 13),
         agents: &[],
         ways: &[Way::Variable("PYTHONPERFSUPPORT", "1"), Way::Variable("PYTHON_PERF_JIT_SUPPORT", "1")],
+        probe: &["-c", ""],
+        writes_here: false,
         chosen: PYTHON_CHOSEN,
         effect: "Python 3.13 and newer write a jitdump, 3.12 a perf map",
         stacks: None,
@@ -89,6 +103,8 @@ pub const RUNTIMES: &[Runtime] = &[
         since: (3, 12),
         agents: &[],
         ways: &[Way::Variable("PYTHONPERFSUPPORT", "1")],
+        probe: &["-c", ""],
+        writes_here: false,
         chosen: PYTHON_CHOSEN,
         effect: "Python 3.12 writes a perf map, 3.13 a jitdump, which has whole stacks",
         stacks: None,
@@ -99,6 +115,8 @@ pub const RUNTIMES: &[Runtime] = &[
         since: NO_VERSION,
         agents: &[],
         ways: &[],
+        probe: &["-c", ""],
+        writes_here: false,
         chosen: &[],
         effect: "its functions have names in perf since version 3.12",
         stacks: None,
@@ -113,8 +131,10 @@ pub const RUNTIMES: &[Runtime] = &[
             after: &["run", "serve"],
             idle: &["compile", "config", "completion", "explore", "help", "hot-blocks", "objdump", "settings", "wast", "wizer"],
         }],
+        probe: &["--version"],
+        writes_here: true,
         chosen: &["--profile"],
-        effect: "wasmtime writes jit-PID.dump into the working directory",
+        effect: "wasmtime writes jit-PID.dump into the working directory until the end of the recording",
         stacks: FRAME_POINTERS,
     },
     // The first three are shell scripts that execute the last ones.
@@ -124,6 +144,8 @@ pub const RUNTIMES: &[Runtime] = &[
         since: NO_VERSION,
         agents: &[],
         ways: &[Way::Options("ERL_FLAGS", "+JPperf true", " ")],
+        probe: &["erl", "-noshell", "-eval", "halt()."],
+        writes_here: false,
         chosen: &["+JPperf"],
         effect: "the BEAM writes a jitdump or a perf map, and keeps frame pointers",
         stacks: FRAME_POINTERS,
@@ -135,6 +157,8 @@ pub const RUNTIMES: &[Runtime] = &[
         since: (8, 0),
         agents: &[],
         ways: &[Way::Arguments { words: &["-d", "opcache.jit_debug=32"], after: &[], idle: &[] }],
+        probe: &[],
+        writes_here: false,
         chosen: &["opcache.jit_debug"],
         effect: "PHP writes a jitdump if its JIT compiler is on",
         stacks: None,
@@ -158,6 +182,8 @@ pub const RUNTIMES: &[Runtime] = &[
             "-XX:+IgnoreUnrecognizedVMOptions -agentpath:{agent} -XX:+PreserveFramePointer",
             " ",
         )],
+        probe: &["-version"],
+        writes_here: false,
         chosen: JAVA_CHOSEN,
         effect: "perf's agent writes a jitdump below ~/.debug/jit",
         stacks: FRAME_POINTERS,
@@ -173,6 +199,8 @@ pub const RUNTIMES: &[Runtime] = &[
             "-XX:+IgnoreUnrecognizedVMOptions -XX:+UnlockDiagnosticVMOptions -XX:+DumpPerfMapAtExit -XX:+PreserveFramePointer",
             " ",
         )],
+        probe: &["-version"],
+        writes_here: false,
         chosen: JAVA_CHOSEN,
         effect: "the JVM of JDK 17 or newer writes a perf map when it ends",
         stacks: FRAME_POINTERS,
@@ -184,6 +212,8 @@ pub const RUNTIMES: &[Runtime] = &[
         since: NO_VERSION,
         agents: &[],
         ways: &[Way::Variable("DOTNET_PerfMapEnabled", "1"), Way::Variable("DOTNET_EnableWriteXorExecute", "0")],
+        probe: &[],
+        writes_here: false,
         chosen: &[],
         effect: ".NET writes a jitdump and a perf map",
         stacks: FRAME_POINTERS,
@@ -194,6 +224,8 @@ pub const RUNTIMES: &[Runtime] = &[
         since: NO_VERSION,
         agents: &[],
         ways: &[Way::Variable("MVM_JIT_PERF_MAP", "1")],
+        probe: &[],
+        writes_here: false,
         chosen: &[],
         effect: "MoarVM writes a perf map",
         stacks: None,
@@ -204,6 +236,8 @@ pub const RUNTIMES: &[Runtime] = &[
         since: NO_VERSION,
         agents: &[],
         ways: &[],
+        probe: &[],
+        writes_here: false,
         chosen: &["-ljitsym", "-l jitsym"],
         effect: "its traces have names in perf with the module jitsym.lua of libjitsym (luajit -ljitsym)",
         stacks: None,
@@ -215,6 +249,8 @@ pub const RUNTIMES: &[Runtime] = &[
         since: NO_VERSION,
         agents: &[],
         ways: &[Way::Variable("ENABLE_JITPROFILING", "1")],
+        probe: &[],
+        writes_here: false,
         chosen: &[],
         effect: "LLVM writes a jitdump below ~/.debug/jit",
         stacks: FRAME_POINTERS,
@@ -225,6 +261,8 @@ pub const RUNTIMES: &[Runtime] = &[
         since: NO_VERSION,
         agents: &[],
         ways: &[Way::Options("MONO_ENV_OPTIONS", "--jitmap", " ")],
+        probe: &["--version"],
+        writes_here: false,
         chosen: &["--jitmap", "--jitdump"],
         effect: "Mono writes a perf map",
         stacks: None,
@@ -235,6 +273,12 @@ const PYTHON_CHOSEN: &[&str] = &["-X perf", "-Xperf"];
 const JAVA_CHOSEN: &[&str] = &["PerfMap", "perf-jvmti", "perfmap", "perf-map-agent"];
 
 impl Runtime {
+    /// The arguments that are added to the command.
+    pub fn arguments(&self) -> &'static [&'static str] {
+        let words = |way: &Way| if let Way::Arguments { words, .. } = way { Some(*words) } else { None };
+        self.ways.iter().find_map(words).unwrap_or_default()
+    }
+
     /// Whether a program with this name is this runtime, and the version in the name.
     pub fn is_named(&self, program: &str) -> Option<Option<(u32, u32)>> {
         let rests = self.programs.iter().filter_map(|name| program.strip_prefix(name));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::plan::Stacks;
 use super::resolve::Resolved;
 use super::runtimes::{Runtime, Way, RUNTIMES};
-use super::{linked, quoted};
+use super::{linked, probe, quoted};
 
 /// What is set for a command.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -19,25 +19,58 @@ pub struct Setup {
     pub command: Option<Vec<OsString>>,
     /// How stacks are recorded best.
     pub stacks: Option<Stacks>,
+    /// Whether anything is set.
+    pub is_set: bool,
+    /// Whether the runtime writes into the working directory because of this.
+    pub writes_here: bool,
 }
 
 /// Chooses what to set for a command. `None` if it runs no runtime of the table, or one that uses libjitsym.
 pub fn of(command: &[OsString], env: &dyn Fn(&str) -> Option<OsString>) -> Option<Setup> {
-    let found = Resolved::of(command)?;
-    let (runtime, is_itself) = runtime(&found)?;
-    (!linked::uses_library(&found.path)).then(|| choose(runtime, is_itself, &found, env))
+    of_by(command, env, &probe::starts)
 }
 
-/// The row for the name that is closest to the file, and whether the file itself has the name. If not, it is the interpreter of
+/// Tells whether a runtime starts with a setup.
+type Starts<'s> = &'s dyn Fn(&Runtime, &Resolved, &Setup) -> bool;
+
+fn of_by(command: &[OsString], env: &dyn Fn(&str) -> Option<OsString>, starts: Starts<'_>) -> Option<Setup> {
+    let found = Resolved::of(command)?;
+    let mut rows = rows(&found, env);
+    let first = rows.next()?;
+    if linked::uses_library(&found.path) {
+        return None;
+    }
+    let mut refused = None;
+    for (runtime, is_itself) in std::iter::once(first).chain(rows) {
+        let setup = choose(runtime, is_itself, &found, env);
+        // The program must run as it would without this program.
+        if !setup.is_set || starts(runtime, &found, &setup) {
+            return Some(setup);
+        }
+        refused.get_or_insert(runtime.name);
+    }
+    let line =
+        |name: &str| format!("{name}: it does not start with its support of perf turned on, so nothing is set for it");
+    Some(Setup { line: refused.map(line), ..Setup::default() })
+}
+
+/// The rows for the name that is closest to the file, and whether the file itself has the name. If not, it is the interpreter of
 /// a script that starts the runtime.
-fn runtime(found: &Resolved) -> Option<(&'static Runtime, bool)> {
-    found.names.iter().enumerate().rev().find_map(|(number, name)| {
-        let name = name.to_str()?;
-        let row = RUNTIMES.iter().find(|runtime| {
-            let is_new = runtime.is_named(name).map(|version| version.is_none_or(|version| version >= runtime.since));
-            is_new == Some(true) && (runtime.agents.is_empty() || agent(runtime).is_some())
-        });
-        row.map(|row| (row, number >= found.before))
+fn rows<'f>(
+    found: &'f Resolved,
+    env: &'f dyn Fn(&str) -> Option<OsString>,
+) -> impl Iterator<Item = (&'static Runtime, bool)> + use<'f> {
+    let named = |name: &str, runtime: &Runtime| {
+        let is_new = runtime.is_named(name).map(|version| version.is_none_or(|version| version >= runtime.since));
+        is_new == Some(true)
+    };
+    let names = found.names.iter().enumerate().rev().filter_map(|(number, name)| Some((number, name.to_str()?)));
+    let mut names = names.filter(move |(_, name)| RUNTIMES.iter().any(|runtime| named(name, runtime)));
+    names.next().into_iter().flat_map(move |(number, name)| {
+        let rows = RUNTIMES.iter().filter(move |runtime| named(name, runtime));
+        let has_agent = |runtime: &Runtime| agent(runtime).is_some() && probe::has_place_for_agent(env);
+        rows.filter(move |runtime| runtime.agents.is_empty() || has_agent(runtime))
+            .map(move |row| (row, number >= found.before))
     })
 }
 
@@ -124,6 +157,8 @@ fn choose(runtime: &Runtime, is_itself: bool, found: &Resolved, env: &dyn Fn(&st
     }
     let assigned = setup.variables.iter().map(|(name, value)| format!("{name}={}", quoted(Path::new(value))));
     set.extend(assigned);
+    setup.is_set = !setup.variables.is_empty() || setup.command.is_some();
+    setup.writes_here = runtime.writes_here && setup.is_set;
     let effect = runtime.effect;
     setup.line = Some(match set.is_empty() {
         true => format!("{}: {effect}", runtime.name),
@@ -171,7 +206,11 @@ mod tests {
         fn set_up(&self, command: &str, env: &[(&str, &str)]) -> Option<Setup> {
             let dir = format!("{}/", self.0.path().display());
             let words: Vec<OsString> = command.split(' ').map(|word| word.replace('@', &dir).into()).collect();
-            of(&words, &|name| env.iter().find(|(other, _)| *other == name).map(|(_, value)| value.into()))
+            of_by(
+                &words,
+                &|name| env.iter().find(|(other, _)| *other == name).map(|(_, value)| value.into()),
+                &|_, _, _| true,
+            )
         }
 
         fn variables(&self, command: &str, env: &[(&str, &str)]) -> Vec<String> {
@@ -218,6 +257,7 @@ mod tests {
             ("env -u NODE_OPTIONS @node x", &[]),
             ("@python3 -X perf x", &[]),
             ("@python3 x", &[("PYTHONPERFSUPPORT", "0")]),
+            ("env PYTHONPERFSUPPORT=0 @python3 x", &[]),
             ("@python3 x", &[("PYTHON_PERF_JIT_SUPPORT", "")]),
             ("@erl +JPperf map", &[]),
             ("@java -XX:+DumpPerfMapAtExit X", &[]),
@@ -264,6 +304,21 @@ mod tests {
         // A script with the name of a runtime gets no arguments.
         programs.add("wasmtime", "#!/bin/sh\n");
         assert_eq!(programs.set_up("@wasmtime a", &[]).unwrap(), Setup::default());
+    }
+
+    /// If the runtime does not start with a row of the table, the next row counts, and then none.
+    #[test]
+    fn a_runtime_that_does_not_start() {
+        let programs = Programs::new();
+        let words = [format!("{}/python3", programs.0.path().display()).into()];
+        let set_up = |starts: Starts<'_>| of_by(&words, &|_| None, starts).unwrap();
+        let second = set_up(&|_, _, setup| setup.variables.len() == 1);
+        assert_eq!(second.variables, [("PYTHONPERFSUPPORT", OsString::from("1"))]);
+        let nothing = set_up(&|runtime, _, _| runtime.ways.is_empty());
+        assert!(nothing.variables.is_empty() && !nothing.is_set, "{nothing:?}");
+        let words = [format!("{}/node", programs.0.path().display()).into()];
+        let nothing = of_by(&words, &|_| None, &|_, _, _| false).unwrap();
+        assert!(nothing.variables.is_empty() && nothing.line.unwrap().contains("Node.js: it does not start"));
     }
 
     #[test]

@@ -8,6 +8,9 @@ use crate::text::shortened;
 /// A text is cut as soon as it has this many bytes. Each code offset may name all functions of the record, and these may call
 /// each other in a circle.
 const TEXT_MAX: usize = 200;
+/// The most bytes of all texts. Each text counts with at least so many bytes.
+const BYTES_MAX: usize = 64 << 20;
+const TEXT_LEAST: usize = 64;
 
 /// The innermost function at each code offset, and its callers. Each function has the line at which it is.
 pub fn frames(debug: &RawDebug2, addr: u64) -> Column {
@@ -32,5 +35,18 @@ pub fn frames(debug: &RawDebug2, addr: u64) -> Column {
         }
         text
     };
-    debug.offsets().map(|(offset, index)| (addr.wrapping_add(offset.into()), text(index))).collect()
+    let (mut column, mut left) = (Column::new(), BYTES_MAX);
+    for (offset, index) in debug.offsets() {
+        let at = addr.wrapping_add(offset.into());
+        let text = text(index);
+        match left.checked_sub(text.len().max(TEXT_LEAST)) {
+            Some(less) => left = less,
+            None => {
+                column.push((at, "and more".into()));
+                break;
+            }
+        }
+        column.push((at, text));
+    }
+    column
 }

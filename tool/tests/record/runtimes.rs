@@ -82,6 +82,7 @@ fn node() {
         assert!(said.contains(part), "{part}: {said}");
     }
     assert!(share(said, "have names") >= 99.0 && share(said, "have whole stacks") >= 90.0, "{said}");
+    assert_eq!(names(&scratch_dir("node")), ["perf.data", "perf.data.objects"], "what V8 has written is removed");
     assert!(found.top.contains("leaf ") && found.top.contains("hot.js:1:14  [JIT]"), "{}", found.top);
 
     let found = record(&fresh_dir("node-alone"), Path::new("node"), &script, 0.5, &["--no-runtime-setup"]);
@@ -101,6 +102,44 @@ fn node_as_the_user_wants_it() {
     assert_eq!(stdout(&output), "undefined\n", "{output:?}");
     assert!(said(&output).contains("Node.js: the command or the environment already says"), "{output:?}");
     assert!(said(&output).contains("no stacks") && !said(&output).contains("put in"), "{output:?}");
+    assert!(names(&dir).iter().any(|name| name.starts_with("isolate")), "the user has asked for these files");
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).expect("directory").map(|entry| entry.expect("entry").file_name());
+    let mut names: Vec<String> = entries.map(|name| name.to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// A runtime that refuses what would be set for it runs as it would without this program. A failure names the option that sets
+/// nothing.
+#[test]
+fn a_runtime_that_refuses() {
+    let _alone = serial();
+    let dir = fresh_dir("refusing");
+    let program = dir.join("node");
+    for (refused, status) in [("*--perf-prof*", 0), ("nothing", 0), ("nothing", 3)] {
+        let cases = format!("case \"$NODE_OPTIONS\" in\n{refused}) exit 9 ;;\nesac\n");
+        let text = format!("#!/bin/sh\n{cases}[ \"$1\" = --version ] || exit {status}\n");
+        fs::write(&program, text).expect("script");
+        run(perf::command("chmod").arg("+x").arg(&program));
+        let mut command = jitsym(&["record", "-e", "cpu-clock", "-o"]);
+        command.arg(dir.join("perf.data")).arg("--").arg(&program).arg("x").env_remove("NODE_OPTIONS");
+        let output = run_to_its_end(&mut command);
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(status), "{text}");
+        let is_set = refused == "nothing";
+        assert_eq!(text.contains("set for Node.js"), is_set, "{text}");
+        assert_eq!(text.contains("Node.js: it does not start with its support of perf turned on"), !is_set, "{text}");
+        let last = text.lines().last().unwrap_or_default();
+        assert_eq!(last.contains("--no-runtime-setup"), status != 0, "{text}");
+    }
+    // perf itself fails.
+    let mut command = jitsym(&["record", "-e", "no-such-event", "-o"]);
+    let output = run_to_its_end(command.arg(dir.join("perf.data")).arg("--").arg(&program).env_remove("NODE_OPTIONS"));
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(said(&output).lines().last().is_some_and(|line| line.contains("--no-runtime-setup")), "{output:?}");
 }
 
 /// A Python that writes jitdumps.

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use jitsym::format::file_names::parse;
+use jitsym::format::jitdump::raw::RawHeader;
 use jitsym_tool::kind::Kind;
 use jitsym_tool::objects::{self, LeftOut, Loads, Made, OutDir};
 use jitsym_tool::record::quoted;
@@ -117,7 +118,14 @@ fn read(word: &Path) -> Result<Vec<(PathBuf, Input)>, Failure> {
 fn loads(inputs: &[(PathBuf, Input)]) -> Result<Loads<'_>, Failure> {
     let mut loads = Loads::new();
     let kind = |input: &Input| Kind::of(&input.bytes, &input.facts);
+    let mut clock = None;
     for (path, input) in inputs.iter().filter(|(_, input)| kind(input) == Kind::Jitdump) {
+        let Some(header) = RawHeader::read(&input.bytes) else { continue };
+        if *clock.get_or_insert(header.arch_timestamp()) != header.arch_timestamp() {
+            let why = "has times of another clock than the other jitdump of the process, and is left out: export it by its name";
+            complain(path, &io::Error::new(io::ErrorKind::InvalidData, why));
+            continue;
+        }
         if !loads.add_jitdump(&input.bytes) {
             return Err((path.clone(), io::Error::new(io::ErrorKind::InvalidData, "is not a jitdump")));
         }

@@ -96,7 +96,8 @@ fn tell(output: &Path, summary: &Summary, out: &mut dyn Write) -> io::Result<()>
                 good => format!("{} and ", count(good, "jitdump")),
             };
             let regions = count(summary.regions, "file");
-            let (used, processes) = (count(summary.used, "function"), count(summary.processes, "process"));
+            let used = count(summary.used + summary.used_in_regions, "function");
+            let processes = count(summary.processes, "process");
             let objects = count(summary.objects, "object");
             writeln!(
                 out,
@@ -104,6 +105,15 @@ fn tell(output: &Path, summary: &Summary, out: &mut dyn Write) -> io::Result<()>
                 dir.shown()
             )?;
         }
+        Some(dir) if summary.uses_all => writeln!(
+            out,
+            "{output}: {} of {} of {}, because perf finds the samples in AUX data when it reads the recording; {} in {}",
+            summary.used,
+            count(summary.pieces, "function"),
+            count(summary.processes, "process"),
+            count(summary.objects, "object"),
+            dir.shown()
+        )?,
         Some(dir) => writeln!(
             out,
             "{output}: {}, {} of them in samples of {}; {} in {}",

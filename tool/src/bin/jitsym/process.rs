@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use jitsym::format::file_names::{parse, FileKind};
+use jitsym::sys::other_writers;
 use jitsym_tool::record::watch;
 
 /// The pid that a word of the command line stands for. A file with this name comes first.
@@ -20,10 +21,17 @@ pub fn is_alive(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
 
-/// The jitdump, the perf map and the files of the regions of a process, made by any library. Fails if there are none. Whoever
-/// can write to the directories chose these files, so they must be opened with [`jitsym_tool::open::of_process`].
+/// The jitdump, the perf map and the files of the regions of a process, made by any library. Fails if there are none. An earlier
+/// process may have had the same pid: files with this number that are older than the process are left out, unless the process has
+/// mapped them. Whoever can write to the directories chose these files, so they must be opened with [`jitsym_tool::open::of_process`].
 pub fn files(pid: u32) -> io::Result<Vec<PathBuf>> {
     let mut found = mapped(pid);
+    let began = other_writers::start_of(&pid.to_string());
+    let is_older = |path: &Path| {
+        let written = fs::symlink_metadata(path).and_then(|data| data.modified()).ok();
+        began.zip(written).is_some_and(|(began, written)| written < began)
+    };
+    let mut older = 0;
     let mut places = vec![(PathBuf::from("/tmp"), pid)];
     places.extend(jitsym::clean_dirs().into_iter().map(|dir| (dir, pid)));
     // In a container, the process has a different pid and a different /tmp.
@@ -33,16 +41,21 @@ pub fn files(pid: u32) -> io::Result<Vec<PathBuf>> {
         let mut here: Vec<PathBuf> =
             fs::read_dir(&dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
         here.retain(|path| is_of(path, pid));
+        let count = here.len();
+        here.retain(|path| !is_older(path));
+        older += count - here.len();
         here.sort();
         found.extend(here);
     }
     let mut seen = BTreeSet::new();
     found.retain(|path| fs::symlink_metadata(path).is_ok_and(|data| seen.insert((data.dev(), data.ino()))));
     if found.is_empty() {
-        let text = if is_alive(pid) {
-            "the process has no jitdump, perf map or region"
-        } else {
-            "there is no such file, and no process that has left one"
+        let text = match (is_alive(pid), older) {
+            (true, 0) => "the process has no jitdump, perf map or region",
+            (true, _) => {
+                "the process has no jitdump, perf map or region: the files with its number are older than the process"
+            }
+            (false, _) => "there is no such file, and no process that has left one",
         };
         return Err(io::Error::new(io::ErrorKind::NotFound, text));
     }
