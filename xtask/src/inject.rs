@@ -1,15 +1,17 @@
 //! The time from a recording to a report: with `perf inject --jit` and `jitsym inject` on the same recording, and with regions.
 
+use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
+use std::process::Stdio;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{bail, Context, Result};
 
 use crate::matrix::Task;
 use crate::perf::{Graph, Mode, Perf, Recording};
 use crate::program::{self, Program, Written};
-use crate::run;
+use crate::run::{self, Used};
 use crate::suites::Cache;
 
 /// What is to be done, from the command line.
@@ -35,10 +37,8 @@ const WAYS: [&str; 3] = ["perf inject", "jitsym inject", "region"];
 struct Cost {
     /// perf's own end, the step between recording and report, `perf report`.
     record: Duration,
-    step: Duration,
-    report: Duration,
-    /// KiB of memory that the step takes at most.
-    peak: u64,
+    step: Used,
+    report: Used,
     /// The files that a report needs beside the recording, and their blocks in bytes.
     files: usize,
     bytes: u64,
@@ -46,15 +46,15 @@ struct Cost {
 
 impl Cost {
     fn total(&self) -> Duration {
-        self.record + self.step + self.report
+        self.record + self.step.time + self.report.time
     }
 }
 
 /// Measures all ways in turn and prints a table in Markdown.
 pub fn run(plan: &Plan) -> Result<()> {
     let (program, tool) = (Program::build()?, program::build_tool()?);
-    println!("| perf | functions | way | to a report | record ends | step | its memory | report | files | on disk |");
-    println!("|---|---|---|---|---|---|---|---|---|---|");
+    println!("| perf | functions | way | to a report | record ends | step | on a processor | its memory | report | on a processor | files | on disk |");
+    println!("|---|---|---|---|---|---|---|---|---|---|---|---|");
     for suite in &plan.suites {
         let perf = Perf::of_suite(&plan.cache, suite)?;
         for &count in &plan.counts {
@@ -108,26 +108,28 @@ fn recorded<const N: usize>(
 fn by_perf(perf: &Perf, dir: &Path, made: &Recording) -> Result<Cost> {
     let data = dir.join("injected.data");
     let before = files_of(made)?;
-    let (step, peak) = timed(perf.command(dir, "inject").arg("--jit").arg("-i").arg(&made.data).arg("-o").arg(&data))?;
+    let mut inject = perf.command(dir, "inject");
+    inject.arg("--jit").arg("-i").arg(&made.data).arg("-o").arg(&data);
+    let step = run::used(&mut inject, Stdio::null())?;
     let objects = files_of(made)?.into_iter().filter(|path| !before.contains(path)).collect::<Vec<_>>();
     let (files, bytes) = weight(&[objects.as_slice(), std::slice::from_ref(&data)].concat())?;
     let report = report(perf, dir, &data)?;
     objects.iter().try_for_each(std::fs::remove_file)?;
-    Ok(Cost { step, peak, report, files, bytes, ..Cost::default() })
+    Ok(Cost { step, report, files, bytes, ..Cost::default() })
 }
 
 fn by_ours(perf: &Perf, tool: &Path, dir: &Path, made: &Recording) -> Result<Cost> {
     let (data, objects) = (dir.join("ours.data"), dir.join("objects"));
     let mut inject = run::command(tool);
     inject.arg("inject").arg("-i").arg(&made.data).arg("-o").arg(&data).arg("--objects").arg(&objects);
-    let (step, peak) = timed(&mut inject)?;
+    let step = run::used(&mut inject, Stdio::null())?;
     let mut paths = vec![data.clone()];
     for entry in std::fs::read_dir(&objects)? {
         paths.push(entry?.path());
     }
     let (files, bytes) = weight(&paths)?;
     let report = report(perf, dir, &data)?;
-    Ok(Cost { step, peak, report, files, bytes, ..Cost::default() })
+    Ok(Cost { step, report, files, bytes, ..Cost::default() })
 }
 
 fn as_it_is(perf: &Perf, dir: &Path, made: &Recording) -> Result<Cost> {
@@ -135,19 +137,16 @@ fn as_it_is(perf: &Perf, dir: &Path, made: &Recording) -> Result<Cost> {
     Ok(Cost { report: report(perf, dir, &made.data)?, files, bytes, ..Cost::default() })
 }
 
-fn timed(command: &mut std::process::Command) -> Result<(Duration, u64)> {
-    let begin = Instant::now();
-    let peak = run::peak(command)?;
-    Ok((begin.elapsed(), peak))
-}
-
-fn report(perf: &Perf, dir: &Path, data: &Path) -> Result<Duration> {
-    let begin = Instant::now();
-    let text = run::stdout(perf.command(dir, "report").arg("-i").arg(data).args(["--stdio", "--no-children"]))?;
+fn report(perf: &Perf, dir: &Path, data: &Path) -> Result<Used> {
+    let printed = dir.join("report");
+    let mut report = perf.command(dir, "report");
+    let used = run::used(report.arg("-i").arg(data).args(["--stdio", "--no-children"]), File::create(&printed)?)?;
+    let text = std::fs::read(&printed)?;
+    let text = String::from_utf8_lossy(&text);
     if !text.contains("hot_") {
         bail!("the report has no name of the guest:\n{text}");
     }
-    Ok(begin.elapsed())
+    Ok(used)
 }
 
 /// The files in /tmp that the process of a recording has left, and that perf has made for it, without its map.
@@ -174,17 +173,21 @@ fn weight(paths: &[PathBuf]) -> Result<(usize, u64)> {
 fn row(perf: &Perf, count: usize, way: &str, costs: &[Cost]) -> String {
     let of = |value: fn(&Cost) -> u64| median(costs.iter().map(value).collect());
     let seconds = |value: fn(&Cost) -> u64| format!("{:.2} s", of(value) as f64 / 1e6);
-    let (step, peak) = if of(|cost| cost.peak) == 0 {
-        ("none".into(), String::new())
-    } else {
-        (seconds(|cost| cost.step.as_micros() as u64), format!("{} MiB", of(|cost| cost.peak) / 1024))
+    let (step, processor, peak) = match of(|cost| cost.step.peak) {
+        0 => ("none".into(), String::new(), String::new()),
+        peak => (
+            seconds(|cost| cost.step.time.as_micros() as u64),
+            seconds(|cost| cost.step.processor.as_micros() as u64),
+            format!("{} MiB", peak / 1024),
+        ),
     };
     format!(
-        "| {} | {count} | {way} | {} | {} | {step} | {peak} | {} | {} | {:.1} MiB |",
+        "| {} | {count} | {way} | {} | {} | {step} | {processor} | {peak} | {} | {} | {} | {:.1} MiB |",
         perf.version,
         seconds(|cost| cost.total().as_micros() as u64),
         seconds(|cost| cost.record.as_micros() as u64),
-        seconds(|cost| cost.report.as_micros() as u64),
+        seconds(|cost| cost.report.time.as_micros() as u64),
+        seconds(|cost| cost.report.processor.as_micros() as u64),
         of(|cost| cost.files as u64),
         of(|cost| cost.bytes) as f64 / f64::from(1 << 20),
     )

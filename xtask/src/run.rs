@@ -3,6 +3,7 @@
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 
@@ -40,10 +41,20 @@ pub fn stdout(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&success(command)?.stdout).into_owned())
 }
 
-/// Runs it to its end without its output. Returns the KiB of memory that it took at most; anything but success is an error.
-pub fn peak(command: &mut Command) -> Result<u64> {
-    let child =
-        command.stdout(Stdio::null()).spawn().with_context(|| format!("cannot start {:?}", command.get_program()))?;
+/// What a program has used.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Used {
+    /// From its start to its end, and of this the time on a processor, with that of its children.
+    pub time: Duration,
+    pub processor: Duration,
+    /// KiB of memory at most.
+    pub peak: u64,
+}
+
+/// Runs it to its end; its output goes to `out`. Anything but success is an error.
+pub fn used(command: &mut Command, out: impl Into<Stdio>) -> Result<Used> {
+    let begin = Instant::now();
+    let child = command.stdout(out).spawn().with_context(|| format!("cannot start {:?}", command.get_program()))?;
     let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
     // SAFETY: the child is ours and was not waited for, and both places are valid.
     while unsafe { libc::wait4(child.id() as i32, &mut status, 0, usage.as_mut_ptr()) } == -1 {
@@ -52,11 +63,14 @@ pub fn peak(command: &mut Command) -> Result<u64> {
             return Err(error.into());
         }
     }
+    let time = begin.elapsed();
     if status != 0 {
         bail!("{command:?}: wait status {status:#x}");
     }
     // SAFETY: zeroed, and written by the kernel.
-    Ok(unsafe { usage.assume_init() }.ru_maxrss as u64)
+    let usage = unsafe { usage.assume_init() };
+    let of = |time: libc::timeval| Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000);
+    Ok(Used { time, processor: of(usage.ru_utime) + of(usage.ru_stime), peak: usage.ru_maxrss as u64 })
 }
 
 /// Command, status, and the ends of all that it printed.
