@@ -10,9 +10,9 @@ mod space;
 mod symbols;
 
 use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use archive::Writer;
@@ -98,6 +98,11 @@ pub fn make(
         Some(name) => name,
         None => return Err(format!("{}: is no name of a file", out.shown())),
     };
+    let identity = |file: &fs::Metadata| (file.dev(), file.ino());
+    let is_recording = |there: &fs::Metadata| fs::metadata(data).is_ok_and(|it| identity(&it) == identity(there));
+    if fs::symlink_metadata(out).is_ok_and(|there| !there.is_file() || is_recording(&there)) {
+        return Err(format!("{}: is the recording, or no plain file", out.shown()));
+    }
     let parent = out.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
     let work = PrivateDir::beside(out).map_err(about(out))?;
     let place = work.path().join(RECORDING);
@@ -116,9 +121,11 @@ pub fn make(
         }
         objects.add(&mut bundle, &mut summary)?;
         if has_sources {
+            // Line tables may spell the path of a file in several ways.
+            let mut places = BTreeSet::new();
             sources::read(&objects.lines, |path, contents| {
-                let place = Path::new(SOURCES).join(path.trim_start_matches('/'));
-                if bundle.add_bytes(&place, contents)? {
+                let place: PathBuf = Path::new(SOURCES).join(path.trim_start_matches('/')).components().collect();
+                if places.insert(place.clone()) && bundle.add_bytes(&place, contents)? {
                     summary.sources.push(path.to_owned());
                 }
                 Ok::<_, io::Error>(())

@@ -102,6 +102,9 @@ impl<'f> Recording<'f> {
         let mut found = Found::default();
         self.build_ids(&mut found)?;
         Events::new(self.file, &self.layout)?.each(&mut |_| go_on(), &mut |event| {
+            if event.kind() == kind::CALLCHAIN_DEFERRED {
+                return invalid("has call chains that come after their samples, which a bundle does not have");
+            }
             if let Some(change) = Change::of(event, names) {
                 found.changes.push((times.time(event).unwrap_or(0), change));
             }

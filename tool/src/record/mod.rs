@@ -5,7 +5,6 @@ pub mod command_line;
 pub mod contents;
 mod data;
 pub mod dumps;
-pub mod leftovers;
 mod linked;
 pub mod perf;
 pub mod plan;
@@ -23,8 +22,8 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::time::{Instant, SystemTime};
+use std::path::Path;
+use std::time::Instant;
 
 use contents::Contents;
 use perf::Perf;
@@ -66,8 +65,6 @@ pub struct Made {
     pub seen: watch::Seen,
     /// Whether something was set for the runtime of the command.
     pub is_set_up: bool,
-    /// Files that the runtime has written because of that, and whose contents are in the recording.
-    pub leftovers: Vec<PathBuf>,
 }
 
 /// Said if a command that was set up, or its recording, has failed.
@@ -150,7 +147,7 @@ fn record_with(
             return Err(Failure::of(perf.failure(tried.status, &tried.said)));
         }
     }
-    let (start, since) = (Instant::now(), SystemTime::now());
+    let start = Instant::now();
     let log = options.log.as_ref().map(|path| ("JITSYM_DEBUG", path.as_os_str()));
     let of_runtime = setup.variables.iter().map(|(name, value)| (*name, value.as_os_str()));
     let variables = environment.iter().map(|&(name, value)| (name, value.as_ref())).chain(log).chain(of_runtime);
@@ -187,13 +184,7 @@ fn record_with(
         let users = ran.seen.users.iter().copied().collect();
         let injection =
             inject::Options { input: out.clone(), output: out.clone(), users, replaces: true, ..Default::default() };
-        let mut is_good = true;
-        let has_objects = dumps::put_in(&injection, &contents, &mut |step| {
-            is_good &= !matches!(step, Step::Problem(_));
-            tell(step);
-        });
-        let here = std::env::current_dir().ok().filter(|_| setup.writes_here && has_objects && is_good);
-        here.map_or_else(Vec::new, |here| leftovers::find(&contents, &here, since))
+        dumps::put_in(&injection, &contents, tell);
     });
     match (read, children::asked()) {
         (_, Some(signal)) => {
@@ -201,9 +192,9 @@ fn record_with(
         }
         (Err(cause), None) => Err(Failure::of(format!("{cause}; {out} is as perf has recorded it"))),
         // If a user stops the recording of a process, this is no failure.
-        (Ok(leftovers), None) => {
+        (Ok(()), None) => {
             let status = if is_command { run::exit_code(ran.status) } else { 0 };
-            Ok(Made { status, seen: ran.seen, is_set_up: setup.is_set, leftovers })
+            Ok(Made { status, seen: ran.seen, is_set_up: setup.is_set })
         }
     }
 }

@@ -1,10 +1,16 @@
 //! Asks a runtime whether it starts with what is set for it.
 
 use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use jitsym::sys::process;
+
+use super::children;
 use super::perf::find_program;
 use super::resolve::Resolved;
 use super::runtimes::Runtime;
@@ -21,12 +27,18 @@ pub fn starts(runtime: &Runtime, found: &Resolved, setup: &Setup) -> bool {
     let Some((program, words)) = program(runtime, found) else { return true };
     let Ok(dir) = PrivateDir::new(&std::env::temp_dir(), "jitsym-probe-") else { return false };
     // A directory that `env` sets is not known here, but a variable is.
-    let mut command = Command::new(program);
-    command.current_dir(dir.path()).args(words);
+    let mut command = Command::new(absolute(program));
+    command.current_dir(dir.path()).args(words.into_iter().map(|word| absolute(word.into()))).process_group(0);
     command.envs(setup.variables.iter().map(|(name, value)| (*name, value)));
     // perf's agent of Java writes there.
     command.env("JITDUMPDIR", dir.path());
     ends_well(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()))
+}
+
+/// A path to a file that is there, from the root. Links stay: Python finds its environment by them.
+fn absolute(word: PathBuf) -> PathBuf {
+    let path = word.components().nth(1).filter(|_| word.exists()).and_then(|_| std::path::absolute(&word).ok());
+    path.unwrap_or(word)
 }
 
 /// The program that is asked, and its arguments. `None` if nothing has to be asked.
@@ -48,15 +60,29 @@ fn program(runtime: &Runtime, found: &Resolved) -> Option<(PathBuf, Vec<OsString
 fn ends_well(command: &mut Command) -> bool {
     let Ok(mut child) = command.spawn() else { return false };
     let start = Instant::now();
-    loop {
+    let ended_well = loop {
         match child.try_wait() {
-            Ok(Some(status)) => return status.success(),
-            Ok(None) if start.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
+            Ok(Some(status)) => break status.success(),
+            Ok(None) if start.elapsed() < PATIENCE && children::asked().is_none() => std::thread::sleep(PAUSE),
             _ => {
+                // SAFETY: `kill` takes no pointer. The child is not waited for yet, so this number is that of its group.
+                let _ = unsafe { libc::kill(-(child.id() as libc::pid_t), libc::SIGKILL) };
                 let _ = child.kill();
                 let _ = child.wait();
-                return false;
+                break false;
             }
+        }
+    };
+    remove_files(child.id());
+    ended_well
+}
+
+/// Removes the files that a runtime writes to `/tmp` for perf.
+fn remove_files(pid: u32) {
+    for path in [format!("/tmp/perf-{pid}.map"), format!("/tmp/jit-{pid}.dump")] {
+        if fs::symlink_metadata(&path).is_ok_and(|data| data.is_file() && data.uid() == process::user()) {
+            // A file that cannot be removed stays, as after a run of the runtime alone.
+            let _ = fs::remove_file(path);
         }
     }
 }

@@ -21,8 +21,6 @@ pub struct Setup {
     pub stacks: Option<Stacks>,
     /// Whether anything is set.
     pub is_set: bool,
-    /// Whether the runtime writes into the working directory because of this.
-    pub writes_here: bool,
 }
 
 /// Chooses what to set for a command. `None` if it runs no runtime of the table, or one that uses libjitsym.
@@ -158,7 +156,6 @@ fn choose(runtime: &Runtime, is_itself: bool, found: &Resolved, env: &dyn Fn(&st
     let assigned = setup.variables.iter().map(|(name, value)| format!("{name}={}", quoted(Path::new(value))));
     set.extend(assigned);
     setup.is_set = !setup.variables.is_empty() || setup.command.is_some();
-    setup.writes_here = runtime.writes_here && setup.is_set;
     let effect = runtime.effect;
     setup.line = Some(match set.is_empty() {
         true => format!("{}: {effect}", runtime.name),

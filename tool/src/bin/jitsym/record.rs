@@ -166,7 +166,6 @@ pub fn run(args: Record) -> ExitCode {
     if made.is_set_up && made.status != 0 {
         say(&format!("the command has failed: {}", record::WITHOUT_SETUP));
     }
-    record::leftovers::remove(&made.leftovers);
     match printed {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             say(&format!("output: {error}"));
