@@ -100,7 +100,7 @@ pub fn make(
     };
     let identity = |file: &fs::Metadata| (file.dev(), file.ino());
     let is_recording = |there: &fs::Metadata| fs::metadata(data).is_ok_and(|it| identity(&it) == identity(there));
-    if fs::symlink_metadata(out).is_ok_and(|there| !there.is_file() || is_recording(&there)) {
+    if fs::symlink_metadata(out).is_ok_and(|there| is_recording(&there) || !there.is_file() && !there.is_symlink()) {
         return Err(format!("{}: is the recording, or no plain file", out.shown()));
     }
     let parent = out.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
