@@ -27,6 +27,7 @@ pub mod doctor;
 #[allow(missing_docs)]
 pub mod record;
 pub mod show;
+mod spans;
 mod tables;
 pub mod text;
 #[allow(missing_docs)]

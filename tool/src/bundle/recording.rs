@@ -9,10 +9,10 @@ use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use super::chains::Chains;
 use super::names::Names;
 use super::sample::{of_kernel, Form, CONTEXT_USER};
-use super::space::{user_mapping, Change, OFFSET};
+use super::space::{user_mapping, Change};
 use crate::open;
 use crate::perf_data::attributes::Forms;
-use crate::perf_data::events::{kind, mapping, Event, Events};
+use crate::perf_data::events::{kind, mapping, misc, Event, Events, OFFSET};
 use crate::perf_data::{feature, invalid, u16_at, u64_at, Layout, ATTRIBUTES, EVENTS, EVENTS_LEN, FEATURES, HEADER};
 use crate::record::children;
 use crate::record::script::is_memory;
@@ -25,16 +25,11 @@ const KEPT: [u32; 22] = [1, 2, 3, 4, 5, 6, 7, 10, 13, 14, 15, 16, 17, 18, 19, 68
 /// version, the machine, processors and memory, descriptions of events and groups, times and clocks. Left out are the name of
 /// the machine, and perf's command line, which has the arguments of the recorded command.
 const FEATURES_KEPT: [u32; 16] = [feature::BUILD_ID, 4, 5, 6, 7, 8, 9, 10, 12, 13, 14, 16, 17, 21, 23, 29];
-/// Set in a mapping that has a build-id, and in one that is not executable.
-const HAS_BUILD_ID: u16 = 1 << 14;
-const DATA: u16 = 1 << 13;
 /// Where the size and the bytes of the build-id are in a mapping, and in an entry of the table of build-ids.
 const IN_MAPPING: (usize, usize) = (40, 44);
 const IN_TABLE: (usize, usize) = (32, 12);
 /// Where the name is in an entry of the table, and in a mapping of the kernel.
 const NAME_IN_TABLE: usize = 36;
-/// Set in an entry that tells the size of the build-id.
-const HAS_SIZE: u16 = 1 << 15;
 /// The path of the kernel's mapping begins with this. The name of a symbol follows, whose address is in the offset's place.
 const KERNEL: &[u8] = b"[kernel.kallsyms]";
 
@@ -114,7 +109,7 @@ impl<'f> Recording<'f> {
                     let name = String::from_utf8_lossy(symbol).into_owned();
                     found.kernel.insert(u64_at(event.bytes, OFFSET), name);
                 }
-                if event.kind() == kind::MMAP2 && event.misc() & HAS_BUILD_ID != 0 {
+                if event.kind() == kind::MMAP2 && event.misc() & misc::HAS_BUILD_ID != 0 {
                     add_build_id(&mut found.build_ids, event.bytes, IN_MAPPING, mapped.name);
                 }
             }
@@ -133,7 +128,7 @@ impl<'f> Recording<'f> {
             rest = more;
             let name = entry[NAME_IN_TABLE..].split(|&byte| byte == 0).next().unwrap_or_default();
             let mut entry = entry.to_vec();
-            if u16_at(&entry, 4) & HAS_SIZE == 0 {
+            if u16_at(&entry, 4) & misc::HAS_SIZE == 0 {
                 entry[IN_TABLE.0] = 20;
             }
             add_build_id(&mut found.build_ids, &entry, IN_TABLE, name);
@@ -227,7 +222,7 @@ impl<'f> Recording<'f> {
 
 /// Copies an event. Memory that perf names by a perf map, and the vDSO, get the path of a file that is in the bundle.
 fn keep(event: &Event<'_>, chains: &Chains, out: &mut Vec<u8>) -> io::Result<()> {
-    let renamed = user_mapping(event).filter(|_| event.misc() & DATA == 0).and_then(|mapped| {
+    let renamed = user_mapping(event).filter(|_| event.misc() & misc::DATA == 0).and_then(|mapped| {
         let name = std::str::from_utf8(mapped.name).ok()?;
         let new = match chains.maps.get(&mapped.pid) {
             Some(&number) if is_memory(name) => map_path(number),

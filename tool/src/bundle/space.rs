@@ -1,17 +1,13 @@
 //! The mappings of all processes of a recording at a time, as perf keeps them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
 
 use super::names::Names;
-use crate::perf_data::events::{kind, mapping, Event, Mapped};
+use crate::perf_data::events::{kind, mapping, misc, Event, Mapped, OFFSET};
 use crate::perf_data::{u32_at, u64_at};
-
-/// Set in a FORK event if the child's mappings follow in events of their own.
-const FORK_EXEC: u16 = 1 << 13;
-/// Where a mapping's event has the place in the file.
-pub const OFFSET: usize = 32;
+use crate::spans::Spans;
 
 /// The mapping in an event, unless it is one of the kernel.
 pub fn user_mapping<'a>(event: &Event<'a>) -> Option<Mapped<'a>> {
@@ -31,7 +27,7 @@ impl Change {
     pub fn of(event: &Event<'_>, names: &mut Names) -> Option<Change> {
         if event.kind() == kind::FORK {
             let (pid, parent) = (u32_at(event.bytes, 8), u32_at(event.bytes, 12));
-            let parent_of = (event.misc() & FORK_EXEC == 0).then_some(parent);
+            let parent_of = (event.misc() & misc::FORK_EXEC == 0).then_some(parent);
             return (pid != parent).then_some(Change::Begin { pid, parent: parent_of });
         }
         let Mapped { pid, range, name, .. } = user_mapping(event)?;
@@ -43,7 +39,6 @@ impl Change {
 /// A mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Area {
-    end: u64,
     pub origin: u64,
     pub name: u32,
     /// The process that has made the mapping. Its children have the mapping too.
@@ -53,8 +48,7 @@ pub struct Area {
 /// The mappings of a process.
 #[derive(Clone, Debug, Default)]
 struct Space {
-    /// By the first address. They do not overlap.
-    areas: BTreeMap<u64, Area>,
+    areas: Spans<Area>,
     /// All mappings that a file has had, in the order of time: addresses and origin.
     of_files: HashMap<u32, Vec<(Range<u64>, u64)>>,
 }
@@ -64,32 +58,17 @@ impl Space {
         if range.is_empty() {
             return;
         }
-        let before = self.areas.range(..range.start).next_back().map(|(&start, &area)| (start, area));
-        let inside: Vec<_> = self.areas.range(range.clone()).map(|(&start, &area)| (start, area)).collect();
-        for (start, area) in before.into_iter().chain(inside) {
-            if start >= range.start {
-                self.areas.remove(&start);
-            } else if area.end > range.start {
-                self.areas.insert(start, Area { end: range.start, ..area });
-            }
-            if area.end > range.end {
-                self.areas.insert(range.end, area);
-            }
-        }
-        self.areas.insert(range.start, Area { end: range.end, origin, name, maker });
+        self.areas.cut(range);
+        self.areas.add(range, Area { origin, name, maker });
         self.of_files.entry(name).or_default().push((range.clone(), origin));
-    }
-
-    fn at(&self, address: u64) -> Option<&Area> {
-        self.areas.range(..=address).next_back().map(|(_, area)| area).filter(|area| address < area.end)
     }
 
     /// The address of a place in a file.
     fn address(&self, name: u32, offset: u64) -> Option<u64> {
         self.of_files.get(&name)?.iter().rev().find_map(|(range, origin)| {
             let address = origin.wrapping_add(offset);
-            let is_there = |area: &Area| (area.name, area.origin) == (name, *origin);
-            (range.contains(&address) && self.at(address).is_some_and(is_there)).then_some(address)
+            let is_there = |area: Area| (area.name, area.origin) == (name, *origin);
+            (range.contains(&address) && self.areas.at(address).is_some_and(is_there)).then_some(address)
         })
     }
 }
@@ -114,8 +93,8 @@ impl Spaces {
     }
 
     /// The mapping that an address of a process is in.
-    pub fn at(&self, pid: u32, address: u64) -> Option<&Area> {
-        self.all.get(&pid)?.at(address)
+    pub fn at(&self, pid: u32, address: u64) -> Option<Area> {
+        self.all.get(&pid)?.areas.at(address)
     }
 
     /// The address of a place in a file that a process has mapped.

@@ -7,14 +7,9 @@ use jitsym::format::file_names::{parse, FileKind};
 
 use super::family::Own;
 use super::survey::is_memory_or_heap;
-use crate::perf_data::events::{Event, Mapped};
+use crate::perf_data::events::{misc, Event, Mapped, OFFSET};
 use crate::perf_data::u64_at;
 use crate::record::script::file_name;
-
-/// Set in the `misc` of a mapping that is not executable.
-const DATA: u16 = 1 << 13;
-/// Where an event has the place in the file.
-const OFFSET: usize = 32;
 
 /// A mapping of memory with code.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +49,7 @@ pub fn is_of_fork(path: &str) -> bool {
 
 impl Mappings {
     pub fn add(&mut self, event: &Event<'_>, mapped: &Mapped<'_>, path: &str, time: Option<u64>) {
-        if event.misc() & DATA != 0 {
+        if event.misc() & misc::DATA != 0 {
             return;
         }
         let path = is_region(path).then(|| match self.by_path.get(path) {

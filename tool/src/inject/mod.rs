@@ -12,7 +12,6 @@ mod region_debug;
 mod region_file;
 mod regions;
 mod resolve;
-mod spans;
 mod survey;
 mod write;
 

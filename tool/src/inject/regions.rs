@@ -15,9 +15,9 @@ use super::hits::Filter;
 use super::mappings::{is_of_fork, Mappings};
 use super::region_file::RegionFile;
 use super::resolve::{Change, Mapped};
-use super::spans::Spans;
 use super::survey::Identity;
 use crate::objects::{name_of, Load};
+use crate::spans::Spans;
 
 /// The contents of files that are kept, in bytes. A file that is needed again is read again.
 const CACHE_MAX: usize = 256 << 20;

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use super::hits::Hits;
-use super::spans::Spans;
+use crate::spans::Spans;
 
 /// The code of a process at one time: when each piece was loaded, and its index.
 pub type Live = Spans<(u64, usize)>;

@@ -9,18 +9,10 @@ use super::family::GENERATIONS;
 use super::mappings::{is_region, Mappings};
 use crate::objects::Taken;
 use crate::perf_data::attributes::Forms;
-use crate::perf_data::events::{kind, mapping, Event, Events, Mapped};
+use crate::perf_data::events::{kind, mapping, misc, Event, Events, Mapped};
 use crate::perf_data::{u32_at, u64_at, Layout};
 use crate::record::script::{injector, is_memory, jitdump_pid};
 
-/// Bits of an event's `misc`: the mode of the processor, and that a program was executed (COMM), that the child's mappings follow
-/// in events of their own (FORK), that a build-id is in the place of device and inode (MMAP2).
-const MODE: u16 = 7;
-pub const MODE_USER: u16 = 2;
-const MODE_GUEST: Range<u16> = 4..6;
-pub const COMM_EXEC: u16 = 1 << 13;
-const FORK_EXEC: u16 = 1 << 13;
-pub const HAS_BUILD_ID: u16 = 1 << 14;
 /// The size of the event since it tells whether the conversion holds.
 const TIME_CONV_SIZE: usize = 56;
 /// The most files that a process is known to have mapped by one path.
@@ -135,13 +127,13 @@ impl Survey {
                     self.threads.insert(u32_at(event.bytes, 16), pid);
                 } else {
                     self.parents.insert(pid, parent);
-                    let parent = (event.misc() & FORK_EXEC == 0).then_some(parent);
+                    let parent = (event.misc() & misc::FORK_EXEC == 0).then_some(parent);
                     self.begins.entry(pid).or_default().push(Begin { time: time.unwrap_or(0), parent });
                 }
             }
             kind::COMM => {
                 let (pid, tid, time) = (u32_at(event.bytes, 8), u32_at(event.bytes, 12), time.unwrap_or(0));
-                if event.misc() & COMM_EXEC != 0 {
+                if event.misc() & misc::COMM_EXEC != 0 {
                     self.begins.entry(pid).or_default().push(Begin { time, parent: None });
                 }
                 let name = event.bytes.get(16..).and_then(|rest| rest.split(|&byte| byte == 0).next());
@@ -233,7 +225,7 @@ impl Survey {
 
 /// The mapping of an event, if it is one of a process outside of virtual machines.
 pub fn user_mapping<'a>(event: &Event<'a>) -> Option<Mapped<'a>> {
-    let is_guest = MODE_GUEST.contains(&(event.misc() & MODE));
+    let is_guest = misc::MODE_GUEST.contains(&(event.misc() & misc::MODE));
     mapping(event.bytes).filter(|mapped| !is_guest && mapped.pid != u32::MAX)
 }
 
@@ -244,7 +236,7 @@ pub fn is_memory_or_heap(name: &[u8]) -> bool {
 
 /// The mapped file. Only MMAP2 events without a build-id tell it.
 fn identity(event: &Event<'_>) -> Option<Identity> {
-    let has_inode = event.kind() == kind::MMAP2 && event.misc() & HAS_BUILD_ID == 0;
+    let has_inode = event.kind() == kind::MMAP2 && event.misc() & misc::HAS_BUILD_ID == 0;
     let device = (u32_at(event.bytes, 40), u32_at(event.bytes, 44));
     let inode = u64_at(event.bytes, 48);
     (has_inode && inode != 0).then_some(Identity { device, inode })

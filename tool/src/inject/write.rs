@@ -9,21 +9,18 @@ use std::os::unix::fs::FileExt;
 
 use super::cover::Covers;
 use super::regions::Replaced;
-use super::survey::{is_memory_or_heap, user_mapping, Survey, COMM_EXEC, HAS_BUILD_ID, MODE_USER};
+use super::survey::{is_memory_or_heap, user_mapping, Survey};
 use crate::objects::{Mapping, Object};
 use crate::perf_data::attributes::Forms;
-use crate::perf_data::events::{kind, Events};
+use crate::perf_data::events::{kind, misc, Events, OFFSET};
 use crate::perf_data::{feature, invalid, u64_at, Layout, ATTRIBUTES, EVENTS, EVENTS_LEN, EVENT_TYPES, FEATURES};
 
-/// Set in a build-id's entry that tells the size of the build-id.
-const HAS_SIZE: u16 = 1 << 15;
 /// Names in the table of build-ids have this alignment.
 const NAME_ALIGN: usize = 64;
 
-/// Where the event of a mapping has its address, its length, and its place in the file.
+/// Where the event of a mapping has its address and its length.
 const START: usize = 16;
 const LEN: usize = 24;
-const OFFSET: usize = 32;
 /// The most parts of mappings that are written. There can be many mappings, and much code in each.
 const PARTS_MOST: usize = 1 << 16;
 
@@ -151,7 +148,7 @@ fn put(new: &New<'_>, insert: &Insert, forms: &Forms<'_>, shown: &mut Shown, out
         Some(name) => {
             let mut event = Vec::with_capacity(64);
             event.extend(kind::COMM.to_ne_bytes());
-            event.extend([COMM_EXEC, 0].map(u16::to_ne_bytes).concat());
+            event.extend([misc::COMM_EXEC, 0].map(u16::to_ne_bytes).concat());
             event.extend([*pid, *pid].map(u32::to_ne_bytes).concat());
             event.extend(name);
             event.resize((event.len() + 1).next_multiple_of(8), 0);
@@ -161,7 +158,7 @@ fn put(new: &New<'_>, insert: &Insert, forms: &Forms<'_>, shown: &mut Shown, out
     };
     let mut event = Vec::with_capacity(256);
     event.extend(kind::MMAP2.to_ne_bytes());
-    event.extend([MODE_USER | HAS_BUILD_ID, 0].map(u16::to_ne_bytes).concat());
+    event.extend([misc::MODE_USER | misc::HAS_BUILD_ID, 0].map(u16::to_ne_bytes).concat());
     event.extend([*pid, *pid].map(u32::to_ne_bytes).concat());
     event.extend([mapping.start, mapping.len, mapping.offset].map(u64::to_ne_bytes).concat());
     event.extend([object.build_id.len() as u8, 0, 0, 0]);
@@ -185,7 +182,7 @@ fn finish(mut event: Vec<u8>, pid: u32, time: u64, forms: &Forms<'_>, out: &mut 
 fn build_id(object: &Object) -> io::Result<Vec<u8>> {
     let name = object.path.as_os_str().as_bytes();
     let mut entry = vec![0; 4];
-    entry.extend([MODE_USER | HAS_SIZE, 0].map(u16::to_ne_bytes).concat());
+    entry.extend([misc::MODE_USER | misc::HAS_SIZE, 0].map(u16::to_ne_bytes).concat());
     // The pid of this machine, which perf needs for guests.
     entry.extend((-1i32).to_ne_bytes());
     entry.extend(object.build_id);

@@ -27,6 +27,29 @@ pub mod kind {
     pub const COMPRESSED2: u32 = 83;
 }
 
+/// Bits of an event's `misc`.
+pub mod misc {
+    use std::ops::Range;
+
+    /// The mode of the processor.
+    pub const MODE: u16 = 7;
+    pub const MODE_USER: u16 = 2;
+    pub const MODE_GUEST: Range<u16> = 4..6;
+    /// A mapping is not executable (MMAP, MMAP2).
+    pub const DATA: u16 = 1 << 13;
+    /// A program was executed (COMM).
+    pub const COMM_EXEC: u16 = 1 << 13;
+    /// The child's mappings follow in events of their own (FORK).
+    pub const FORK_EXEC: u16 = 1 << 13;
+    /// A build-id is in the place of device and inode (MMAP2).
+    pub const HAS_BUILD_ID: u16 = 1 << 14;
+    /// An entry of the table of build-ids has the size of the build-id.
+    pub const HAS_SIZE: u16 = 1 << 15;
+}
+
+/// Where the event of a mapping has the place in the file.
+pub const OFFSET: usize = 32;
+
 /// An event without the data behind it.
 #[derive(Debug)]
 pub struct Event<'a> {
