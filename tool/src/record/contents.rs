@@ -62,6 +62,8 @@ impl Process {
 pub struct Contents {
     pub processes: BTreeMap<u32, Process>,
     pub samples: u64,
+    /// Processes that have executed a program and have mapped nothing since, as they were before.
+    executed: BTreeMap<u32, Process>,
 }
 
 impl Contents {
@@ -77,7 +79,7 @@ impl Contents {
     fn add(&mut self, line: &str) {
         if let Some(mapping) = script::mapping(line) {
             if mapping.pid != u32::MAX {
-                self.processes.entry(mapping.pid).or_default().add(mapping);
+                self.map(mapping);
             }
         } else if let Some((_, task)) = line.split_once("PERF_RECORD_FORK(") {
             // `PID:TID):(PARENT:TID)`. A child begins with the mappings of its parent. Threads have the same pid.
@@ -96,11 +98,22 @@ impl Contents {
             // `NAME:PID/TID`: the process executes another program, and loses all mappings of the old one.
             let pid = named.rsplit(':').next().and_then(|ids| ids.split('/').next()?.parse::<u32>().ok());
             if let Some(pid) = pid {
-                self.processes.insert(pid, Process::default());
+                let before = self.processes.insert(pid, Process::default());
+                self.executed.insert(pid, before.unwrap_or_default());
             }
         } else if !line.contains("PERF_RECORD_") && !line.trim().is_empty() {
             self.samples += 1;
         }
+    }
+
+    fn map(&mut self, mapping: Mapping) {
+        let process = self.processes.entry(mapping.pid).or_default();
+        let before = self.executed.remove(&mapping.pid);
+        // `jitsym inject` writes such a COMM event before later objects. The process has executed nothing.
+        if injector(&mapping.path) == Some(Injector::Jitsym) {
+            *process = before.unwrap_or_else(|| std::mem::take(process));
+        }
+        process.add(mapping);
     }
 
     /// Processes with compiled code.
@@ -224,13 +237,20 @@ mod tests {
             " 7/7 ".into(),
             map(12, "rwxp", "//anon"),
             "12/12 PERF_RECORD_COMM exec: a:b:12/12".into(),
+            map(13, "r-xs", "/tmp/jit-13.dump"),
+            "13/13 PERF_RECORD_COMM exec: a:13/13".into(),
+            map(13, "r-xp", "/x/jitcode-13-371b92a4eef8a323982323550f28205e000017d3.so"),
+            map(14, "r-xs", "/tmp/jit-14.dump"),
+            "14/14 PERF_RECORD_COMM exec: a:14/14".into(),
+            map(14, "r-xp", "/usr/bin/a"),
+            map(14, "r-xp", "/x/jitcode-14-371b92a4eef8a323982323550f28205e000017d3.so"),
             String::new(),
         ] {
             contents.add(&line);
         }
-        assert_eq!(contents.dumps().collect::<Vec<_>>(), [(7, "/tmp/jit-7.dump")]);
-        assert_eq!(contents.with_jit().map(|(pid, _)| *pid).collect::<Vec<_>>(), [7, 9, 10]);
-        assert!(!contents.processes.contains_key(&11) && contents.injector().is_none());
+        assert_eq!(contents.dumps().collect::<Vec<_>>(), [(7, "/tmp/jit-7.dump"), (13, "/tmp/jit-13.dump")]);
+        assert_eq!(contents.with_jit().map(|(pid, _)| *pid).collect::<Vec<_>>(), [7, 9, 10, 13, 14]);
+        assert!(!contents.processes.contains_key(&11));
         assert_eq!((contents.samples, contents.processes[&8].unexecutable_dumps.len()), (1, 1));
     }
 
