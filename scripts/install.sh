@@ -28,6 +28,9 @@ A directory that is not absolute lies below the prefix. Environment:
   CARGO_BUILD_TARGET  what to build for
   JITSYM_PROGRAM      a program jitsym that is built already, and is installed
                       instead of another one
+  JITSYM_LIBRARIES    a directory with libraries that rustc has made already, and
+                      with the manual pages of build.rs (see the archive of sources
+                      that release.sh makes)
 END
 }
 
@@ -132,8 +135,9 @@ fi
 
 # ---- build ----
 
-command -v "${CARGO:-cargo}" >/dev/null || fail "Rust 1.88 or newer is needed, and there is no cargo (https://rustup.rs)"
-echo "building, which takes some minutes the first time" >&2
+libraries=${JITSYM_LIBRARIES:-}
+case $libraries in "" | /*) ;; *) fail "JITSYM_LIBRARIES is not absolute: $libraries" ;; esac
+[ -n "$libraries" ] || command -v "${CARGO:-cargo}" >/dev/null || fail "Rust 1.88 or newer is needed, and there is no cargo (https://rustup.rs)"
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 target=${CARGO_TARGET_DIR:-$root/target}
@@ -172,12 +176,17 @@ fi
 
 # Without the Rust library, because there is no LTO as soon as `lib` is among the crate types; in a directory of their own, so
 # that cargo does not build them anew when it has built the program.
-echo "install.sh: building the library" >&2
-messages=$(env ${bootstrap:+RUSTC_BOOTSTRAP=1} ${bootstrap:+"RUSTFLAGS=$flags"} "$cargo" rustc "$@" \
-  --crate-type cdylib,staticlib --target-dir "$target/c" --message-format json-render-diagnostics)
-# Where build.rs has written the manual pages.
-pages=$(printf '%s\n' "$messages" | sed -n 's,.*"package_id":"[^"]*jitsym[@#][^"/]*".*"out_dir":"\([^"]*\)".*,\1/man,p')
-libraries=$target/c/$library_release static=$target/c/$library_release/sealed/libjitsym.a
+if [ -n "$libraries" ]; then
+  pages=$libraries/man
+else
+  echo "install.sh: building the library, which takes some minutes the first time" >&2
+  messages=$(env ${bootstrap:+RUSTC_BOOTSTRAP=1} ${bootstrap:+"RUSTFLAGS=$flags"} "$cargo" rustc "$@" \
+    --crate-type cdylib,staticlib --target-dir "$target/c" --message-format json-render-diagnostics)
+  # Where build.rs has written the manual pages.
+  pages=$(printf '%s\n' "$messages" | sed -n 's,.*"package_id":"[^"]*jitsym[@#][^"/]*".*"out_dir":"\([^"]*\)".*,\1/man,p')
+  libraries=$target/c/$library_release
+fi
+static=$libraries/sealed/libjitsym.a
 mkdir -p "${static%/*}"
 sh scripts/seal.sh "$libraries/libjitsym.a" "$static"
 # The package that cargo makes of the library is without it.

@@ -36,6 +36,7 @@ mod python;
 mod races;
 mod readers;
 mod regions;
+mod release;
 mod rooms;
 mod runtimes;
 mod several;

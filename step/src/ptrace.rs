@@ -23,8 +23,16 @@ const OPTIONS: i32 = libc::PTRACE_O_TRACECLONE
     | libc::PTRACE_O_TRACESYSGOOD
     | libc::PTRACE_O_EXITKILL;
 
+/// The C libraries have different types for it. For musl, the crate `libc` lacks the two numbers below.
+#[cfg(target_env = "musl")]
+type Request = libc::c_int;
+#[cfg(not(target_env = "musl"))]
+type Request = libc::c_uint;
+const GET_SYSCALL_INFO: Request = 0x420e;
+const SYSCALL_INFO_EXIT: u8 = 2;
+
 /// A request that returns no value.
-fn request(request: libc::c_uint, tid: Tid, addr: usize, data: usize) -> io::Result<()> {
+fn request(request: Request, tid: Tid, addr: usize, data: usize) -> io::Result<()> {
     // SAFETY: callers give the kernel addresses of memory of the right size, or numbers.
     match unsafe { libc::ptrace(request, tid, addr, data) } {
         -1 => Err(io::Error::last_os_error()),
@@ -50,10 +58,10 @@ pub fn to_syscall(tid: Tid, signal: i32) -> io::Result<()> {
 pub fn is_syscall_end(tid: Tid) -> io::Result<bool> {
     let mut info = [0u8; 88];
     // SAFETY: no more than the size that is given is written.
-    let got = unsafe { libc::ptrace(libc::PTRACE_GET_SYSCALL_INFO, tid, info.len(), info.as_mut_ptr()) };
+    let got = unsafe { libc::ptrace(GET_SYSCALL_INFO, tid, info.len(), info.as_mut_ptr()) };
     match got {
         -1 => Err(io::Error::last_os_error()),
-        _ => Ok(info[0] == libc::PTRACE_SYSCALL_INFO_EXIT),
+        _ => Ok(info[0] == SYSCALL_INFO_EXIT),
     }
 }
 

@@ -6,6 +6,7 @@
 //!     cargo xtask test [fast|gate|all] [--jobs N] [PART...]
 //!     cargo xtask tools [--cache DIR] [--mirror URI]
 //!     cargo xtask tool NAME [--cache DIR] [--mirror URI]
+//!     cargo xtask source DIR
 
 mod annotate;
 mod attach;
@@ -23,6 +24,7 @@ mod perf;
 mod program;
 mod raw;
 mod regions;
+mod release;
 mod report;
 mod run;
 mod samply;
@@ -68,11 +70,13 @@ cargo xtask test     Runs the tests; of SUITE::TEST only those whose names have 
     --jobs N         how many at a time (three for each processor)
 cargo xtask tools    Prepares the tools of newer Debian suites and prints their versions.
 cargo xtask tool N   Prepares one that the tests of the library use and prints where it is: python3.13, luajit, perf,
-                     cargo-cinstall, cargo-deny, qemu-aarch64, qemu-riscv64 (these two with a rustc beside them);
+                     cargo-cinstall, cargo-deny, zig, qemu-aarch64, qemu-riscv64 (these two with a rustc beside them);
                      trixie/perf, trixie/gdb, sid/gdb, trixie/lldb, sid/lldb; bpftrace;
                      unwinders (libraries, where they are unpacked);
                      moarvm-source, luajit-source, cpython-source, newer-cpython-source (directories that
-                     have them).
+                     have them);
+                     clean, older-clean (root directories of Debian 13 and 12).
+cargo xtask source D For scripts/release.sh: completes a copy of the sources, so that it builds without cargo and without a network.
 All:
     --cache DIR      where the tools are kept (${XDG_CACHE_HOME:-~/.cache}/jitsym-matrix)
     --mirror URI     the Debian archive to fetch them from (the one that apt uses)";
@@ -91,6 +95,10 @@ fn main() -> ExitCode {
 fn command(mut arguments: impl Iterator<Item = String>) -> Result<bool> {
     let command = arguments.next().unwrap_or_default();
     let tool = if command == "tool" { Some(arguments.next().context("which tool?")?) } else { None };
+    if command == "source" {
+        let tree = arguments.next().context("which directory?")?;
+        return release::source(tree.as_ref()).map(|()| true);
+    }
     let cache = Cache { dir: default_cache()?, mirror: None };
     let mut plan = Plan {
         cache,

