@@ -137,7 +137,8 @@ fi
 
 libraries=${JITSYM_LIBRARIES:-}
 case $libraries in "" | /*) ;; *) fail "JITSYM_LIBRARIES is not absolute: $libraries" ;; esac
-[ -n "$libraries" ] || command -v "${CARGO:-cargo}" >/dev/null || fail "Rust 1.88 or newer is needed, and there is no cargo (https://rustup.rs)"
+[ -n "$libraries" ] || command -v "${CARGO:-cargo}" >/dev/null ||
+  fail "Rust 1.88 or newer is needed, and there is no cargo (https://rustup.rs)"
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 target=${CARGO_TARGET_DIR:-$root/target}

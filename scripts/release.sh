@@ -76,8 +76,8 @@ pack() {
 # Everything is made of the archive's sources.
 tree=$work/$name
 mkdir "$tree"
-git ls-files -z -- Cargo.toml Cargo.lock build.rs cbindgen.toml README.md CHANGELOG.md SECURITY.md 'LICENSE-*' CMakeLists.txt cmake \
-  pkgconfig man include src scripts docs tests/exports.txt step tool ':!tool/tests' bindings examples ':!examples/cranelift' |
+git ls-files -z -- Cargo.toml Cargo.lock build.rs cbindgen.toml README.md CHANGELOG.md SECURITY.md 'LICENSE-*' CMakeLists.txt \
+  cmake pkgconfig man include src scripts docs tests/exports.txt step tool ':!tool/tests' bindings examples ':!examples/cranelift' |
   tar --null --files-from=- -cf - | tar -xf - -C "$tree"
 cargo run --quiet --locked --package xtask -- source "$tree"
 cp "$tree/jitsym.cdx.json" "$out/$name.cdx.json"
@@ -105,7 +105,8 @@ program() {
   if ! [ -f "$file" ]; then
     standard_library "$1-unknown-linux-musl"
     (cd "$tree" && env "$(variable "$1-unknown-linux-musl" RUSTFLAGS)=-Clinker=rust-lld -Clinker-flavor=ld.lld $paths" \
-      cargo build --quiet --locked --profile program --package jitsym-tool --target "$1-unknown-linux-musl" --target-dir "$target")
+      cargo build --quiet --locked --profile program --package jitsym-tool --target "$1-unknown-linux-musl" \
+      --target-dir "$target")
   fi
 }
 
@@ -148,6 +149,7 @@ END
     *) echo 'INPUT()' >"$stubs/libc.so" ;;
   esac
   # The linker that rustc has with it. What build.rs says is for a C compiler.
+  lld=$(rustc --print sysroot)/lib/rustlib/$(rustc -vV | sed -n 's/^host: //p')/bin/rust-lld
   cat >"$stubs/link" <<END
 #!/bin/sh
 for argument; do
@@ -157,7 +159,7 @@ for argument; do
     *) set -- "\$@" "\$argument" ;;
   esac
 done
-exec "$(rustc --print sysroot)/lib/rustlib/$(rustc -vV | sed -n 's/^host: //p')/bin/rust-lld" -flavor gnu -L "$stubs" "\$@" --build-id=sha1
+exec "$lld" -flavor gnu -L "$stubs" "\$@" --build-id=sha1
 END
   chmod +x "$stubs/link"
 }

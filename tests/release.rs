@@ -25,7 +25,7 @@ fn unpack(archive: &Path, dir: &Path) -> PathBuf {
     dir.join(name.trim_end_matches(".tar.gz"))
 }
 
-/// The sources build by rustc and a C compiler's linker, without cargo and a network, and what they build is installed and linked.
+/// The sources build by rustc and a linker, without cargo and a network. What they build is installed and linked.
 #[test]
 fn sources_by_rustc_alone() {
     let dir = fresh_dir("release-sources");
@@ -97,8 +97,8 @@ const PROFILED: &str = r#"
     libs/bin/jitsym version
 "#;
 
-/// The libraries for glibc work on Debian 12 and 13, and need no newer glibc than 2.17; those for musl work with Debian's musl. The
-/// sources build with the compiler of Debian 13, by make and by cargo. The same sources become the same bytes.
+/// The libraries for glibc work on Debian 12 and 13, and need no newer glibc than 2.17. Those for musl work with Debian's musl.
+/// The sources build with the compiler of Debian 13, by make and by cargo. The same sources become the same bytes.
 #[test]
 fn archives() {
     if !is_root("change the root directory") {

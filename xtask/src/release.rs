@@ -1,5 +1,5 @@
-//! What scripts/release.sh adds to a copy of the sources: the crates that the library and the program `jitsym` consist of, a Makefile
-//! that builds both without cargo, the licences of the crates, and a bill of materials.
+//! What scripts/release.sh adds to a copy of the sources: the crates that the library and the program `jitsym` consist of, a
+//! Makefile that builds both without cargo, the licences of the crates, and a bill of materials.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -299,7 +299,8 @@ fn version(tree: &Path) -> Result<String> {
 
 // ---- Makefile ----
 
-const HEAD: &str = r#"# Builds libjitsym and the program jitsym by rustc alone, without cargo. scripts/release.sh has made this file of what cargo would do.
+const HEAD: &str = r#"# Builds libjitsym and the program jitsym by rustc alone, without cargo.
+# scripts/release.sh has made this file of what cargo would do.
 #
 #   make                        the libraries and the program, in $(O)
 #   make library                the libraries only
@@ -320,7 +321,8 @@ all: library $(O)/jitsym
 library: $(O)/libjitsym.so $(O)/libjitsym.a
 
 install: all
-	JITSYM_LIBRARIES="$(abspath $(O))/library" JITSYM_PROGRAM="$(abspath $(O))/jitsym" sh scripts/install.sh --prefix="$(prefix)" $(INSTALLFLAGS)
+	JITSYM_LIBRARIES="$(abspath $(O))/library" JITSYM_PROGRAM="$(abspath $(O))/jitsym" \
+	  sh scripts/install.sh --prefix="$(prefix)" $(INSTALLFLAGS)
 
 clean:
 	rm -rf $(O)
