@@ -118,7 +118,7 @@ stubs() {
   # The unwinder: versions as in all versions of libgcc_s since GCC 4.2.
   cat >"$stubs/gcc_s.map" <<'END'
 GCC_3.0 { global: _Unwind_*; __register_frame*; __deregister_frame*; local: *; };
-GCC_3.3 { global: _Unwind_Backtrace; _Unwind_GetCFA; } GCC_3.0;
+GCC_3.3 { global: _Unwind_Backtrace; _Unwind_FindEnclosingFunction; _Unwind_GetCFA; } GCC_3.0;
 GCC_4.2.0 { global: _Unwind_GetIPInfo; } GCC_3.3;
 END
   for function in _Unwind_Backtrace _Unwind_DeleteException _Unwind_FindEnclosingFunction _Unwind_Find_FDE _Unwind_GetCFA \
@@ -133,8 +133,10 @@ END
     *-gnu) version=.2.17 ;;
     *) version= ;;
   esac
-  "$zig" cc -target "$1$version" -shared -nostdlib -fno-builtin -w -Wl,-soname,libgcc_s.so.1 \
-    -Wl,--version-script="$stubs/gcc_s.map" -o "$stubs/libgcc_s.so" "$stubs/gcc_s.c"
+  # The linker that rustc has with it.
+  lld="$(rustc --print sysroot)/lib/rustlib/$(rustc -vV | sed -n 's/^host: //p')/bin/rust-lld -flavor gnu"
+  "$zig" cc -target "$1$version" -c -fno-builtin -w -o "$stubs/gcc_s.o" "$stubs/gcc_s.c"
+  $lld -shared -soname libgcc_s.so.1 --version-script="$stubs/gcc_s.map" -o "$stubs/libgcc_s.so" "$stubs/gcc_s.o"
   case $1 in
     *-gnu)
       echo 'int unused;' >"$stubs/empty.c"
@@ -148,8 +150,7 @@ END
       # Every program that is linked with musl has all of it.
     *) echo 'INPUT()' >"$stubs/libc.so" ;;
   esac
-  # The linker that rustc has with it. What build.rs says is for a C compiler.
-  lld=$(rustc --print sysroot)/lib/rustlib/$(rustc -vV | sed -n 's/^host: //p')/bin/rust-lld
+  # What build.rs says is for a C compiler.
   cat >"$stubs/link" <<END
 #!/bin/sh
 for argument; do
@@ -159,7 +160,7 @@ for argument; do
     *) set -- "\$@" "\$argument" ;;
   esac
 done
-exec "$lld" -flavor gnu -L "$stubs" "\$@" --build-id=sha1
+exec $lld -L "$stubs" "\$@" --build-id=sha1
 END
   chmod +x "$stubs/link"
 }
