@@ -134,9 +134,9 @@ END
     *) version= ;;
   esac
   # The linker that rustc has with it.
-  lld="$(rustc --print sysroot)/lib/rustlib/$(rustc -vV | sed -n 's/^host: //p')/bin/rust-lld -flavor gnu"
+  lld=$(rustc --print sysroot)/lib/rustlib/$(rustc -vV | sed -n 's/^host: //p')/bin/rust-lld
   "$zig" cc -target "$1$version" -c -fno-builtin -w -o "$stubs/gcc_s.o" "$stubs/gcc_s.c"
-  $lld -shared -soname libgcc_s.so.1 --version-script="$stubs/gcc_s.map" -o "$stubs/libgcc_s.so" "$stubs/gcc_s.o"
+  "$lld" -flavor gnu -shared -soname libgcc_s.so.1 --version-script="$stubs/gcc_s.map" -o "$stubs/libgcc_s.so" "$stubs/gcc_s.o"
   case $1 in
     *-gnu)
       echo 'int unused;' >"$stubs/empty.c"
@@ -160,7 +160,7 @@ for argument; do
     *) set -- "\$@" "\$argument" ;;
   esac
 done
-exec $lld -L "$stubs" "\$@" --build-id=sha1
+exec "$lld" "\$@" -L "$stubs" --build-id=sha1
 END
   chmod +x "$stubs/link"
 }
