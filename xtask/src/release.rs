@@ -197,7 +197,10 @@ fn vendored(tree: &Path, used: &BTreeSet<String>) -> Result<Vec<Crate>> {
             crates.push(Crate {
                 name: field("name").context("no name")?,
                 version: field("version").context("no version")?,
-                licence: field("license").with_context(|| format!("{id} names no licence"))?.replace('/', " OR "),
+                licence: field("license")
+                    .with_context(|| format!("{id} names no licence"))?
+                    .replace('/', " OR ")
+                    .replace("  ", " "),
                 checksum,
                 dir: format!("vendor/{id}"),
             });
