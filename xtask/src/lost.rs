@@ -95,7 +95,7 @@ pub const LOST: &[Lost] = &[
         what: &[What::Stacks],
         at: None,
         reason: "samply takes a name like `py::fib:/src/fib.py` for one of CPython, and shows a second frame for it",
-        instead: "do not begin names with `py::`",
+        instead: "do not begin names with `py::`, except for Python code",
     },
     Lost {
         readers: &["samply/jitdump", "samply/map"],
