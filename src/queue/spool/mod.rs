@@ -32,7 +32,7 @@ pub struct Memory {
     start: usize,
     /// The lock is held for short moments only.
     spool: Mutex<Option<Arc<NamedSpool>>>,
-    /// Which units are private memory, because the file system had no room left or because chunks are being moved out of the
+    /// Which units are private memory, because the file system had too little free space or because chunks are being moved out of the
     /// spool.
     private: Box<[AtomicBool]>,
 }
@@ -173,6 +173,7 @@ impl Memory {
     pub fn make_chunk(&self, units: &Range<usize>, size: usize) -> io::Result<Chunk> {
         let bytes = self.bytes(units.start, size);
         let provide = || match self.known_spool() {
+            Some(spool) if !spool.may_take(size) => Err(io::ErrorKind::StorageFull.into()),
             Some(_) => self.region.provide(bytes.clone()),
             None => {
                 self.region.populate(bytes.clone());
