@@ -6,7 +6,7 @@
 
 use crate::annotate;
 use crate::perf::{self, Place, Recording, Sample, Truth};
-use crate::support::{run, stdout};
+use crate::support::{compile, fresh_dir, run, stdout, Link};
 use jitsym_step::Graph;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -161,4 +161,36 @@ fn check_phases(name: &str, program: &Path, arguments: &[&str], phases: usize) {
     let run: Vec<&perf::Place> = truth.places.iter().filter(has_run).collect();
     let gone = run.iter().filter(|place| place.to != u64::MAX).count();
     assert!(gone >= 3, "only {gone} places that were run and given up");
+}
+
+/// Samples in the library have the host's callers in a recording by frame pointers too, at each instruction of three calls.
+#[test]
+fn the_library_has_frame_pointers() {
+    let dir = fresh_dir("frame-pointers");
+    let flags = &["-std=gnu11", "-O1", "-fno-omit-frame-pointer"];
+    let mut program = perf::command(compile("gcc", &["c-tests/perf/registers.c"], Link::Static, flags, "registers"));
+    program.arg(&dir).arg("light");
+    let (perf, data) = (perf::perf("record"), &dir.join("perf.data"));
+    let plan = jitsym_step::Plan {
+        program,
+        perf,
+        graph: Graph::FramePointers,
+        enter: &["calls_the_library"],
+        hold: None,
+        data,
+    };
+    let recorded = jitsym_step::record(plan).expect("a recording");
+    let script = stdout(&run(perf::perf("script").args(["--no-inline", "-F", "ip,sym,dso", "-i"]).arg(data)));
+    let stacks: Vec<&str> = script.split("\n\n").filter(|stack| !stack.trim().is_empty()).collect();
+    assert_eq!(stacks.len(), recorded.moments.len(), "{script}");
+    // Functions of the C library have no frame pointers.
+    let is_here = |stack: &&&str| stack.trim_start().lines().next().is_some_and(|leaf| leaf.ends_with("/registers)"));
+    let here: Vec<&&str> = stacks.iter().filter(is_here).collect();
+    assert!(
+        here.iter().any(|stack| stack.trim_start().lines().next().is_some_and(|leaf| leaf.contains("jitsym"))),
+        "{script}"
+    );
+    for stack in here {
+        assert!(stack.lines().any(|frame| frame.contains(" main (")), "{stack}");
+    }
 }
