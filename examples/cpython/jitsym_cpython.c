@@ -112,7 +112,7 @@ describe_frame(void)
     } bodies[] = {
         /* sub rsp, 8; call rcx; add rsp, 8; ret: in CPython 3.13.5 */
         {{0x48, 0x83, 0xec, 0x08, 0xff, 0xd1, 0x48, 0x83, 0xc4, 0x08, 0xc3}, 11, 4, 10, 0},
-        /* push rbp; mov rbp, rsp; call rcx; pop rbp; ret: in CPython 3.13.15 */
+        /* push rbp; mov rbp, rsp; call rcx; pop rbp; ret: in CPython 3.13.15 and 3.14 */
         {{0x55, 0x48, 0x89, 0xe5, 0xff, 0xd1, 0x5d, 0xc3}, 8, 1, 7, 1},
     };
     const unsigned char *code = _Py_trampoline_func_start;

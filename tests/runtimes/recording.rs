@@ -12,7 +12,11 @@ use crate::support::{
 
 /// The source of a runtime as Debian has it. Its package is called as the runtime, or otherwise.
 pub fn source(name: &str) -> PathBuf {
-    let package = if name.ends_with("cpython") { "python3.13" } else { name };
+    let package = match name {
+        "cpython" => "python3.13",
+        "newer-cpython" => "python3.14",
+        _ => name,
+    };
     fetched(&format!("{name}-source")).join(package)
 }
 
