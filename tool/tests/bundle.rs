@@ -3,6 +3,9 @@
 
 #[path = "bundle/hostile.rs"]
 mod hostile;
+#[allow(dead_code)]
+#[path = "parts.rs"]
+mod parts;
 #[path = "../../tests/support/perf.rs"]
 mod perf;
 #[path = "bundle/places.rs"]

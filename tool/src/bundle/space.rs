@@ -5,14 +5,9 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use super::names::Names;
-use crate::perf_data::events::{kind, mapping, misc, Event, Mapped, OFFSET};
+use crate::perf_data::events::{kind, misc, user_mapping, Event, Mapped, OFFSET};
 use crate::perf_data::{u32_at, u64_at};
 use crate::spans::Spans;
-
-/// The mapping in an event, unless it is one of the kernel.
-pub fn user_mapping<'a>(event: &Event<'a>) -> Option<Mapped<'a>> {
-    mapping(event.bytes).filter(|mapped| mapped.pid != u32::MAX)
-}
 
 /// What happens to mappings.
 #[derive(Clone, Debug, PartialEq, Eq)]
