@@ -75,6 +75,14 @@ static unsigned char *load_as(uint32_t pid, uint32_t tid, unsigned char *code, c
   return code;
 }
 
+/* The source line of the code that the next record describes. */
+static inline void source(unsigned char *code, const char *file, int32_t line) {
+  struct { uint32_t id, size; uint64_t time, address, count, first; int32_t line, discriminator; } debug =
+    {2, (uint32_t)(sizeof debug + strlen(file) + 1), now(), (uintptr_t)code, 1, (uintptr_t)code, line, 0};
+  fwrite(&debug, sizeof debug, 1, dump);
+  fwrite(file, strlen(file) + 1, 1, dump);
+}
+
 static unsigned char *load(unsigned char *code, const char *name) {
   return load_as((uint32_t)getpid(), (uint32_t)getpid(), code, name);
 }

@@ -1,6 +1,6 @@
 /* A program that writes a jitdump itself, and runs code that has a name in it, code that only a perf map names, and code of a
  * library that takes the place of dead code.
- * shapes DIR KIND [LIBRARY]: for each function that has run, prints `ran PID NAME ADDRESS CODE_SIZE FROM TO`. */
+ * shapes DIR KIND [LIBRARY | FILES]: for each function that has run, prints `ran PID NAME ADDRESS CODE_SIZE FROM TO`. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sys/syscall.h>
@@ -109,6 +109,16 @@ static void library(const char *path)
     run(last, "last_of_dump", CODE_SIZE);
 }
 
+/* A function for each name of a source file. */
+static void sources(char *const *files)
+{
+    unsigned char *page = memory(NULL, PAGE, PROT_READ | PROT_WRITE | PROT_EXEC);
+    for (; *files; files++, page += 2 * CODE_SIZE) {
+        source(page, *files, 1);
+        run(load(page, "with_source"), "with_source", CODE_SIZE);
+    }
+}
+
 int main(int argc, char **argv)
 {
     check(argc >= 3, "usage");
@@ -118,6 +128,8 @@ int main(int argc, char **argv)
         neighbours();
     else if (strcmp(kind, "library") == 0)
         library(argv[3]);
+    else if (strcmp(kind, "sources") == 0)
+        sources(argv + 3);
     else
         child(kind);
     return 0;
