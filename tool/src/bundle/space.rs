@@ -102,6 +102,21 @@ impl Spaces {
 mod tests {
     use super::*;
 
+    /// The kernel and virtual machines have mappings of their own, at addresses that a process may use for something else.
+    #[test]
+    fn only_mappings_of_processes() {
+        let change = |misc: u16, pid: u32| {
+            let mut bytes = [&kind::MMAP.to_ne_bytes()[..], &misc.to_ne_bytes(), &48u16.to_ne_bytes()].concat();
+            bytes.extend([pid, pid].map(u32::to_ne_bytes).concat());
+            bytes.extend([0x1000u64, 0x2000, 0x3000].map(u64::to_ne_bytes).concat());
+            bytes.extend(b"/a/b\0\0\0\0");
+            Change::of(&Event { bytes: &bytes, offset: 0, behind: 0..0 }, &mut Names::default())
+        };
+        assert!(matches!(change(misc::MODE_USER, 7), Some(Change::Map { pid: 7, origin: 0xffff_ffff_ffff_e000, .. })));
+        assert_eq!(change(misc::MODE_USER, u32::MAX), None);
+        misc::MODE_GUEST.for_each(|mode| assert_eq!(change(mode, 7), None));
+    }
+
     #[test]
     fn mappings_replace_mappings() {
         let mut spaces = Spaces::default();
