@@ -8,14 +8,12 @@ mod report;
 mod running;
 mod tiers;
 
-use std::fs::File;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::path::{Path, PathBuf};
 
-use anyhow::{bail, Context, Result};
+use anyhow::{bail, Result};
 
 use crate::program::{self, root};
-use crate::run;
 use jobs::Job;
 pub use tiers::Tier;
 use tiers::{fits, Tiers};
@@ -36,7 +34,7 @@ const FIRST: &str = include_str!("first.txt");
 /// Runs the tests. Whether all have passed.
 pub fn run(plan: &Plan) -> Result<bool> {
     let scratch = root().join("target/tests");
-    let _lock = alone(&scratch)?;
+    let _lock = jobs::alone(&scratch)?;
     let built = binaries::build(plan.tier)?;
     let mut jobs = built.jobs()?;
     let tiers = Tiers::parse(&std::fs::read_to_string(root().join("tests/tiers.txt"))?)?;
@@ -64,16 +62,6 @@ pub fn run(plan: &Plan) -> Result<bool> {
     let ended = jobs::run(jobs, plan.jobs, &built, &scratch, || drop(program::build_library()))?;
     report::write(&ended, &scratch.join("times.tsv"))?;
     Ok(report::print(&ended))
-}
-
-/// Refuses to run beside another run, because that would lose its files and programs. Held until dropped.
-fn alone(scratch: &Path) -> Result<File> {
-    std::fs::create_dir_all(scratch.parent().context("no directory")?)?;
-    let lock = scratch.with_extension("lock");
-    match run::lock(&lock, false)? {
-        Some(file) => Ok(file),
-        None => bail!("another `cargo xtask test` runs in this checkout: it holds {}", lock.display()),
-    }
 }
 
 /// The text of all C programs.
@@ -111,20 +99,4 @@ struct Built {
     tier: Tier,
     /// A name that no other run has.
     run: String,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_run_at_a_time() {
-        let scratch = root().join(format!("target/alone-{}", std::process::id()));
-        let first = alone(&scratch).unwrap();
-        let refused = alone(&scratch).unwrap_err().to_string();
-        assert!(refused.starts_with("another `cargo xtask test` runs in this checkout"), "{refused}");
-        drop(first);
-        drop(alone(&scratch).unwrap());
-        std::fs::remove_file(scratch.with_extension("lock")).unwrap();
-    }
 }
