@@ -120,7 +120,7 @@ fn the_same_elsewhere() {
     fs::remove_dir_all(dir.join("symbols")).expect("symbols");
     fs::create_dir(dir.join("symbols")).expect("symbols");
     let text = script(perf::perf("script"), &of_bundle(&dir), NAMES);
-    assert!(!text.contains(" main+0x") && !text.contains("leaf_"), "{text}");
+    assert!(!text.contains(" main+0x") && !text.contains(" leaf_"), "{text}");
 }
 
 /// The same with the perf of each newer suite. perf 6.1 has found other stacks in some places, so each makes its own bundle.
