@@ -4,7 +4,7 @@
 #[path = "bundle/hostile.rs"]
 mod hostile;
 #[allow(dead_code)]
-#[path = "parts.rs"]
+#[path = "inject/parts.rs"]
 mod parts;
 #[path = "../../tests/support/perf.rs"]
 mod perf;

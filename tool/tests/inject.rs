@@ -9,7 +9,7 @@ mod damage;
 mod damaged;
 #[path = "inject/made.rs"]
 mod made;
-#[path = "parts.rs"]
+#[path = "inject/parts.rs"]
 mod parts;
 #[path = "../../tests/support/perf.rs"]
 mod perf;
