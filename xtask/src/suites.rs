@@ -2,7 +2,6 @@
 //! with the suite's own libraries. Nothing is installed, and no privilege is needed.
 
 use std::fs::{self, File};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -189,13 +188,7 @@ impl Cache {
     /// Held until dropped; others that want the same wait.
     pub fn lock(&self, name: &str) -> Result<File> {
         fs::create_dir_all(&self.dir).with_context(|| format!("{}", self.dir.display()))?;
-        let path = self.dir.join(format!("{name}.lock"));
-        let file = File::create(&path).with_context(|| format!("{}", path.display()))?;
-        // SAFETY: the descriptor is open.
-        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } != 0 {
-            bail!("cannot lock {}: {}", path.display(), std::io::Error::last_os_error());
-        }
-        Ok(file)
+        run::lock(&self.dir.join(format!("{name}.lock")), true)?.context("another process holds the lock")
     }
 
     fn fetch(&self, suite: &str, set: &Set, dir: &Path) -> Result<()> {
