@@ -7,9 +7,9 @@
  *
  * The first call of jitsym_init looks for the library. If the library is not found, and options and environment ask for the
  * map, the calls write the map themselves (docs/linking.md). Otherwise every other function does nothing and returns
- * JITSYM_ERR_LIBRARY, at the cost of two loads and two branches; jitsym_wanted returns 0. Later calls of jitsym_init do not look
- * for the library again, but jitsym_dl_load does. Any thread may make the first call. If several threads make the first call at
- * the same time, each of them may look for the library.
+ * JITSYM_ERR_LIBRARY, at the cost of two loads and two branches; jitsym_wanted returns 0. Later calls of jitsym_init do not
+ * look for the library again, but jitsym_dl_load does. Any thread may make the first call. If several threads make the first
+ * call at the same time, each of them may look for the library.
  *
  *   - The environment variable JITSYM_LIB names the library's file. Programs that run with more rights than their caller ignore
  *     JITSYM_LIB. Without the variable, the dynamic linker looks for libjitsym.so.0.1 in its usual places (DT_RPATH and
@@ -274,10 +274,9 @@ static inline jitsym_status jitsym_map_init(const jitsym_options *options, jitsy
   snprintf(start, sizeof start, "%.*s/perf-", (int)length, dir);
 
   jitsym_dl_take_why();
-  if (strcmp(start, jitsym_map.start) != 0) {
-    if (JITSYM_MAP_GET(sessions) != 0) status = JITSYM_ERR_CONFLICT;
-    else memcpy(jitsym_map.start, start, sizeof start), JITSYM_MAP_SET(pid, 0);
-  }
+  /* Once a file was opened, calls read the path at any time, so it stays. */
+  if (JITSYM_MAP_GET(pid) == 0) memcpy(jitsym_map.start, start, sizeof start);
+  else if (strcmp(start, jitsym_map.start) != 0) status = JITSYM_ERR_CONFLICT;
   if (JITSYM_MAP_GET(sessions) == 0) JITSYM_MAP_SET(mode, given.file_mode != 0 ? given.file_mode : 0644);
   if (status == JITSYM_OK && jitsym_map_use(start, 0, &end) < 0) status = JITSYM_ERR_NO_SINK;
   if (status == JITSYM_OK) JITSYM_MAP_ADD(sessions, 1), *out = JITSYM_MAP_SESSION;
@@ -329,7 +328,8 @@ static inline jitsym_status jitsym_map_flush(const jitsym *session) {
 static inline jitsym_status jitsym_map_close(const jitsym *session) {
   jitsym_status status = jitsym_map_check(session);
   size_t open = JITSYM_MAP_GET(sessions);
-  while (status == JITSYM_OK && open != 0 && !JITSYM_MAP_CAS(sessions, open, open - 1)) open = JITSYM_MAP_GET(sessions);
+  while (status == JITSYM_OK && open != 0 && !__sync_bool_compare_and_swap(&jitsym_map.sessions, open, open - 1))
+    open = JITSYM_MAP_GET(sessions);
   return status;
 }
 
@@ -431,7 +431,7 @@ static inline jitsym_status jitsym_dl_last_error(jitsym *session, char *buffer, 
   if (size == 0) return JITSYM_ERR_BUFFER;
   jitsym_dl_take_why();
   if (error != 0) snprintf(buffer, size, "%s; %s%d.map: error %d", jitsym_dl_why.text, jitsym_map.start, (int)getpid(), error);
-  else snprintf(buffer, size, "%s%s", jitsym_dl_why.text, JITSYM_MAP_GET(sessions) != 0 ? "; the map is written without it" : "");
+  else snprintf(buffer, size, "%s%s", jitsym_dl_why.text, JITSYM_MAP_GET(sessions) != 0 ? "; a map is written without it" : "");
   jitsym_dl_give_why();
   return JITSYM_OK;
 }

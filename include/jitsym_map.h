@@ -1,10 +1,9 @@
 /*
- * The perf map that jitsym_dl.h writes where libjitsym is missing. A program calls nothing in this file.
+ * The perf map that jitsym_dl.h writes where libjitsym is missing (docs/linking.md). A program calls nothing in this file.
  *
- * Each call opens the file by its path, checks it, appends one line by one write, and closes it. So no descriptor, no lock and
- * no thread stays, and nothing happens at a fork. The first call of a process makes the file new, unless the file was written
- * since the process started: such a file belongs to another copy of this header, or to another runtime, in this process. The
- * first call of a forked child copies the parent's lines. docs/linking.md has the limits.
+ * Each call opens the file by its path, checks it, appends one line by one write, and closes it. So nothing stays open. The
+ * first call of a process makes the file new, unless it was written since the process started: such a file is of this process,
+ * by another copy of this header or by another runtime. The first call of a forked child copies its parent's lines.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -55,7 +54,6 @@ __attribute__((weak, visibility("hidden"))) jitsym_map_state jitsym_map;
 #define JITSYM_MAP_GET(field) __atomic_load_n(&jitsym_map.field, __ATOMIC_SEQ_CST)
 #define JITSYM_MAP_SET(field, value) __atomic_store_n(&jitsym_map.field, (value), __ATOMIC_SEQ_CST)
 #define JITSYM_MAP_ADD(field, number) ((void)__atomic_fetch_add(&jitsym_map.field, (number), __ATOMIC_SEQ_CST))
-#define JITSYM_MAP_CAS(field, old, to) __sync_bool_compare_and_swap(&jitsym_map.field, (old), (to))
 
 static inline uint32_t jitsym_map_hash(const char *text, size_t size) {
   uint64_t hash = 0xcbf29ce484222325U;
@@ -116,14 +114,16 @@ static inline size_t jitsym_map_name(char *to, const jitsym_code *code) {
   return size < 3 ? size + (size_t)snprintf(to + size, 3, "()") : size;
 }
 
-/* Opens a regular file of this user that has one name. Nothing else is opened, because opening can have effects. */
-static inline int jitsym_map_open(char *path, int pid, struct stat *file) {
+/* Opens a regular file of this user that has one name. Nothing else is opened, because opening can have effects. A child that
+   has changed its user may read its parent's map. */
+static inline int jitsym_map_open(char *path, int pid, int access, struct stat *file) {
   int fd, how = JITSYM_MAP_LOOK;
   snprintf(path, JITSYM_MAP_ROOM, "%s%d.map", jitsym_map.start, pid);
-  for (;; how = O_RDWR | O_APPEND | O_NONBLOCK) {
+  for (;; how = access | O_APPEND | O_NONBLOCK) {
     fd = (int)syscall(SYS_openat, -1, path, how | JITSYM_MAP_SAFE);
-    if (fd < 0) return -1;
-    if (fstat(fd, file) != 0 || !S_ISREG(file->st_mode) || file->st_uid != geteuid() || file->st_nlink != 1) break;
+    if (fd < 0 || fstat(fd, file) != 0) return -1;
+    if (!S_ISREG(file->st_mode) || file->st_nlink != 1) break;
+    if (file->st_uid != geteuid() && (access != O_RDONLY || (size_t)file->st_ino != JITSYM_MAP_GET(inode))) break;
     if (how != JITSYM_MAP_LOOK) return fd;
     syscall(SYS_close, fd);
   }
@@ -132,7 +132,7 @@ static inline int jitsym_map_open(char *path, int pid, struct stat *file) {
   return -1;
 }
 
-/* Whether a file was written since this process started. Also true if /proc does not tell. */
+/* Whether a file was written since this process started, or a tick earlier. Also true if /proc does not tell. */
 static inline int jitsym_map_is_own(const struct stat *file) {
   char text[1024] = "", *at;
   long now[2] = {0, 0}, boot[2] = {0, 0}, tick = 1000 / sysconf(_SC_CLK_TCK);
@@ -141,57 +141,58 @@ static inline int jitsym_map_is_own(const struct stat *file) {
   syscall(SYS_close, fd);
   for (at = strrchr(text, ')'), i = 0; at != NULL && i < 20; i++) at = strchr(at + 1, ' ');
   if (at == NULL || syscall(SYS_clock_gettime, 0, now) != 0 || syscall(SYS_clock_gettime, 7, boot) != 0) return 1;
-  /* In milliseconds. The time of a file may be a tick too early. */
   return file->st_mtime * 1000LL + (long)file->JITSYM_MAP_NS / 1000000 + tick >=
          (now[0] - boot[0]) * 1000LL + (now[1] - boot[1]) / 1000000 + strtoll(at, NULL, 10) * tick;
 }
 
 /* In a forked child: copies the parent's lines up to the last line that the child knows. */
 static inline void jitsym_map_inherit(int fd, int parent) {
-  char path[JITSYM_MAP_ROOM], block[4096];
+  char path[JITSYM_MAP_ROOM], block[8192];
   struct stat file;
-  size_t left = JITSYM_MAP_GET(end), part = 1;
-  int from = jitsym_map_open(path, parent, &file);
-  if (from < 0 || (size_t)file.st_ino != JITSYM_MAP_GET(inode)) left = 0;
-  for (; left > 0 && part > 0; left -= part) {
-    part = left < sizeof block ? left : sizeof block;
-    if (syscall(SYS_read, from, block, part) != (long)part || syscall(SYS_write, fd, block, part) != (long)part) part = 0;
+  long at = 0, end = (long)JITSYM_MAP_GET(end), part = 1;
+  int from = jitsym_map_open(path, parent, O_RDONLY, &file);
+  if (from < 0 || (size_t)file.st_ino != JITSYM_MAP_GET(inode)) end = 0;
+  for (; at < end && part > 0; at += part) {
+    lseek(from, at, SEEK_SET);
+    part = syscall(SYS_read, from, block, end - at < 8192 ? end - at : 8192L);
+    while (part > 0 && block[part - 1] != '\n') part--;
+    if (part > 0 && syscall(SYS_write, fd, block, part) != part) part = -1;
   }
-  if (left != 0) syscall(SYS_ftruncate, fd, 0L); /* Whole lines or none. */
+  if (part < 0) syscall(SYS_ftruncate, fd, 0L); /* Readers would take a part of a name for the name. */
   if (from >= 0) syscall(SYS_close, from);
 }
 
 /* Opens the map of this process, which the first call begins. Returns -1 and errno if that is not possible. */
 static inline int jitsym_map_begin(struct stat *file) {
   char path[JITSYM_MAP_ROOM];
-  int self = (int)getpid(), begun = JITSYM_MAP_GET(pid), tries = 10000, is_new = 0, fd;
-  for (;; sched_yield()) {
-    fd = jitsym_map_open(path, self, file);
+  int self = (int)getpid(), begun = JITSYM_MAP_GET(pid), tries, is_new = 0, fd = -1;
+  for (tries = 0; tries < 1010; tries++, sched_yield()) {
+    fd = jitsym_map_open(path, self, O_RDWR, file);
     if (fd >= 0 && begun == self) break;
     if (fd < 0 && errno == ENOENT) {
       fd = (int)syscall(SYS_openat, -1, path, O_RDWR | O_APPEND | O_CREAT | O_EXCL | JITSYM_MAP_SAFE, JITSYM_MAP_GET(mode));
       is_new = fd >= 0;
-      if (!is_new && errno == EEXIST && tries-- > 0) continue;
+      if (fd < 0 && errno == EEXIST) continue;
     }
     if (fd < 0) return -1;
-    /* One thread begins the file. Somebody else's lock delays it once, and not for long. */
-    if (tries-- <= 0 || syscall(SYS_flock, fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) {
-      if (fstat(fd, file) == 0 && file->st_nlink == 1 && (is_new || jitsym_map_is_own(file))) break;
-      if (file->st_nlink == 1) is_new = (int)syscall(SYS_unlinkat, -1, path, 0);
+    /* One thread begins the file. Somebody else's lock delays that once, and not for long. */
+    if ((tries >= 1000 || syscall(SYS_flock, fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) && fstat(fd, file) == 0) {
+      if (file->st_nlink == 1 && (is_new || jitsym_map_is_own(file))) break;
+      if (file->st_nlink == 1 && syscall(SYS_unlinkat, -1, path, 0) != 0) tries = 1010;
     }
     syscall(SYS_close, fd);
-    if (is_new < 0) return -1;
+    fd = -1;
   }
-  if (begun != self) {
+  if (fd >= 0 && begun != self) {
     if (begun != 0 && file->st_size == 0) jitsym_map_inherit(fd, begun);
     fstat(fd, file);
     syscall(SYS_flock, fd, LOCK_UN); /* Otherwise a child that is forked now would hold the lock. */
   }
-  if (begun != self || (size_t)file->st_ino != JITSYM_MAP_GET(inode)) {
+  if (fd < 0) return -1;
+  if (begun != self || is_new || (size_t)file->st_ino != JITSYM_MAP_GET(inode))
     JITSYM_MAP_SET(end, (size_t)file->st_size);
-    JITSYM_MAP_SET(inode, (size_t)file->st_ino);
-    JITSYM_MAP_SET(pid, self);
-  }
+  JITSYM_MAP_SET(inode, (size_t)file->st_ino);
+  JITSYM_MAP_SET(pid, self);
   return fd;
 }
 
@@ -199,21 +200,20 @@ static inline int jitsym_map_begin(struct stat *file) {
 static inline long jitsym_map_use(char *text, size_t size, size_t *end) {
   /* No handler runs that could fork or jump out of the call. Faults are not blocked. */
   const unsigned long faults = 1UL << (SIGSYS - 1) | 1UL << (SIGSEGV - 1) | 1UL << (SIGBUS - 1);
-  unsigned long mask[2] = {~faults, ~0UL}, before[2], limit[2] = {1UL << (SIGXFSZ - 1), 0}, none[4] = {0, 0, 0, 0};
-  size_t known;
+  unsigned long mask[2] = {~faults, ~0UL}, before[2] = {0, 0}, limit[2] = {1UL << (SIGXFSZ - 1), 0}, none[4] = {0, 0, 0, 0};
   int host_errno = errno, fd;
   struct stat file;
   char last = '\n';
   long done = -1;
   syscall(SYS_rt_sigprocmask, 0, mask, before, 8L); /* SIG_BLOCK */
+  errno = 0;
   fd = jitsym_map_begin(&file);
-  known = JITSYM_MAP_GET(end);
   if (fd >= 0 && size == 0) {
     size = *end < JITSYM_MAP_ROOM ? *end : JITSYM_MAP_ROOM;
     if (lseek(fd, (off_t)(*end - size), SEEK_SET) >= 0) done = syscall(SYS_read, fd, text, size);
   } else if (fd >= 0) {
     /* The newline ends a part of a line that another writer has not finished. */
-    if (file.st_size != 0 && (size_t)file.st_size != known) lseek(fd, -1, SEEK_END), syscall(SYS_read, fd, &last, 1L);
+    if ((size_t)file.st_size != JITSYM_MAP_GET(end)) lseek(fd, -1, SEEK_END), syscall(SYS_read, fd, &last, 1L);
     if (last == '\n') text++, size--;
     done = syscall(SYS_write, fd, text, size);
     *end = (size_t)lseek(fd, 0, SEEK_CUR);
@@ -222,12 +222,13 @@ static inline long jitsym_map_use(char *text, size_t size, size_t *end) {
       if (fstat(fd, &file) == 0 && (size_t)file.st_size == *end) syscall(SYS_ftruncate, fd, (long)*end - done);
       errno = ENOSPC, done = -1;
     }
-    while (done >= 0 && *end > known && !JITSYM_MAP_CAS(end, known, *end)) known = JITSYM_MAP_GET(end);
+    for (size_t known = JITSYM_MAP_GET(end); done >= 0 && *end > known; known = JITSYM_MAP_GET(end))
+      __sync_bool_compare_and_swap(&jitsym_map.end, known, *end);
   }
   JITSYM_MAP_SET(error, done < 0 ? errno : 0);
   JITSYM_MAP_ADD(errors, done < 0);
   if (fd >= 0) syscall(SYS_close, fd);
-  syscall(SYS_rt_sigtimedwait, limit, NULL, none, 8L); /* The kernel sends it for a write beyond the limit. */
+  if (errno != 0) syscall(SYS_rt_sigtimedwait, limit, NULL, none, 8L); /* A write beyond RLIMIT_FSIZE raises SIGXFSZ. */
   syscall(SYS_rt_sigprocmask, 2, before, NULL, 8L); /* SIG_SETMASK */
   errno = host_errno;
   return done;
@@ -237,8 +238,7 @@ static inline long jitsym_map_use(char *text, size_t size, size_t *end) {
 static inline jitsym_status jitsym_map_line(uint64_t addr, uint64_t size, const char *name, size_t length, jitsym_id *out) {
   char text[JITSYM_MAP_ROOM + 32];
   size_t end = 0, used = (size_t)snprintf(text, 64, "\n%llx %llx ", (unsigned long long)addr, (unsigned long long)size);
-  if (size == 0) return JITSYM_ERR_SIZE_ZERO;
-  if (size > JITSYM_CODE_SIZE_MAX) return JITSYM_ERR_TOO_LARGE;
+  if (size == 0 || size > JITSYM_CODE_SIZE_MAX) return size == 0 ? JITSYM_ERR_SIZE_ZERO : JITSYM_ERR_TOO_LARGE;
   if (addr == 0 || addr + size < addr) return JITSYM_ERR_ADDRESS_RANGE;
   memcpy(text + used, name, length);
   text[used += length] = '\n';
