@@ -424,15 +424,18 @@ static inline uint32_t jitsym_dl_wanted(jitsym *session) {
 static inline jitsym_status jitsym_dl_last_error(jitsym *session, char *buffer, size_t size) {
   const jitsym_dl_functions *functions = jitsym_dl_get();
   jitsym_status status = session == NULL ? JITSYM_OK : jitsym_map_check(session);
-  int error = JITSYM_MAP_GET(error);
+  char text[sizeof jitsym_dl_why.text + 1200];
+  int error = JITSYM_MAP_GET(error), is_open = JITSYM_MAP_GET(sessions) != 0, length;
   if (functions != NULL) return functions->jitsym_last_error_(session, buffer, size);
   if (status != JITSYM_OK) return status;
   if (buffer == NULL) return JITSYM_ERR_NULL;
   if (size == 0) return JITSYM_ERR_BUFFER;
   jitsym_dl_take_why();
-  if (error != 0) snprintf(buffer, size, "%s; %s%d.map: error %d", jitsym_dl_why.text, jitsym_map.start, (int)getpid(), error);
-  else snprintf(buffer, size, "%s%s", jitsym_dl_why.text, JITSYM_MAP_GET(sessions) != 0 ? "; a map is written without it" : "");
+  length = snprintf(text, sizeof text, "%s%s", jitsym_dl_why.text, is_open ? "; a map is written without it" : "");
+  if (error != 0) snprintf(text + length, 1100, "; %s%d.map: error %d", jitsym_map.start, (int)getpid(), error);
   jitsym_dl_give_why();
+  if (strlen(text) >= size) text[size - 1] = 0;
+  memcpy(buffer, text, strlen(text) + 1);
   return JITSYM_OK;
 }
 
