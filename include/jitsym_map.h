@@ -213,7 +213,7 @@ static inline long jitsym_map_use(char *text, size_t size, size_t *end) {
     if (lseek(fd, (off_t)(*end - size), SEEK_SET) >= 0) done = syscall(SYS_read, fd, text, size);
   } else if (fd >= 0) {
     /* The newline ends a part of a line that another writer has not finished. */
-    if ((size_t)file.st_size != JITSYM_MAP_GET(end)) lseek(fd, -1, SEEK_END), syscall(SYS_read, fd, &last, 1L);
+    if (lseek(fd, -1, SEEK_END) >= 0) syscall(SYS_read, fd, &last, 1L);
     if (last == '\n') text++, size--;
     done = syscall(SYS_write, fd, text, size);
     *end = (size_t)lseek(fd, 0, SEEK_CUR);

@@ -171,37 +171,36 @@ static void test_names(void) {
   has("1000 10 another\n3000 10 unfin\n2000 10 ours\n4000 10 next\n");
 }
 
-static void *first_call(void *number) {
-  jitsym *own;
-  char name[32];
-  snprintf(name, sizeof name, "thread %d", *(int *)number);
-  CHECK_OK(jitsym_init(&options, &own));
-  jitsym_code code = JITSYM_CODE(0x1000, 16, name);
-  CHECK_OK(jitsym_register(own, &code, NULL));
-  return NULL;
+enum { THREADS = 4 };
+static int arrived;
+
+/* Threads that make their first call at the same time. */
+static void *first_call(void *unused) {
+  __atomic_fetch_add(&arrived, 1, __ATOMIC_SEQ_CST);
+  while (__atomic_load_n(&arrived, __ATOMIC_SEQ_CST) < THREADS) sched_yield();
+  CHECK_OK(add(0x1000, "of a thread"));
+  return unused;
 }
 
-/* A file that an earlier process has left is replaced once, whichever thread comes first. A child has no line twice. */
+/* A file that an earlier process has left is replaced once, whichever thread comes first, and no line is lost or there twice. */
 static void test_left(void) {
   const struct timespec long_ago[2] = {{1000000000, 0}, {1000000000, 0}};
-  enum { COUNT = 4 };
+  CHECK_OK(jitsym_init(&options, &session));
+  for (uint64_t i = 1; i <= 1000; i++) CHECK_OK(add(0x100 * i, "of the parent"));
   for (int round = 0; round < 100; round++) {
     pid_t child = fork();
     if (child == 0) {
       const char *path = path_of((int)getpid());
-      pthread_t threads[COUNT];
-      int numbers[COUNT], lines = 0;
+      pthread_t threads[THREADS];
+      int lines = 0;
       size_t size;
       file_write(path, "1000 10 long ago\n");
       CHECK(utimensat(AT_FDCWD, path, long_ago, 0) == 0);
-      for (int i = 0; i < COUNT; i++) {
-        numbers[i] = i;
-        CHECK(pthread_create(&threads[i], NULL, first_call, &numbers[i]) == 0);
-      }
-      for (int i = 0; i < COUNT; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+      for (int i = 0; i < THREADS; i++) CHECK(pthread_create(&threads[i], NULL, first_call, NULL) == 0);
+      for (int i = 0; i < THREADS; i++) CHECK(pthread_join(threads[i], NULL) == 0);
       char *text = (char *)file_read(path, &size);
       for (size_t i = 0; i < size; i++) lines += text[i] == '\n';
-      CHECK(lines == COUNT && strstr(text, "long ago") == NULL);
+      CHECK(lines == 1000 + THREADS && strstr(text, "long ago") == NULL);
       _exit(0);
     }
     int status;
