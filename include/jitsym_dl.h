@@ -7,9 +7,9 @@
  *
  * The first call of jitsym_init looks for the library. If the library is not found, and options and environment ask for the
  * map, the calls write the map themselves (docs/linking.md). Otherwise every other function does nothing and returns
- * JITSYM_ERR_LIBRARY, at the cost of two loads and two branches; jitsym_wanted returns 0. Later calls of jitsym_init do not
- * look for the library again, but jitsym_dl_load does. Any thread may make the first call. If several threads make the first
- * call at the same time, each of them may look for the library.
+ * JITSYM_ERR_LIBRARY, at the cost of one load and one branch; jitsym_wanted returns 0. Later calls of jitsym_init do not look
+ * for the library again, but jitsym_dl_load does. Any thread may make the first call. If several threads make the first call at
+ * the same time, each of them may look for the library.
  *
  *   - The environment variable JITSYM_LIB names the library's file. Programs that run with more rights than their caller ignore
  *     JITSYM_LIB. Without the variable, the dynamic linker looks for libjitsym.so.0.1 in its usual places (DT_RPATH and
@@ -50,7 +50,7 @@
 extern "C" {
 #endif
 
-/* Every function of the three headers. */
+/* Every function of the three headers, first those of the map. */
 #define JITSYM_DL_FUNCTIONS(FUNCTION)  \
   FUNCTION(jitsym_init)                \
   FUNCTION(jitsym_register)            \
@@ -58,14 +58,14 @@ extern "C" {
   FUNCTION(jitsym_unregister)          \
   FUNCTION(jitsym_unregister_range)    \
   FUNCTION(jitsym_flush)               \
-  FUNCTION(jitsym_flush_from_signal)   \
   FUNCTION(jitsym_enable)              \
-  FUNCTION(jitsym_disable)             \
   FUNCTION(jitsym_close)               \
   FUNCTION(jitsym_get_stats)           \
   FUNCTION(jitsym_wanted)              \
-  FUNCTION(jitsym_last_error)          \
   FUNCTION(jitsym_path)                \
+  FUNCTION(jitsym_flush_from_signal)   \
+  FUNCTION(jitsym_disable)             \
+  FUNCTION(jitsym_last_error)          \
   FUNCTION(jitsym_unwind_size)         \
   FUNCTION(jitsym_region_create)       \
   FUNCTION(jitsym_region_adopt)        \
@@ -86,13 +86,18 @@ typedef struct jitsym_dl_functions {
 } jitsym_dl_functions;
 
 /*
- * The library's functions, or NULL. The variable is weak, so that all source files of a program share it. It is hidden, so that
- * nothing else shares it.
+ * The functions of the library or of the map, or NULL. The variable is weak, so that all source files of a program share it. It
+ * is hidden, so that nothing else shares it.
  */
 __attribute__((weak, visibility("hidden"))) const jitsym_dl_functions *jitsym_dl_loaded;
 
 static inline const jitsym_dl_functions *jitsym_dl_get(void) {
   return __atomic_load_n(&jitsym_dl_loaded, __ATOMIC_ACQUIRE);
+}
+
+/* The functions of the map lack those that need the library. */
+static inline int jitsym_dl_is_map(const jitsym_dl_functions *functions) {
+  return functions->jitsym_version_number_ == NULL;
 }
 
 /*
@@ -164,12 +169,12 @@ static inline void jitsym_dl_note_version(const char *path, uint32_t version) {
  */
 static inline jitsym_status jitsym_dl_load(const char *path) {
   jitsym_dl_functions *functions;
-  const jitsym_dl_functions *none = NULL;
+  const jitsym_dl_functions *before = jitsym_dl_get();
   const char *hint = "";
   void *library, *symbol;
   uint32_t version;
 
-  if (jitsym_dl_get() != NULL) return JITSYM_OK;
+  if (before != NULL && !jitsym_dl_is_map(before)) return JITSYM_OK;
   if (JITSYM_MAP_GET(sessions) != 0) return JITSYM_ERR_CONFLICT;
   if (path == NULL && getauxval(AT_SECURE) == 0) path = getenv("JITSYM_LIB");
   /* The library's soname: while the major version is 0, every minor version has its own soname. */
@@ -202,7 +207,7 @@ static inline jitsym_status jitsym_dl_load(const char *path) {
     jitsym_dl_note_version(path, version);
     goto other;
   }
-  if (!__atomic_compare_exchange_n(&jitsym_dl_loaded, &none, functions, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+  if (!__atomic_compare_exchange_n(&jitsym_dl_loaded, &before, functions, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
     /* Another thread was faster. The library stays open, because dlopen counts how often the library was opened. */
     free(functions);
   }
@@ -220,9 +225,8 @@ other:
 #define JITSYM_MAP_SESSION ((jitsym *)0x6b)
 
 static inline jitsym_status jitsym_map_check(const jitsym *session) {
-  size_t is_open = JITSYM_MAP_GET(sessions);
-  if (session != JITSYM_MAP_SESSION) return is_open != 0 ? JITSYM_ERR_SESSION : JITSYM_ERR_LIBRARY;
-  return is_open != 0 ? JITSYM_OK : JITSYM_ERR_CLOSED;
+  if (session != JITSYM_MAP_SESSION) return JITSYM_ERR_SESSION;
+  return JITSYM_MAP_GET(sessions) != 0 ? JITSYM_OK : JITSYM_ERR_CLOSED;
 }
 
 /* The caller was compiled with this header, so its structs have this version's size. */
@@ -284,7 +288,7 @@ static inline jitsym_status jitsym_map_init(const jitsym_options *options, jitsy
   return status;
 }
 
-static inline jitsym_status jitsym_map_register(const jitsym *session, const jitsym_code *code, jitsym_id *out) {
+static inline jitsym_status jitsym_map_register(jitsym *session, const jitsym_code *code, jitsym_id *out) {
   char name[JITSYM_NAME_MAX + 1];
   jitsym_status status = jitsym_map_check(session);
   if (status == JITSYM_OK) status = jitsym_map_check_struct(code, sizeof *code);
@@ -296,7 +300,7 @@ static inline jitsym_status jitsym_map_register(const jitsym *session, const jit
 }
 
 /* Finds the line of the id, and writes another one with its name. */
-static inline jitsym_status jitsym_map_move(const jitsym *session, jitsym_id id, const jitsym_move_target *target) {
+static inline jitsym_status jitsym_map_move(jitsym *session, jitsym_id id, const jitsym_move_target *target) {
   char text[JITSYM_MAP_ROOM], *line, *at, *name, *stop;
   size_t end = (size_t)(id >> 16);
   uint64_t size;
@@ -316,16 +320,36 @@ static inline jitsym_status jitsym_map_move(const jitsym *session, jitsym_id id,
   return status;
 }
 
+/* Lines of code that has ended stay, because profiles are read later. */
+static inline jitsym_status jitsym_map_unregister(jitsym *session, jitsym_id id) {
+  (void)id;
+  return jitsym_map_check(session);
+}
+
+static inline jitsym_status jitsym_map_unregister_range(jitsym *session, uint64_t addr, uint64_t size, uint32_t flags) {
+  (void)addr, (void)size, (void)flags;
+  return jitsym_map_check(session);
+}
+
 /* Every line is in the file when its call returns. A forked child begins its file. */
-static inline jitsym_status jitsym_map_flush(const jitsym *session) {
+static inline jitsym_status jitsym_map_flush(jitsym *session, uint32_t timeout_ms) {
   char unused[1];
   size_t end = 0;
   jitsym_status status = jitsym_map_check(session);
+  (void)timeout_ms;
   if (status == JITSYM_OK && JITSYM_MAP_GET(pid) != (int)getpid()) jitsym_map_use(unused, 0, &end);
   return status == JITSYM_OK && JITSYM_MAP_GET(error) != 0 ? JITSYM_ERR_SINK_FAILED : status;
 }
 
-static inline jitsym_status jitsym_map_close(const jitsym *session) {
+static inline jitsym_status jitsym_map_enable(jitsym *session, uint32_t sinks) {
+  return (sinks & ~1U) == 0 ? jitsym_map_flush(session, 0) : JITSYM_ERR_LIBRARY;
+}
+
+static inline uint32_t jitsym_map_wanted(jitsym *session) {
+  return jitsym_map_check(session) == JITSYM_OK ? JITSYM_WANT_CODE : 0;
+}
+
+static inline jitsym_status jitsym_map_close(jitsym *session) {
   jitsym_status status = jitsym_map_check(session);
   size_t open = JITSYM_MAP_GET(sessions);
   while (status == JITSYM_OK && open != 0 && !__sync_bool_compare_and_swap(&jitsym_map.sessions, open, open - 1))
@@ -333,7 +357,7 @@ static inline jitsym_status jitsym_map_close(const jitsym *session) {
   return status;
 }
 
-static inline jitsym_status jitsym_map_get_stats(const jitsym *session, jitsym_stats *out) {
+static inline jitsym_status jitsym_map_get_stats(jitsym *session, jitsym_stats *out) {
   jitsym_status status = jitsym_map_check(session);
   if (status == JITSYM_OK) status = jitsym_map_check_struct(out, sizeof *out);
   if (status != JITSYM_OK) return status;
@@ -346,7 +370,7 @@ static inline jitsym_status jitsym_map_get_stats(const jitsym *session, jitsym_s
   return JITSYM_OK;
 }
 
-static inline jitsym_status jitsym_map_path(const jitsym *session, uint32_t sink, char *buffer, size_t size) {
+static inline jitsym_status jitsym_map_path(jitsym *session, uint32_t sink, char *buffer, size_t size) {
   jitsym_status status = jitsym_map_check(session);
   char path[JITSYM_DIR_MAX + 32];
   if (status != JITSYM_OK) return status;
@@ -358,43 +382,58 @@ static inline jitsym_status jitsym_map_path(const jitsym *session, uint32_t sink
   return JITSYM_OK;
 }
 
+static inline const jitsym_dl_functions *jitsym_map_functions(void) {
+  static const jitsym_dl_functions functions = {
+    jitsym_map_init, jitsym_map_register, jitsym_map_move, jitsym_map_unregister, jitsym_map_unregister_range, jitsym_map_flush,
+    jitsym_map_enable, jitsym_map_close, jitsym_map_get_stats, jitsym_map_wanted, jitsym_map_path,
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
+  return &functions;
+}
+
 /* ---- Calls of both kinds ---- */
 
 /* The functions that a program calls instead of the functions of the three headers. */
 #define JITSYM_DL_CALL(name, otherwise, arguments)         \
   const jitsym_dl_functions *functions = jitsym_dl_get();  \
-  return functions == NULL ? (otherwise) : functions->name##_ arguments
+  return functions == NULL || functions->name##_ == NULL ? (otherwise) : functions->name##_ arguments
 
 static inline jitsym_status jitsym_dl_init(const jitsym_options *options, jitsym **out) {
-  jitsym_status status = JITSYM_ERR_LIBRARY;
-  if (jitsym_dl_get() != NULL || !__atomic_load_n(&jitsym_dl_why.missing, __ATOMIC_RELAXED)) {
-    int error = errno;
+  const jitsym_dl_functions *functions = jitsym_dl_get();
+  jitsym_status status;
+  int error = errno;
+  if (functions == NULL && !__atomic_load_n(&jitsym_dl_why.missing, __ATOMIC_RELAXED)) {
     status = jitsym_dl_load(NULL);
+    if (status != JITSYM_OK && status != JITSYM_ERR_LIBRARY) return status;
     if (status == JITSYM_ERR_LIBRARY) __atomic_store_n(&jitsym_dl_why.missing, (unsigned char)1, __ATOMIC_RELAXED);
+    functions = jitsym_dl_get();
     errno = error;
   }
-  if (status == JITSYM_ERR_LIBRARY) return jitsym_map_init(options, out);
-  return status != JITSYM_OK ? status : jitsym_dl_get()->jitsym_init_(options, out);
+  if (functions != NULL) return functions->jitsym_init_(options, out);
+  status = jitsym_map_init(options, out);
+  if (status != JITSYM_OK) return status;
+  __atomic_compare_exchange_n(&jitsym_dl_loaded, &functions, jitsym_map_functions(), 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+  /* Another thread may have loaded the library meanwhile. */
+  return functions == NULL || jitsym_dl_is_map(functions) ? status : functions->jitsym_init_(options, out);
 }
 
 static inline jitsym_status jitsym_dl_register(jitsym *session, const jitsym_code *code, jitsym_id *out) {
-  JITSYM_DL_CALL(jitsym_register, jitsym_map_register(session, code, out), (session, code, out));
+  JITSYM_DL_CALL(jitsym_register, JITSYM_ERR_LIBRARY, (session, code, out));
 }
 
 static inline jitsym_status jitsym_dl_move(jitsym *session, jitsym_id id, const jitsym_move_target *target) {
-  JITSYM_DL_CALL(jitsym_move, jitsym_map_move(session, id, target), (session, id, target));
+  JITSYM_DL_CALL(jitsym_move, JITSYM_ERR_LIBRARY, (session, id, target));
 }
 
 static inline jitsym_status jitsym_dl_unregister(jitsym *session, jitsym_id id) {
-  JITSYM_DL_CALL(jitsym_unregister, jitsym_map_check(session), (session, id));
+  JITSYM_DL_CALL(jitsym_unregister, JITSYM_ERR_LIBRARY, (session, id));
 }
 
 static inline jitsym_status jitsym_dl_unregister_range(jitsym *session, uint64_t addr, uint64_t size, uint32_t flags) {
-  JITSYM_DL_CALL(jitsym_unregister_range, jitsym_map_check(session), (session, addr, size, flags));
+  JITSYM_DL_CALL(jitsym_unregister_range, JITSYM_ERR_LIBRARY, (session, addr, size, flags));
 }
 
 static inline jitsym_status jitsym_dl_flush(jitsym *session, uint32_t timeout_ms) {
-  JITSYM_DL_CALL(jitsym_flush, jitsym_map_flush(session), (session, timeout_ms));
+  JITSYM_DL_CALL(jitsym_flush, JITSYM_ERR_LIBRARY, (session, timeout_ms));
 }
 
 static inline jitsym_status jitsym_dl_flush_from_signal(uint32_t timeout_ms) {
@@ -402,7 +441,7 @@ static inline jitsym_status jitsym_dl_flush_from_signal(uint32_t timeout_ms) {
 }
 
 static inline jitsym_status jitsym_dl_enable(jitsym *session, uint32_t sinks) {
-  JITSYM_DL_CALL(jitsym_enable, (sinks & ~1U) == 0 ? jitsym_map_flush(session) : JITSYM_ERR_LIBRARY, (session, sinks));
+  JITSYM_DL_CALL(jitsym_enable, JITSYM_ERR_LIBRARY, (session, sinks));
 }
 
 static inline jitsym_status jitsym_dl_disable(jitsym *session, uint32_t sinks) {
@@ -410,23 +449,23 @@ static inline jitsym_status jitsym_dl_disable(jitsym *session, uint32_t sinks) {
 }
 
 static inline jitsym_status jitsym_dl_close(jitsym *session) {
-  JITSYM_DL_CALL(jitsym_close, jitsym_map_close(session), (session));
+  JITSYM_DL_CALL(jitsym_close, JITSYM_ERR_LIBRARY, (session));
 }
 
 static inline jitsym_status jitsym_dl_get_stats(jitsym *session, jitsym_stats *out) {
-  JITSYM_DL_CALL(jitsym_get_stats, jitsym_map_get_stats(session, out), (session, out));
+  JITSYM_DL_CALL(jitsym_get_stats, JITSYM_ERR_LIBRARY, (session, out));
 }
 
 static inline uint32_t jitsym_dl_wanted(jitsym *session) {
-  JITSYM_DL_CALL(jitsym_wanted, jitsym_map_check(session) == JITSYM_OK ? JITSYM_WANT_CODE : 0, (session));
+  JITSYM_DL_CALL(jitsym_wanted, 0, (session));
 }
 
 static inline jitsym_status jitsym_dl_last_error(jitsym *session, char *buffer, size_t size) {
   const jitsym_dl_functions *functions = jitsym_dl_get();
-  jitsym_status status = session == NULL ? JITSYM_OK : jitsym_map_check(session);
+  jitsym_status status = session == NULL ? JITSYM_OK : functions == NULL ? JITSYM_ERR_LIBRARY : jitsym_map_check(session);
   char text[sizeof jitsym_dl_why.text + 1200];
   int error = JITSYM_MAP_GET(error), is_open = JITSYM_MAP_GET(sessions) != 0, length;
-  if (functions != NULL) return functions->jitsym_last_error_(session, buffer, size);
+  if (functions != NULL && !jitsym_dl_is_map(functions)) return functions->jitsym_last_error_(session, buffer, size);
   if (status != JITSYM_OK) return status;
   if (buffer == NULL) return JITSYM_ERR_NULL;
   if (size == 0) return JITSYM_ERR_BUFFER;
@@ -440,7 +479,7 @@ static inline jitsym_status jitsym_dl_last_error(jitsym *session, char *buffer, 
 }
 
 static inline jitsym_status jitsym_dl_path(jitsym *session, uint32_t sink, char *buffer, size_t size) {
-  JITSYM_DL_CALL(jitsym_path, jitsym_map_path(session, sink, buffer, size), (session, sink, buffer, size));
+  JITSYM_DL_CALL(jitsym_path, JITSYM_ERR_LIBRARY, (session, sink, buffer, size));
 }
 
 static inline jitsym_status jitsym_dl_unwind_size(const jitsym_unwind *unwind, uint64_t code_size, uint64_t *out) {

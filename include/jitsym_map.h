@@ -1,6 +1,5 @@
 /*
  * The perf map that jitsym_dl.h writes where libjitsym is missing (docs/linking.md). A program calls nothing in this file.
- *
  * Each call opens the file by its path, checks it, appends one line by one write, and closes it. So nothing stays open. The
  * first call of a process makes the file new, unless it was written since the process started: such a file is of this process,
  * by another copy of this header or by another runtime. The first call of a forked child copies its parent's lines.
@@ -24,9 +23,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* glibc hides some names from plain ISO C. Raw system calls are no cancellation points. */
-#if defined __GLIBC__ && !defined __USE_GNU
+/* The C libraries hide some names from plain ISO C. Raw system calls are no cancellation points. */
+#ifndef __cplusplus
 extern long syscall(long, ...);
+#endif
+#ifdef __O_PATH
 #define JITSYM_MAP_LOOK __O_PATH
 #define JITSYM_MAP_SAFE (__O_NOFOLLOW | __O_CLOEXEC)
 #else
@@ -79,21 +80,20 @@ static inline size_t jitsym_map_decode(const char *text, size_t size, uint32_t *
 
 /* Cleans and cuts a name as src/format/name.rs does. `to` has room for JITSYM_NAME_MAX + 1 bytes. Returns the new length. */
 static inline size_t jitsym_map_clean(char *to, const char *text, size_t size) {
-  size_t at, used = 0, end = 0, length, copied;
+  size_t at, used = 0, end = 0, length;
   uint32_t c;
   for (at = 0; at < size && end <= JITSYM_NAME_MAX; at += length) {
     const char *from = text + at;
-    int is_space, is_line_end;
-    copied = length = jitsym_map_decode(from, size - at, &c);
-    is_line_end = c == 0x2028 || c == 0x2029;
-    is_space = (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
-               is_line_end || c == 0x202f || c == 0x205f || c == 0x3000;
+    size_t copied = length = jitsym_map_decode(from, size - at, &c);
+    int is_line_end = c == 0x2028 || c == 0x2029;
+    int is_space = (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
+                   is_line_end || c == 0x202f || c == 0x205f || c == 0x3000;
     if (c < ' ' || (c >= 0x7f && c < 0xa0) || is_line_end) from = "_", copied = 1;
     if (c == 0xfffd) from = "\xef\xbf\xbd", copied = 3;
     if (is_space && used == 0) continue;
     /* After a character that does not fit, nothing fits. */
     if (used + copied <= JITSYM_NAME_MAX) memcpy(to + used, from, copied);
-    used = used + copied <= JITSYM_NAME_MAX ? used + copied : JITSYM_NAME_MAX + 1;
+    used += used + copied <= JITSYM_NAME_MAX ? copied : JITSYM_NAME_MAX + 1;
     if (!is_space) end = used;
   }
   if (end <= JITSYM_NAME_MAX) return end;

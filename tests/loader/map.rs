@@ -43,8 +43,7 @@ fn succeed(command: &mut Command) -> String {
 /// What each call does, and what each failure of a disk, of the host, and of other runtimes costs.
 #[test]
 fn without_the_library() {
-    let files = ["names", "left", "exec", "limits", "removed", "closed", "truncated"];
-    for test in files.into_iter().chain(["calls", "distant", "cancel", "fork", "daemon", "forks", "openers"]) {
+    for test in ["calls", "names", "left", "limits", "closed", "removed", "fork", "cancel", "forks", "locked"] {
         succeed(&mut command(alone(), &[test]));
     }
 }
@@ -54,8 +53,8 @@ fn without_the_library() {
 fn sanitized() {
     let flags = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
     let program = compile("gcc", &["c-tests/loader/map_alone.c"], Link::None, &flags, "map_alone_sanitized");
-    for test in ["calls", "limits", "removed", "fork", "openers"] {
-        succeed(&mut command(&program, &[test]));
+    for test in ["calls", "names", "limits", "removed", "fork"] {
+        succeed(command(&program, &[test]).env("ASAN_OPTIONS", "detect_leaks=0"));
     }
     let program = compile("gcc", &["c-tests/loader/map.c"], Link::None, &flags, "map_sanitized");
     for seed in ["1", "2", "3"] {
@@ -65,7 +64,8 @@ fn sanitized() {
     succeed(&mut command(&program, &["calls"]));
 }
 
-/// Two copies of the header in a process write one map, and so do a copy of the header and one of the library.
+/// Two copies of the header in a process write one map, and so do a copy of the header and one of the library, even if each
+/// descriptor has a high number.
 #[test]
 fn copies_share_a_map() {
     let copy = shared_dir("bin").join("plugin_dl.so");
@@ -124,7 +124,7 @@ fn full_disk() {
 /// A directory that does not exist, or cannot be written.
 #[test]
 fn no_directory() {
-    for dir in ["/nowhere", "/proc"] {
+    for dir in ["/nowhere/dir", "/proc"] {
         let output = try_run(Command::new(alone()).env_clear().env("JITSYM_LIB", NOWHERE).args([dir, "full"]));
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.contains("expected JITSYM_?") && output.status.code() == Some(1), "{said}");
@@ -182,7 +182,7 @@ fn same_configurations() {
         .map(|library| succeed(command(alone(), &["configurations"]).env("JITSYM_LIB", library)));
     assert_eq!(with, without);
     let answers: BTreeSet<&str> = with.lines().filter_map(|line| Some(line.rsplit_once(' ')?.1)).collect();
-    assert_eq!((with.lines().count(), answers), (720, BTreeSet::from(["0", "1"])));
+    assert_eq!((with.lines().count(), answers), (240, BTreeSet::from(["0", "1"])));
 }
 
 /// perf names each function of a program that has only the headers.
