@@ -88,7 +88,7 @@ fn in_a_jail() {
     }
 }
 
-/// A program with the rights of another user writes nothing.
+/// A program with the rights of another user writes nothing. A child that becomes another user has its parent's names.
 #[test]
 fn privileged_programs() {
     if !is_root("give a program to another user") {
@@ -103,9 +103,11 @@ fn privileged_programs() {
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).expect("setuid");
     let output = try_run(Command::new(&program).env_clear().env("JITSYM", "map").arg(&dir).arg("rights"));
     let files = fs::read_dir(&dir).expect("directory").count();
+    let child = try_run(Command::new(alone()).env_clear().env("JITSYM_LIB", NOWHERE).arg(&dir).arg("user"));
     fs::remove_dir_all(&dir).expect("remove the directory");
     assert!(output.status.success(), "{output:?}");
     assert_eq!(files, 1, "only the program");
+    assert!(child.status.success(), "{child:?}");
 }
 
 /// A disk without room.
