@@ -221,7 +221,8 @@ fn every_language_version() {
         int why(void) { char b[8]; jitsym *s; jitsym_init(NULL, &s); jitsym_last_error(NULL, b, sizeof b); return puts(b); }\n";
     fs::write(&source, text).expect("write the source");
     let alone = dir.join("alone.c");
-    fs::write(&alone, "#include \"jitsym_map.h\"\n#include \"jitsym_dl.h\"\n#include \"jitsym.h\"\n").expect("write the source");
+    fs::write(&alone, "#include \"jitsym_map.h\"\n#include \"jitsym_dl.h\"\n#include \"jitsym.h\"\n")
+        .expect("write the source");
     let compiles = |compiler: &str, language: &str, version: &str| {
         let mut command = Command::new(compiler);
         command.current_dir(root()).args([

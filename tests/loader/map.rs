@@ -194,7 +194,12 @@ fn perf_sees_the_functions() {
     let program = compile("gcc", &["c-tests/perf/truth_jit.c"], Link::None, &flags, "truth_jit_alone");
     let recording = Recording::of("loader-map", 1.0, &[], |record, dir| {
         record.env("JITSYM_LIB", NOWHERE).env("JITSYM", "map");
-        record.arg(&program).arg(format!("dir={}", dir.display())).args(["scenario=stacks", "sinks=map", "seconds=1"]);
+        record.arg(&program).arg(format!("dir={}", dir.display())).args([
+            "scenario=stacks",
+            "layout=packed",
+            "sinks=map",
+            "seconds=1",
+        ]);
     });
     let samples = perf::samples(&recording.truth, &recording.data, false);
     let mut names = perf::Verdict::new("names");
