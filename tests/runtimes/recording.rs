@@ -97,7 +97,7 @@ impl Recording {
             // The runtime's own variable has to be enough.
             Way::Regions => record.env_remove("JITSYM"),
             Way::Bridge => record.env("JITSYM", "bridge").env("LD_PRELOAD", spaceless(&library)),
-            Way::Alone => record.env_remove("JITSYM").env("JITSYM_LIB", "/nowhere/libjitsym.so"),
+            Way::Alone => record.env("JITSYM_LIB", "/nowhere/libjitsym.so"),
         };
         record.args(["-q", "-k", "1", "-e", "cpu-clock", "-F", "999"]).args(options).arg("-o").arg(&file);
         // Not by way of a shell: perf then sometimes loses all stacks that begin in the C library.
