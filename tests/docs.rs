@@ -263,14 +263,18 @@ fn code_memory_comes_from_the_library() {
 fn the_loader_finds_the_library_or_does_without() {
     let program = compile_harness("loader", Link::None, &[]);
     let dir = scratch_dir("loader-files");
+    let nowhere = PathBuf::from("/nowhere/libjitsym.so");
     let mut command = perf::command(&program);
-    assert_eq!(stdout(&run(command.arg("off").env_remove("LD_LIBRARY_PATH"))), "ok\n");
-    let mut command = perf::command(&program);
-    command.arg("on").env("JITSYM_LIB", artifacts().shared_dir.join("libjitsym.so")).env("JITSYM_DIR", &dir);
-    let child = command.spawn().expect("start");
-    let map = dir.join(format!("perf-{}.map", child.id()));
-    assert!(child.wait_with_output().expect("wait").status.success());
-    assert!(std::fs::read_to_string(map).expect("map").ends_with(" 10 by_loader\n"));
+    command.arg("off").env("JITSYM_LIB", &nowhere).env("JITSYM", "jitdump");
+    assert_eq!(stdout(&run(&mut command)), "ok\n");
+    for library in [nowhere, artifacts().shared_dir.join("libjitsym.so")] {
+        let mut command = perf::command(&program);
+        command.arg("on").env("JITSYM_LIB", library).env("JITSYM_DIR", &dir);
+        let child = command.spawn().expect("start");
+        let map = dir.join(format!("perf-{}.map", child.id()));
+        assert!(child.wait_with_output().expect("wait").status.success());
+        assert!(std::fs::read_to_string(map).expect("map").ends_with(" 10 by_loader\n"));
+    }
 }
 
 /// The stacks that perf finds through frames that are described as the text says.

@@ -1,4 +1,6 @@
-//! `include/jitsym_dl.h`: programs that are not linked with the library use it where it is, and lose one branch where it is not.
+//! `include/jitsym_dl.h`: programs that are not linked with the library use it where it is, and write a map where it is not.
+
+mod map;
 
 use std::fs;
 use std::os::unix::fs::{chown, PermissionsExt};
@@ -210,9 +212,17 @@ fn every_language_version() {
     let source = dir.join("header.c");
     let text = "#include \"jitsym_dl.h\"\n\
         jitsym_status f(jitsym *s);\njitsym_status f(jitsym *s) { return jitsym_close(s); }\n\
+        jitsym_status g(jitsym *s, jitsym_code *c, jitsym_move_target *t, jitsym_stats *to);\n\
+        jitsym_status g(jitsym *s, jitsym_code *c, jitsym_move_target *t, jitsym_stats *to) {\n\
+          char b[99]; jitsym_id i = 0;\n\
+          if (jitsym_register(s, c, &i) || jitsym_move(s, i, t) || jitsym_unregister(s, i)) return jitsym_flush(s, 0);\n\
+          return jitsym_path(s, 1, b, sizeof b) ? jitsym_get_stats(s, to) : jitsym_unregister_range(s, 1, 1, 0); }\n\
         int why(void);\n\
         int why(void) { char b[8]; jitsym *s; jitsym_init(NULL, &s); jitsym_last_error(NULL, b, sizeof b); return puts(b); }\n";
     fs::write(&source, text).expect("write the source");
+    let alone = dir.join("alone.c");
+    fs::write(&alone, "#include \"jitsym_map.h\"\n#include \"jitsym_dl.h\"\n#include \"jitsym.h\"\n")
+        .expect("write the source");
     let compiles = |compiler: &str, language: &str, version: &str| {
         let mut command = Command::new(compiler);
         command.current_dir(root()).args([
@@ -226,7 +236,10 @@ fn every_language_version() {
             "/dev/null",
         ]);
         command.args(["-pedantic", "-Wall", "-Wextra", "-Wshadow", "-Wundef", "-Wconversion", "-Werror"]);
-        run(command.arg(&source));
+        for source in [&source, &alone] {
+            let mut all = Command::new(compiler);
+            run(all.current_dir(root()).args(command.get_args()).arg(source));
+        }
     };
     for version in ["c99", "c11", "c17", "gnu17"] {
         compiles("gcc", "c", version);

@@ -1,6 +1,6 @@
 /*
- * The loader jitsym_dl.h: nothing happens without the library, everything with it, in all files of a program, and whichever
- * thread comes first. Takes the library's path and a mode after the directory.
+ * The loader jitsym_dl.h: without the library nothing happens if no map is wanted (map_alone.c has the map), everything with it,
+ * in all files of a program, and whichever thread comes first. Takes the library's path and a mode after the directory.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -221,6 +221,7 @@ int main(int argc, char **argv) {
   const char *library = argv[2], *mode = argv[3];
   options.struct_size = sizeof options;
   options.map_dir = options.jitdump_dir = options.spool_dir = argv[1];
+  if (strcmp(mode, "present") != 0 && strcmp(mode, "threads") != 0) options.sinks = JITSYM_SINK_JITDUMP;
   if (strcmp(mode, "absent") == 0) {
     test_absent();
   } else if (strcmp(mode, "present") == 0) {
@@ -236,6 +237,7 @@ int main(int argc, char **argv) {
     CHECK_OK(jitsym_last_error(NULL, why, sizeof why));
     CHECK(why[0] == 0);
     CHECK_OK(jitsym_dl_load("/nowhere/libjitsym.so"));
+    options.sinks = 0;
     test_present();
   } else if (strcmp(mode, "threads") == 0) {
     test_threads(fail_and_ask);

@@ -33,7 +33,8 @@ begin Python/sysmodule.c
 # CPython 3.13 refuses this name.
 before '    if (strcmp(backend, "perf") == 0) {' '    if (strcmp(backend, "perf_jit") == 0) {' \
     '        if (_PyPerfTrampoline_SetCallbacks(&_Py_perfmap_jit_callbacks) < 0) return NULL;' '    }' '    else'
-before 'static PerfMapState perf_map_state;' '#include "jitsym_cpython.h"'
+# CPython's own writer of a perf map. jitsym_dl.h writes the same map without the library.
+between 'static PerfMapState perf_map_state;' 'static PyMethodDef sys_methods[] = {'
 end
 
 begin Modules/posixmodule.c

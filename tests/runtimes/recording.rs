@@ -38,6 +38,8 @@ pub enum Way {
     Regions,
     /// The bridge in a program without the library, and `perf inject --jit`.
     Bridge,
+    /// The perf map of a program that does not find the library.
+    Alone,
 }
 
 /// One frame of a stack: symbol and object.
@@ -99,6 +101,7 @@ impl Recording {
             // The runtime's own variable has to be enough.
             Way::Regions => record.env_remove("JITSYM"),
             Way::Bridge => record.env("JITSYM", "bridge").env("LD_PRELOAD", spaceless(&library)),
+            Way::Alone => record.env("JITSYM_LIB", "/nowhere/libjitsym.so"),
         };
         record.args(["-q", "-k", "1", "-e", "cpu-clock", "-F", "999"]).args(options).arg("-o").arg(&file);
         // Not by way of a shell: perf then sometimes loses all stacks that begin in the C library.
@@ -127,7 +130,7 @@ impl Recording {
                 run(perf::perf("inject").arg("--jit").arg("-i").arg(&file).arg("-o").arg(&injected));
                 injected
             }
-            Way::Regions => file,
+            Way::Regions | Way::Alone => file,
         };
         let samples = samples(&file, pid);
         Recording { file, phases, samples, files }
