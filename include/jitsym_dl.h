@@ -38,7 +38,6 @@
 #include "jitsym_region.h"
 
 #include <dlfcn.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,8 +115,10 @@ __attribute__((weak, visibility("hidden"))) jitsym_dl_reason jitsym_dl_why;
  * the parent process, which does not exist in this process.
  */
 static inline void jitsym_dl_take_why(void) {
-  int tries = 100000;
-  while (__atomic_exchange_n(&jitsym_dl_why.busy, (unsigned char)1, __ATOMIC_ACQUIRE) && --tries > 0) sched_yield();
+  const long nap[2] = {0, 100000};
+  int tries = 1000;
+  while (__atomic_exchange_n(&jitsym_dl_why.busy, (unsigned char)1, __ATOMIC_ACQUIRE) && --tries > 0)
+    syscall(SYS_nanosleep, nap, NULL);
 }
 
 static inline void jitsym_dl_give_why(void) {
@@ -210,6 +211,7 @@ static inline jitsym_status jitsym_dl_load(const char *path) {
   if (!__atomic_compare_exchange_n(&jitsym_dl_loaded, &before, functions, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
     /* Another thread was faster. The library stays open, because dlopen counts how often the library was opened. */
     free(functions);
+    if (jitsym_dl_is_map(before)) return JITSYM_ERR_CONFLICT;
   }
   return JITSYM_OK;
 
@@ -281,7 +283,7 @@ static inline jitsym_status jitsym_map_init(const jitsym_options *options, jitsy
   /* Once a file was opened, calls read the path at any time, so it stays. */
   if (JITSYM_MAP_GET(pid) == 0) memcpy(jitsym_map.start, start, sizeof start);
   else if (strcmp(start, jitsym_map.start) != 0) status = JITSYM_ERR_CONFLICT;
-  if (JITSYM_MAP_GET(sessions) == 0) JITSYM_MAP_SET(mode, given.file_mode != 0 ? given.file_mode : 0644);
+  if (JITSYM_MAP_GET(sessions) == 0) JITSYM_MAP_SET(mode, given.file_mode != 0 ? given.file_mode | 0600 : 0644);
   if (status == JITSYM_OK && jitsym_map_use(start, 0, &end) < 0) status = JITSYM_ERR_NO_SINK;
   if (status == JITSYM_OK) JITSYM_MAP_ADD(sessions, 1), *out = JITSYM_MAP_SESSION;
   jitsym_dl_give_why();

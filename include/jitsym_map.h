@@ -13,7 +13,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -114,14 +113,20 @@ static inline size_t jitsym_map_name(char *to, const jitsym_code *code) {
   return size < 3 ? size + (size_t)snprintf(to + size, 3, "()") : size;
 }
 
-/* Opens a regular file of this user that has one name. Nothing else is opened, because opening can have effects. A child that
-   has changed its user may read its parent's map. */
+/* Opens a file. A host that has closed 0 to 2 may still write to them, so the number is higher. 1030 is F_DUPFD_CLOEXEC. */
+static inline int jitsym_map_at(const char *path, int how) {
+  int fd = (int)syscall(SYS_openat, -1, path, how | JITSYM_MAP_SAFE, JITSYM_MAP_GET(mode)), low = fd;
+  if (low >= 0 && low < 3) fd = (int)syscall(SYS_fcntl, low, 1030, 3), syscall(SYS_close, low);
+  return fd;
+}
+
+/* Opens a regular file of this user with one name, nothing else. A child that has changed its user may read its parent's. */
 static inline int jitsym_map_open(char *path, int pid, int access, struct stat *file) {
   int fd, how = JITSYM_MAP_LOOK;
   snprintf(path, JITSYM_MAP_ROOM, "%s%d.map", jitsym_map.start, pid);
   for (;; how = access | O_APPEND | O_NONBLOCK) {
-    fd = (int)syscall(SYS_openat, -1, path, how | JITSYM_MAP_SAFE);
-    if (fd < 0 || fstat(fd, file) != 0) return -1;
+    fd = jitsym_map_at(path, how);
+    if (fd < 0 || (fstat(fd, file) != 0 && syscall(SYS_close, fd) == 0)) return -1;
     if (!S_ISREG(file->st_mode) || file->st_nlink != 1) break;
     if (file->st_uid != geteuid() && (access != O_RDONLY || (size_t)file->st_ino != JITSYM_MAP_GET(inode))) break;
     if (how != JITSYM_MAP_LOOK) return fd;
@@ -136,63 +141,60 @@ static inline int jitsym_map_open(char *path, int pid, int access, struct stat *
 static inline int jitsym_map_is_own(const struct stat *file) {
   char text[1024] = "", *at;
   long now[2] = {0, 0}, boot[2] = {0, 0}, tick = 1000 / sysconf(_SC_CLK_TCK);
-  int fd = (int)syscall(SYS_openat, -1, "/proc/self/stat", O_RDONLY | JITSYM_MAP_SAFE), i;
-  syscall(SYS_read, fd, text, sizeof text - 1);
-  syscall(SYS_close, fd);
+  int fd = jitsym_map_at("/proc/self/stat", O_RDONLY | O_NONBLOCK), i;
+  syscall(SYS_read, fd, text, sizeof text - 1), syscall(SYS_close, fd);
   for (at = strrchr(text, ')'), i = 0; at != NULL && i < 20; i++) at = strchr(at + 1, ' ');
   if (at == NULL || syscall(SYS_clock_gettime, 0, now) != 0 || syscall(SYS_clock_gettime, 7, boot) != 0) return 1;
-  return file->st_mtime * 1000LL + (long)file->JITSYM_MAP_NS / 1000000 + tick >=
+  return file->st_mtime * 1000LL + (long)file->JITSYM_MAP_NS / 1000000 + (file->JITSYM_MAP_NS == 0 ? 2000 : tick) >=
          (now[0] - boot[0]) * 1000LL + (now[1] - boot[1]) / 1000000 + strtoll(at, NULL, 10) * tick;
 }
 
 /* In a forked child: copies the parent's lines up to the last line that the child knows. */
-static inline void jitsym_map_inherit(int fd, int parent) {
+static inline long jitsym_map_inherit(int fd, int parent) {
   char path[JITSYM_MAP_ROOM], block[8192];
   struct stat file;
-  long at = 0, end = (long)JITSYM_MAP_GET(end), part = 1;
+  long at = 0, end = (long)JITSYM_MAP_GET(end), part = 1, line, done;
   int from = jitsym_map_open(path, parent, O_RDONLY, &file);
   if (from < 0 || (size_t)file.st_ino != JITSYM_MAP_GET(inode)) end = 0;
   for (; at < end && part > 0; at += part) {
     lseek(from, at, SEEK_SET);
     part = syscall(SYS_read, from, block, end - at < 8192 ? end - at : 8192L);
-    while (part > 0 && block[part - 1] != '\n') part--;
-    if (part > 0 && syscall(SYS_write, fd, block, part) != part) part = -1;
+    for (line = part; line > 0 && block[line - 1] != '\n';) line--;
+    if (line > 0) part = line; /* Another runtime's line may be longer than the block. */
+    if (part > 0 && (done = syscall(SYS_write, fd, block, part)) != part) errno = done < 0 ? errno : ENOSPC, part = -1;
   }
   if (part < 0) syscall(SYS_ftruncate, fd, 0L); /* Readers would take a part of a name for the name. */
   if (from >= 0) syscall(SYS_close, from);
+  return part;
 }
 
 /* Opens the map of this process, which the first call begins. Returns -1 and errno if that is not possible. */
 static inline int jitsym_map_begin(struct stat *file) {
   char path[JITSYM_MAP_ROOM];
+  const long nap[2] = {0, 100000};
   int self = (int)getpid(), begun = JITSYM_MAP_GET(pid), tries, is_new = 0, fd = -1;
-  for (tries = 0; tries < 1010; tries++, sched_yield()) {
+  for (tries = 0; tries < 1010; tries++, syscall(SYS_nanosleep, nap, NULL)) {
     fd = jitsym_map_open(path, self, O_RDWR, file);
     if (fd >= 0 && begun == self) break;
     if (fd < 0 && errno == ENOENT) {
-      fd = (int)syscall(SYS_openat, -1, path, O_RDWR | O_APPEND | O_CREAT | O_EXCL | JITSYM_MAP_SAFE, JITSYM_MAP_GET(mode));
-      is_new = fd >= 0;
-      if (fd < 0 && errno == EEXIST) continue;
+      fd = jitsym_map_at(path, O_RDWR | O_APPEND | O_CREAT | O_EXCL);
+      if ((is_new = fd >= 0) == 0 && errno == EEXIST) continue;
     }
     if (fd < 0) return -1;
     /* One thread begins the file. Somebody else's lock delays that once, and not for long. */
     if ((tries >= 1000 || syscall(SYS_flock, fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) && fstat(fd, file) == 0) {
-      if (file->st_nlink == 1 && (is_new || jitsym_map_is_own(file))) break;
+      if (file->st_nlink == 1 && (is_new || tries >= 1000 || jitsym_map_is_own(file))) break;
       if (file->st_nlink == 1 && syscall(SYS_unlinkat, -1, path, 0) != 0) tries = 1010;
     }
-    syscall(SYS_close, fd);
-    fd = -1;
+    syscall(SYS_close, fd), fd = -1;
   }
-  if (fd >= 0 && begun != self) {
-    if (begun != 0 && file->st_size == 0) jitsym_map_inherit(fd, begun);
-    fstat(fd, file);
-    syscall(SYS_flock, fd, LOCK_UN); /* Otherwise a child that is forked now would hold the lock. */
-  }
+  if (fd >= 0 && begun != self && begun != 0 && file->st_size == 0 && jitsym_map_inherit(fd, begun) < 0)
+    syscall(SYS_close, fd), fd = -1; /* The next call tries again. */
   if (fd < 0) return -1;
-  if (begun != self || is_new || (size_t)file->st_ino != JITSYM_MAP_GET(inode))
-    JITSYM_MAP_SET(end, (size_t)file->st_size);
-  JITSYM_MAP_SET(inode, (size_t)file->st_ino);
-  JITSYM_MAP_SET(pid, self);
+  if (begun != self || is_new) fstat(fd, file);
+  if (begun != self || is_new || (size_t)file->st_ino != JITSYM_MAP_GET(inode)) JITSYM_MAP_SET(end, (size_t)file->st_size);
+  JITSYM_MAP_SET(inode, (size_t)file->st_ino), JITSYM_MAP_SET(pid, self);
+  if (begun != self || is_new) syscall(SYS_flock, fd, LOCK_UN); /* Otherwise a child that is forked now would hold the lock. */
   return fd;
 }
 
@@ -218,16 +220,14 @@ static inline long jitsym_map_use(char *text, size_t size, size_t *end) {
     done = syscall(SYS_write, fd, text, size);
     *end = (size_t)lseek(fd, 0, SEEK_CUR);
     if (done >= 0 && done != (long)size) {
-      /* Readers would take a part of a name for the name. */
       if (fstat(fd, &file) == 0 && (size_t)file.st_size == *end) syscall(SYS_ftruncate, fd, (long)*end - done);
-      errno = ENOSPC, done = -1;
+      errno = ENOSPC, done = -1; /* Readers would take a part of a name for the name. */
     }
     for (size_t known = JITSYM_MAP_GET(end); done >= 0 && *end > known; known = JITSYM_MAP_GET(end))
       __sync_bool_compare_and_swap(&jitsym_map.end, known, *end);
   }
-  JITSYM_MAP_SET(error, done < 0 ? errno : 0);
-  JITSYM_MAP_ADD(errors, done < 0);
-  if (fd >= 0) syscall(SYS_close, fd);
+  if (fd >= 0 && syscall(SYS_close, fd) != 0) done = -1; /* Some file systems tell only now. */
+  JITSYM_MAP_SET(error, done < 0 ? errno : 0), JITSYM_MAP_ADD(errors, done < 0);
   if (errno != 0) syscall(SYS_rt_sigtimedwait, limit, NULL, none, 8L); /* A write beyond RLIMIT_FSIZE raises SIGXFSZ. */
   syscall(SYS_rt_sigprocmask, 2, before, NULL, 8L); /* SIG_SETMASK */
   errno = host_errno;

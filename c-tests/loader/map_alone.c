@@ -370,6 +370,38 @@ static void test_fork(void) {
   has("1000 10 of the parent\n5000 10 parent again\n");
 }
 
+/* A child that cannot copy its parent's lines reports a failure, and copies them once it can. Others may have written long lines. */
+static void test_inherited(void) {
+  enum { LONG = 20000 };
+  char *expected = (char *)malloc(LONG + 100);
+  CHECK(expected != NULL);
+  CHECK_OK(jitsym_init(&options, &session));
+  CHECK_OK(add(0x1000, "first"));
+  int used = sprintf(expected, "1000 10 first\n5000 10 ");
+  memset(expected + used, 'x', LONG);
+  strcpy(expected + used + LONG, "\n");
+  FILE *map = fopen(path_of((int)getpid()), "a");
+  CHECK(map != NULL && fputs(strchr(expected, '\n') + 1, map) >= 0 && fclose(map) == 0);
+  CHECK_OK(add(0x2000, "last"));
+  pid_t child = fork();
+  if (child == 0) {
+    struct rlimit limit;
+    CHECK(getrlimit(RLIMIT_FSIZE, &limit) == 0);
+    rlim_t before = limit.rlim_cur;
+    limit.rlim_cur = LONG;
+    CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    CHECK_STATUS(JITSYM_ERR_SINK_FAILED, add(0x3000, "without room"));
+    limit.rlim_cur = before;
+    CHECK(stats_now().write_errors == 1 && setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    CHECK_OK(add(0x4000, "of the child"));
+    strcat(expected, "2000 10 last\n4000 10 of the child\n");
+    has(expected);
+    _exit(0);
+  }
+  wait_for(child);
+  free(expected);
+}
+
 /* A child that changes its user reads the parent's map. */
 static void test_user(void) {
   CHECK_OK(jitsym_init(&options, &session));
@@ -528,6 +560,7 @@ int main(int argc, char **argv) {
   else if (strcmp(argv[2], "closed") == 0) test_closed();
   else if (strcmp(argv[2], "removed") == 0) test_removed();
   else if (strcmp(argv[2], "fork") == 0) test_fork();
+  else if (strcmp(argv[2], "inherited") == 0) test_inherited();
   else if (strcmp(argv[2], "user") == 0) test_user();
   else if (strcmp(argv[2], "cancel") == 0) test_cancel();
   else if (strcmp(argv[2], "forks") == 0) test_forks();

@@ -43,7 +43,9 @@ fn succeed(command: &mut Command) -> String {
 /// What each call does, and what each failure of a disk, of the host, and of other runtimes costs.
 #[test]
 fn without_the_library() {
-    for test in ["calls", "names", "left", "limits", "closed", "removed", "fork", "cancel", "forks", "locked"] {
+    for test in
+        ["calls", "names", "left", "limits", "closed", "removed", "fork", "inherited", "cancel", "forks", "locked"]
+    {
         succeed(&mut command(alone(), &[test]));
     }
 }
