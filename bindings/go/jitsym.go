@@ -52,7 +52,7 @@ type Session struct {
 	closed atomic.Bool
 }
 
-// Open opens a session; nil asks for the defaults and the environment.
+// Open opens a session; nil asks for the defaults and the environment. Without the library, the session writes a perf map alone.
 func Open(options *Options) (*Session, error) {
 	var memory arena
 	defer memory.free()

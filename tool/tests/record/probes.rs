@@ -86,7 +86,8 @@ fn a_signal_ends_it() {
     let _alone = serial();
     let dir = fresh_dir("probe-signal");
     let (ready, ran) = (dir.join("ready"), dir.join("ran"));
-    let text = format!("echo $$ >new; mv new '{}'; sleep 1000; exit 0", ready.display());
+    // The runtime is started in another directory, which may be in another file system. There, `mv` is not one step.
+    let text = format!("echo $$ >'{0}.new'; mv '{0}.new' '{0}'; sleep 1000; exit 0", ready.display());
     program(&dir.join("node"), SHELL, &format!("[ \"$1\" = --version ] || exec touch '{}'\n{text}", ran.display()));
     let mut record = jitsym(&["record", "-e", "cpu-clock", "-o", "perf.data", "--", "./node"]);
     let mut child = record.current_dir(&dir).stderr(Stdio::piped()).spawn().expect("start");
