@@ -176,7 +176,8 @@ JITSYM_API jitsym_status jitsym_init(const jitsym_options *options, jitsym **out
    cannot continue its parent's sessions gets JITSYM_ERR_FORKED, and may call jitsym_init. */
 
 /* Waits until everything that was registered before the call is in the files. The files survive SIGKILL. timeout_ms:
-   the longest wait in milliseconds; 0 means 10 seconds.
+   the longest wait in milliseconds; 0 means 10 seconds. A host calls this function before _exit and exec, which run
+   no exit handlers.
    Returns JITSYM_OK; JITSYM_ERR_TIMEOUT; JITSYM_ERR_SINK_FAILED if a sink cannot write (other sinks are up to date);
    JITSYM_ERR_NO_MEMORY if the writer lacks memory; JITSYM_ERR_SESSION, _CLOSED, _FORKED. */
 JITSYM_API jitsym_status jitsym_flush(jitsym *session, uint32_t timeout_ms);

@@ -35,6 +35,10 @@ before '    if (strcmp(backend, "perf") == 0) {' '    if (strcmp(backend, "perf_
     '        if (_PyPerfTrampoline_SetCallbacks(&_Py_perfmap_jit_callbacks) < 0) return NULL;' '    }' '    else'
 # CPython's own writer of a perf map. jitsym_dl.h writes the same map without the library.
 between 'static PerfMapState perf_map_state;' 'static PyMethodDef sys_methods[] = {'
+# CPython 3.14 has the line in an #ifndef, which has ended after it.
+case $(grep -B1 -Fx 'static PerfMapState perf_map_state;' "$file.new") in
+    '#ifndef'*) after 'static PerfMapState perf_map_state;' '#endif' ;;
+esac
 end
 
 begin Modules/posixmodule.c

@@ -262,7 +262,8 @@ pub extern "C" fn jitsym_unregister_range(session: *mut jitsym, addr: u64, size:
 }
 
 /// Waits until everything that was registered before the call is in the files. The files survive SIGKILL. `timeout_ms`:
-/// the longest wait in milliseconds; 0 means 10 seconds.
+/// the longest wait in milliseconds; 0 means 10 seconds. A host calls this function before `_exit` and `exec`, which run no
+/// exit handlers.
 ///
 /// `JITSYM_ERR_SINK_FAILED` also reports a sink that could not start earlier and still cannot start. In a forked child,
 /// the call does not wait for the [parent's code](conventions.md#fork).

@@ -170,9 +170,9 @@ impl Sources {
             }
             let mut rows = Rows::new(function.size);
             let decoded = region.each_row(&mut |fde, row| rows.push(function.addr, fde, row));
-            // The bytes of adopted memory are written later than its names and tables, so they may still be 0.
-            let code =
-                Some(region.code(function)).filter(|code| code.iter().any(|&byte| byte != 0)).unwrap_or_default();
+            // The bytes of adopted memory are written later than its names and tables. Until then they are 0, or breakpoints (int3).
+            let is_written = |code: &&[u8]| code.iter().any(|&byte| !matches!(byte, 0 | 0xcc));
+            let code = Some(region.code(function)).filter(is_written).unwrap_or_default();
             let wanted = wanted.has(&name);
             added.push(book.add(Piece {
                 name,
