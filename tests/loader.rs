@@ -137,15 +137,27 @@ fn other_libraries() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("jitsym_init(&options, &session) is"), "{output:?}");
 }
 
+/// A directory in which all users may write, and in which a setuid program has the rights of its owner.
+fn dir_of_all(name: &str) -> PathBuf {
+    let dir = Path::new("/tmp").join(format!("jitsym-{name}-{}", std::process::id()));
+    fs::create_dir(&dir).expect("directory");
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).expect("permissions");
+    dir
+}
+
+/// Who runs this program has the rights of another user.
+fn give_away(program: &Path) {
+    chown(program, Some(65534), Some(65534)).expect("give the program to another user");
+    fs::set_permissions(program, fs::Permissions::from_mode(0o4755)).expect("setuid");
+}
+
 /// A program with the rights of another user does not load what its user names.
 #[test]
 fn privileged_programs() {
     if !is_root("give a program to another user") {
         return;
     }
-    let dir = Path::new("/tmp").join(format!("jitsym-loader-{}", std::process::id()));
-    fs::create_dir(&dir).expect("directory");
-    fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).expect("permissions");
+    let dir = dir_of_all("loader");
     let of_another = dir.join("dl");
     fs::copy(program(), &of_another).expect("copy");
     let library = dir.join("libjitsym.so");
@@ -154,8 +166,7 @@ fn privileged_programs() {
     with_library.env_clear().env("JITSYM_LIB", &library).arg(&dir).arg(&library);
     // The control: so it is found without other rights.
     let present = try_run(with_library.arg("present"));
-    chown(&of_another, Some(65534), Some(65534)).expect("give the program to another user");
-    fs::set_permissions(&of_another, fs::Permissions::from_mode(0o4755)).expect("setuid");
+    give_away(&of_another);
     let mut absent = Command::new(&of_another);
     let absent = try_run(absent.env_clear().env("JITSYM_LIB", &library).arg(&dir).arg(&library).arg("absent"));
     fs::remove_dir_all(&dir).expect("remove the directory");

@@ -3,12 +3,11 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::{chown, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use super::INSTEAD;
+use super::{dir_of_all, give_away, INSTEAD};
 use crate::perf::{self, Recording};
 use crate::support::{
     artifacts, compile, describe, fresh_dir, is_root, once, plugin, root, run, scratch_dir, shared_dir, stdout,
@@ -96,13 +95,10 @@ fn privileged_programs() {
     if !is_root("give a program to another user") {
         return;
     }
-    let dir = Path::new("/tmp").join(format!("jitsym-map-{}", std::process::id()));
-    fs::create_dir(&dir).expect("directory");
-    fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).expect("permissions");
+    let dir = dir_of_all("map");
     let program = dir.join("alone");
     fs::copy(alone(), &program).expect("copy");
-    chown(&program, Some(65534), Some(65534)).expect("give the program to another user");
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).expect("setuid");
+    give_away(&program);
     let output = try_run(Command::new(&program).env_clear().env("JITSYM", "map").arg(&dir).arg("rights"));
     let files = fs::read_dir(&dir).expect("directory").count();
     let child = try_run(Command::new(alone()).env_clear().env("JITSYM_LIB", NOWHERE).arg(&dir).arg("user"));

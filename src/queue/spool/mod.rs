@@ -32,8 +32,8 @@ pub struct Memory {
     start: usize,
     /// The lock is held for short moments only.
     spool: Mutex<Option<Arc<NamedSpool>>>,
-    /// Which units are private memory, because the file system had too little free space or because chunks are being moved out of the
-    /// spool.
+    /// Which units are private memory, because the file system had too little free space or because chunks are being moved out
+    /// of the spool.
     private: Box<[AtomicBool]>,
 }
 
