@@ -52,11 +52,15 @@ fn unpacked(bundle: &Path) -> PathBuf {
 
 /// Arguments for a perf that reads an unpacked bundle.
 fn of_bundle(dir: &Path) -> Vec<PathBuf> {
-    let mut arguments = vec!["--symfs".into(), dir.join("symbols"), "-i".into(), dir.join("perf.data")];
-    if dir.join("kallsyms").exists() {
-        arguments.extend(["--kallsyms".into(), dir.join("kallsyms")]);
-    }
-    arguments
+    [
+        "--symfs".into(),
+        dir.join("symbols"),
+        "--kallsyms".into(),
+        dir.join("kallsyms"),
+        "-i".into(),
+        dir.join("perf.data"),
+    ]
+    .into()
 }
 
 /// The same for a recording.
@@ -222,14 +226,15 @@ fn a_source_with_two_names() {
     assert!(stdout(&run(jitsym(&["top"]).arg(&bundle))).contains("with_source  [JIT]"));
 }
 
-/// Names of a perf map, by frame pointers: a bundle has them when the map is gone.
+/// Names of a perf map, by frame pointers: a bundle has them when the map is gone. No sample is in the kernel, and perf takes the
+/// same arguments for such a bundle.
 #[test]
 fn names_of_a_perf_map() {
     let _alone = serial();
     let data = fresh_dir("perf-map").join("perf.data");
     let files = until_enough(30, |pace| {
         let mut record = perf::perf("record");
-        record.args(["-k", "1", "-e", "cpu-clock", "-F", "999", "-g", "-o"]).arg(&data);
+        record.args(["-k", "1", "-e", "cpu-clock:u", "-F", "999", "-g", "-o"]).arg(&data);
         record.args(["--", "sh", "-c", "echo $$; exec \"$@\"", "sh"]).arg(toy::toy());
         record.arg(root().join("examples/hello.toy")).arg(pace.to_string()).env("JITSYM", "map");
         let output = perf::whole(&data, || run(&mut record));
@@ -243,6 +248,7 @@ fn names_of_a_perf_map() {
     let (bundle, _) = bundled(&data, &[]);
     drop(files);
     let dir = unpacked(&bundle);
+    assert_eq!(fs::read_to_string(dir.join("kallsyms")).expect("a list"), "");
     assert_same(&before, &script(perf::perf("script"), &of_bundle(&dir), fields));
     assert!(before.contains(" pixel+0x"), "{before}");
     assert!(!script(perf::perf("script"), &of_recording(&data), fields).contains(" pixel+0x"), "the map is gone");

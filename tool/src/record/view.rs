@@ -101,10 +101,7 @@ impl<'a> View<'a> {
         let mut arguments = vec!["-i".into(), self.data.clone().into()];
         if let Some(top) = &self.unpacked {
             arguments.extend(["--symfs".into(), top.join(SYMBOLS).into()]);
-            let kallsyms = top.join(KALLSYMS);
-            if kallsyms.exists() {
-                arguments.extend(["--kallsyms".into(), kallsyms.into()]);
-            }
+            arguments.extend(["--kallsyms".into(), top.join(KALLSYMS).into()]);
         }
         arguments
     }
