@@ -154,6 +154,47 @@ static void adopted_by_flush_without_threads(void) {
   adopted_by_flush_of(JITSYM_INIT_NO_THREADS);
 }
 
+/* A page of an arena: code, and a byte at one end of the page. */
+static void fill_page(unsigned char *page, size_t number) {
+  put_code(page + 1024, (uint32_t)number);
+  page[number % 2 == 0 ? 0 : PAGE - 1] = 1;
+}
+
+/* In a large arena only what somebody has touched is read. Each page keeps its bytes, wherever it lies, and in a forked child, too. The
+ * other pages are zero. */
+static void arena_with_few_pages(void) {
+  enum { PAGES = 64 << 8 };
+  static const size_t touched[] = {0, 1, 30, 31, 32, 33, 63, 64, 500, 511, 512, 1000, 8191, 8192, 12345, PAGES - 33, PAGES - 1};
+  enum { TOUCHED = sizeof touched / sizeof *touched };
+  unsigned char *memory = apart_from_neighbours(PAGES * PAGE, RWX), expected[PAGE];
+  for (size_t i = 0; i < TOUCHED; i++) {
+    fill_page(memory + touched[i] * PAGE, touched[i]);
+  }
+  /* A page that was only read, and a page that was given up. */
+  CHECK(memory[600 * PAGE] == 0);
+  memory[700 * PAGE] = 1;
+  CHECK(madvise(memory + 700 * PAGE, PAGE, MADV_DONTNEED) == 0);
+  pid_t child = fork();
+  CHECK(child >= 0);
+  jitsym *session = open_adopting();
+  announce(session, memory + 1024, "in_an_arena");
+  CHECK(is_in_file(memory) && is_in_file(memory + (PAGES - 1) * PAGE));
+  for (size_t page = 0, next = 0; page < PAGES; page++) {
+    memset(expected, 0, PAGE);
+    if (next < TOUCHED && page == touched[next]) {
+      fill_page(expected, page);
+      CHECK(run_code(memory + page * PAGE + 1024) == page);
+      next++;
+    }
+    CHECK(memcmp(memory + page * PAGE, expected, PAGE) == 0);
+  }
+  CHECK_OK(jitsym_close(session));
+  if (child == 0) {
+    _exit(0);
+  }
+  test_wait_ok(child);
+}
+
 /* Memory that never becomes executable is counted once, with the reason. */
 static void never_executable(void) {
   jitsym *session = open_adopting();
@@ -603,6 +644,7 @@ int main(int argc, char **argv) {
   test_child(adopted_at_the_end_of_code);
   test_child(adopted_by_flush);
   test_child(adopted_by_flush_without_threads);
+  test_child(arena_with_few_pages);
   test_child(never_executable);
   test_child(unmapped_next);
   test_child(other_memory_there);
