@@ -418,7 +418,8 @@ typedef struct jitsym_stats {
   uint64_t region_code;        /* Registrations and moves that were written to the file of a region. */
   uint64_t region_bytes;       /* Bytes written to the files of regions, earlier generations included. */
   uint64_t region_generations; /* New names of region files, to tell new code from dead code. */
-  uint64_t region_late;        /* Generations that began too late or never, so that samples may have wrong names. */
+  uint64_t region_late;        /* Generations that began too late or never, so that samples may have wrong names or
+                                  stacks. */
   uint64_t region_refused;     /* Regions that got no file, and memory that could not be adopted. */
   uint64_t region_left_out;    /* Names, unwind tables and line tables that have no room in a region's file now. */
   uint64_t calls_refused;      /* Calls refused because of their arguments: see jitsym_last_error. */

@@ -195,6 +195,26 @@ static void arena_with_few_pages(void) {
   test_wait_ok(child);
 }
 
+/* An epoch has begun, but perf cannot learn where its tables are: that is counted. */
+static void tables_not_mapped(void) {
+  jitsym *session = open_adopting();
+  unsigned char *memory = apart_from_neighbours(SIZE, RWX);
+  struct rlimit before, none = {0, 0};
+  CHECK(getrlimit(RLIMIT_AS, &before) == 0);
+  none.rlim_max = before.rlim_max;
+  for (uint32_t i = 0; i < 3; i++) {
+    CHECK(test_stats(session).region_late == 0);
+    put_code(memory, i);
+    CHECK(i < 2 || setrlimit(RLIMIT_AS, &none) == 0);
+    jitsym_id id = announce(session, memory, "replaced");
+    CHECK(setrlimit(RLIMIT_AS, &before) == 0);
+    CHECK_OK(jitsym_unregister(session, id));
+  }
+  jitsym_stats stats = test_stats(session);
+  CHECK(is_in_file(memory) && stats.region_generations == 2 && stats.region_late == 1);
+  CHECK_OK(jitsym_close(session));
+}
+
 /* Memory that never becomes executable is counted once, with the reason. */
 static void never_executable(void) {
   jitsym *session = open_adopting();
@@ -645,6 +665,7 @@ int main(int argc, char **argv) {
   test_child(adopted_by_flush);
   test_child(adopted_by_flush_without_threads);
   test_child(arena_with_few_pages);
+  test_child(tables_not_mapped);
   test_child(never_executable);
   test_child(unmapped_next);
   test_child(other_memory_there);

@@ -110,7 +110,7 @@ pub struct jitsym_stats {
     ///
     /// Each new name begins a generation, which [docs/regions.md](regions.md#epochs) calls an epoch.
     pub region_generations: u64,
-    /// Generations that began too late or never, so that samples may have wrong names.
+    /// Generations that began too late or never, so that samples may have wrong names or stacks.
     pub region_late: u64,
     /// Regions that got no file, and memory that could not be adopted.
     ///

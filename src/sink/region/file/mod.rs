@@ -342,7 +342,8 @@ impl RegionFile {
     }
 
     /// Writes everything that waits to be written, and then the build-id. A file with a build-id must not change. So the next
-    /// write removes the build-id.
+    /// write removes the build-id. The header page has to be written twice, because the count of the search table can only be
+    /// written between the two (see `Table::count`).
     pub fn finish(&mut self, build_id: Option<[u8; 20]>) -> io::Result<()> {
         self.write(true)?;
         self.publish_as(Image { build_id, ..self.image() })?;
