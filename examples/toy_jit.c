@@ -53,17 +53,14 @@ static void finish(struct function *function, const jitsym_line *lines, size_t l
     jitsym_unwind unwind = JITSYM_UNWIND(JITSYM_UNWIND_FRAME_POINTER);
     unwind.epilogue_begin = (uint32_t)(size - 1);
 
-    /* Some free bytes behind the code let older builds of perf unwind through it. */
-    uint64_t gap = 0;
-    if (jitsym_unwind_size(&unwind, size, &gap) != JITSYM_OK) gap = 0;
-    at += gap;
-
     jitsym_code code = JITSYM_CODE(function->code, size, function->name);
     code.bytes = function->code;
     code.unwind = &unwind;
     code.lines = lines;
     code.line_count = line_count;
-    code.free_after = gap;
+    /* Free bytes behind the code let `perf inject` of older builds of perf unwind through it. */
+    code.flags = JITSYM_CODE_GAP;
+    at += JITSYM_CODE_GAP_SIZE;
     jitsym_status status = jitsym_register(session, &code, NULL);
     if (status != JITSYM_OK) fprintf(stderr, "toy_jit: %s: %s\n", function->name, jitsym_status_text(status));
 

@@ -65,7 +65,6 @@ extern "C" {
   FUNCTION(jitsym_flush_from_signal)   \
   FUNCTION(jitsym_disable)             \
   FUNCTION(jitsym_last_error)          \
-  FUNCTION(jitsym_unwind_size)         \
   FUNCTION(jitsym_region_create)       \
   FUNCTION(jitsym_region_adopt)        \
   FUNCTION(jitsym_region_grow)         \
@@ -316,7 +315,7 @@ static inline jitsym_status jitsym_map_move(jitsym *session, jitsym_id id, const
   size = strtoull(at, &name, 16);
   if (name >= stop) return JITSYM_ERR_UNKNOWN_ID;
   status = jitsym_map_check_struct(target, sizeof *target);
-  if (status == JITSYM_OK && ((target->flags & ~7U) != 0 || target->reserved != 0)) status = JITSYM_ERR_FLAGS;
+  if (status == JITSYM_OK && ((target->flags & ~5U) != 0 || target->reserved != 0)) status = JITSYM_ERR_FLAGS;
   if (status == JITSYM_OK) status = jitsym_map_line(target->addr, size, name + 1, (size_t)(stop - name - 1), NULL);
   JITSYM_MAP_ADD(moved, status == JITSYM_OK);
   return status;
@@ -388,7 +387,7 @@ static inline const jitsym_dl_functions *jitsym_map_functions(void) {
   static const jitsym_dl_functions functions = {
     jitsym_map_init, jitsym_map_register, jitsym_map_move, jitsym_map_unregister, jitsym_map_unregister_range, jitsym_map_flush,
     jitsym_map_enable, jitsym_map_close, jitsym_map_get_stats, jitsym_map_wanted, jitsym_map_path,
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
   return &functions;
 }
 
@@ -484,10 +483,6 @@ static inline jitsym_status jitsym_dl_path(jitsym *session, uint32_t sink, char 
   JITSYM_DL_CALL(jitsym_path, JITSYM_ERR_LIBRARY, (session, sink, buffer, size));
 }
 
-static inline jitsym_status jitsym_dl_unwind_size(const jitsym_unwind *unwind, uint64_t code_size, uint64_t *out) {
-  JITSYM_DL_CALL(jitsym_unwind_size, JITSYM_ERR_LIBRARY, (unwind, code_size, out));
-}
-
 static inline jitsym_status jitsym_dl_region_create(jitsym *session, const jitsym_region_options *options, jitsym_region *out) {
   JITSYM_DL_CALL(jitsym_region_create, JITSYM_ERR_LIBRARY, (session, options, out));
 }
@@ -555,7 +550,6 @@ static inline uint32_t jitsym_dl_version_number(void) {
 #define jitsym_wanted jitsym_dl_wanted
 #define jitsym_last_error jitsym_dl_last_error
 #define jitsym_path jitsym_dl_path
-#define jitsym_unwind_size jitsym_dl_unwind_size
 #define jitsym_region_create jitsym_dl_region_create
 #define jitsym_region_adopt jitsym_dl_region_adopt
 #define jitsym_region_grow jitsym_dl_region_grow

@@ -158,6 +158,7 @@ static jitsym_status register_piece(uint64_t thread, uint64_t number, jitsym_id 
     unwind.kind = code.size < 8 ? JITSYM_UNWIND_FIXED_FRAME : JITSYM_UNWIND_FRAME_POINTER;
     unwind.cfa_offset = 16;
     code.unwind = &unwind;
+    code.flags |= number % 4 == 0 ? JITSYM_CODE_GAP : 0;
   }
   jitsym_line line = {0, (uint32_t)number + 1, (uint32_t)thread + 1, 0, file};
   if (number % 3 == 0) {

@@ -144,7 +144,7 @@ static void some_calls(int count, int again) {
     } else if (kind < 14 && ids[place] != 0) {
       jitsym_move_target target = JITSYM_MOVE_TARGET(next_address);
       target.bytes = bytes;
-      if (below(4) == 0) target.flags = 64;
+      if (below(4) == 0) target.flags = below(2) == 0 ? JITSYM_CODE_MORE : 64;
       else if (below(4) == 0) target.struct_size = 8;
       else if (below(4) == 0) target.addr = 0;
       /* Code over which other code was registered is gone. */

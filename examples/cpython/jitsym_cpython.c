@@ -178,9 +178,7 @@ announce(const void *addr, unsigned int size, PyCodeObject *co)
     code.name_len = append(name, code.name_len, ":");
     code.name_len = append(name, code.name_len, file);
     code.bytes = addr;
-    code.free_after = trampoline_api.code_padding;
-    /* Room after the trampolines is made only if a jitdump is written from the start. */
-    code.flags = code.free_after == 0 ? JITSYM_CODE_PACKED : 0;
+    code.flags = trampoline_api.code_padding != 0 ? JITSYM_CODE_GAP : 0;
     if (unwind.row_count != 0) {
         code.unwind = &unwind;
     }
@@ -247,15 +245,13 @@ void
 _PyJitsym_Begin(void)
 {
     jitsym_stats stats = JITSYM_STATS;
-    uint64_t gap = 0;
     if (!open_session(trampoline_api.init_state == jit_init ? JITSYM_SINK_JITDUMP : JITSYM_SINK_MAP)) {
         return;
     }
     describe_frame();
-    if (jitsym_get_stats(session, &stats) == JITSYM_OK && (stats.sinks_running & JITSYM_SINK_JITDUMP) != 0) {
-        jitsym_unwind_size(&unwind, _Py_trampoline_func_end - _Py_trampoline_func_start, &gap);
-    }
-    trampoline_api.code_padding = gap;
+    /* Room after the trampolines is made only if a jitdump is written from the start. */
+    bool has_gap = jitsym_get_stats(session, &stats) == JITSYM_OK && (stats.sinks_running & JITSYM_SINK_JITDUMP) != 0;
+    trampoline_api.code_padding = has_gap ? JITSYM_CODE_GAP_SIZE : 0;
 }
 
 /* -- Memory -------------------------------------------------------------- */

@@ -330,8 +330,6 @@ void lj_jitsym_addtrace(jit_State *J, GCtrace *T)
   code.file = *chunk == '@' || *chunk == '=' ? chunk + 1 : "(string)";
   code.line = (uint32_t)lj_debug_line(pt, proto_bcpos(pt, mref(T->startpc, const BCIns)));
   code.bytes = T->mcode;
-  /* The next trace begins where this one ends. */
-  code.flags = JITSYM_CODE_PACKED;
   unwind.row_count = jitsym_frame(J, T, rows);
   unwind.rows = rows;
   unwind.row_size = sizeof *rows;

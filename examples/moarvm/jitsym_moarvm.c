@@ -297,16 +297,11 @@ void MVM_jitsym_compiled(MVMThreadContext *tc, MVMJitGraph *jg, MVMJitCode *code
     char *name = NULL;
     MVMuint32 num_inlines = 0, num_frames = 0, i;
     uint32_t wanted;
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
 
     code->jitsym_memory = code->func_ptr != NULL && (void *)code->func_ptr == jitsym_memory.exec;
     if (code->jitsym_memory) {
         code->exit_label = (char *)code->exit_label - (char *)jitsym_memory.write + (char *)jitsym_memory.exec;
         jitsym_memory.exec = NULL;
-    } else {
-        announced.free_after = (page - code->size % page) % page;
-        /* That may be less than the tables need. */
-        announced.flags = JITSYM_CODE_PACKED;
     }
     wanted = jitsym_wanted(jitsym_session);
     if ((wanted & JITSYM_WANT_CODE) == 0)

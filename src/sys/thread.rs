@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
 
 use rustix::thread::set_name;
 
-use super::loader::Optional;
+use super::dynamic_symbols::Optional;
 use super::{panic_guard, valgrind};
 
 /// The kernel's id of the calling thread.

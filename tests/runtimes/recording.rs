@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::cfi::{self, Dumped};
 use crate::perf;
 use crate::support::{
-    artifacts, fetched, once, root, run, scratch_dir, serial, shared_dir, spaceless, stdout, TmpFiles,
+    artifacts, fetched, once, root, run, scratch_dir, serial, shared_dir, spaceless, stdout, tool, TmpFiles,
 };
 
 /// The source of a runtime as Debian has it. Its package is called as the runtime, or otherwise.
@@ -32,11 +32,11 @@ pub fn built(name: &str, program: &str) -> PathBuf {
 /// The ways in which code is announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// A jitdump, and `perf inject --jit`.
+    /// A jitdump, and `jitsym inject`.
     Jitdump,
     /// Regions, and nothing after the recording.
     Regions,
-    /// The bridge in a program without the library, and `perf inject --jit`.
+    /// The bridge in a program without the library, and `jitsym inject`.
     Bridge,
     /// The perf map of a program that does not find the library.
     Alone,
@@ -127,7 +127,7 @@ impl Recording {
         let file = match way {
             Way::Jitdump | Way::Bridge => {
                 let injected = file.with_extension("injected");
-                run(perf::perf("inject").arg("--jit").arg("-i").arg(&file).arg("-o").arg(&injected));
+                run(Command::new(tool()).arg("inject").arg("-i").arg(&file).arg("-o").arg(&injected));
                 injected
             }
             Way::Regions | Way::Alone => file,

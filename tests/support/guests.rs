@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::perf::{self, PerfFrame, Verdict};
 use crate::support::{
-    artifacts, fresh_dir, once, root, run, scratch_dir, serial, shared_dir, stdout, until_enough, TmpFiles,
+    artifacts, fresh_dir, once, root, run, scratch_dir, serial, shared_dir, stdout, tool, until_enough, TmpFiles,
 };
 
 /// The shared library.
@@ -68,7 +68,7 @@ const WANTED: usize = 300;
 
 fn injected(data: &Path) -> PathBuf {
     let injected = data.with_file_name("injected.data");
-    run(perf::perf("inject").arg("--jit").arg("-i").arg(data).arg("-o").arg(&injected));
+    run(Command::new(tool()).arg("inject").arg("-i").arg(data).arg("-o").arg(&injected));
     injected
 }
 
@@ -89,7 +89,7 @@ impl Stacks {
 
 /// Whether the frame lies in compiled code, however perf calls that memory.
 pub fn is_compiled(frame: &PerfFrame) -> bool {
-    let names = ["/jitted-", "/tmp/jit-", "[JIT]", "//anon", "/tmp/perf-", "[anon", "[unknown]"];
+    let names = ["/jitted-", "/jitcode-", "/tmp/jit-", "[JIT]", "//anon", "/tmp/perf-", "[anon", "[unknown]"];
     names.iter().any(|name| frame.dso.contains(name)) || frame.dso.is_empty()
 }
 

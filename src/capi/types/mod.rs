@@ -37,6 +37,8 @@ pub enum jitsym_limit {
     JITSYM_DIR_MAX = 1023,
     /// The largest code: 2 GiB - 1, minus the size of its unwind tables.
     JITSYM_CODE_SIZE_MAX = 0x7fff_ffff,
+    /// The free bytes after code with the flag `JITSYM_CODE_GAP`.
+    JITSYM_CODE_GAP_SIZE = 256,
 }
 
 /// Where symbols are written. Bits that can be combined.
@@ -79,4 +81,5 @@ const _: () = {
     assert!(jitsym_limit::JITSYM_NAME_MAX as usize == limits::NAME_MAX);
     assert!(jitsym_limit::JITSYM_DIR_MAX as usize == limits::DIR_MAX);
     assert!(jitsym_limit::JITSYM_CODE_SIZE_MAX as u64 == limits::CODE_SIZE_MAX);
+    assert!(jitsym_limit::JITSYM_CODE_GAP_SIZE as u64 == limits::CODE_GAP_SIZE);
 };

@@ -51,8 +51,6 @@ pub struct jitsym_stats {
     pub unreadable: u64,
     /// Names that were cleaned or cut.
     pub names_changed: u64,
-    /// Values of `free_after` that were false and are ignored.
-    pub not_free: u64,
     /// Bytes written to the jitdump after its header.
     pub jitdump_bytes: u64,
     /// Code records written to the jitdump.

@@ -318,7 +318,7 @@ impl Shared {
         let end = Instant::now() + Duration::from_millis(self.max_wait_ms.load(Ordering::Relaxed).into());
         let mut message = message;
         // The channel's blocking `send` is not used, because it needs thread-local storage with a destructor (see
-        // `sys/loader`).
+        // `sys/dynamic_symbols`).
         while let Err(full) = self.messages.0.try_send(message) {
             if Instant::now() >= end {
                 self.status.counters.dropped.add(1);

@@ -7,8 +7,8 @@
 
 pub mod file;
 pub mod layout;
-pub mod of_others;
 pub mod published;
+pub mod read_living;
 mod text_cell;
 
 use std::io;

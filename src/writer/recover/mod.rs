@@ -9,8 +9,8 @@
 //! spool, to make recovery write files. So recovery trusts nothing in a spool, and does not map the spool: if somebody
 //! truncates a file, access to its mapping raises a signal.
 
+mod apply_unread;
 pub mod clean;
-mod replay;
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -38,7 +38,7 @@ use crate::sys::process;
 use crate::sys::sort::sort;
 use crate::sys::thread;
 use crate::writer::Merge;
-use replay::{is_sound, Replay};
+use apply_unread::{is_sound, Replay};
 
 /// The result of recovery for one process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

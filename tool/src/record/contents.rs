@@ -184,7 +184,7 @@ fn count(file: &File) -> io::Result<Option<(usize, usize)>> {
         |bytes, at| file.read_exact_at(bytes, at),
         |place| {
             codes += 1;
-            with_tables += usize::from(place.tables_len > 0);
+            with_tables += usize::from(place.has_tables);
             Ok(())
         },
     )?;

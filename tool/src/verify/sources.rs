@@ -8,8 +8,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use jitsym::format::file_names::{parse, FileKind};
+use jitsym::format::jitdump::id;
 use jitsym::format::jitdump::raw::{RawHeader, RawRecords, RawUnwinding};
-use jitsym::format::jitdump::{frame_load, id};
 use jitsym_step::{Mapping, Tid};
 use memmap2::MmapMut;
 
@@ -233,17 +233,12 @@ impl Dump {
                     let unwinding = unwinding.and_then(|(at, _)| RawRecords::at(bytes, at, header).next());
                     let unwinding = unwinding.and_then(|record| record.unwinding_info());
                     let Some(load) = record.load() else { continue };
-                    let name = load.name().unwrap_or_default();
-                    let (size, mapped) = unwinding.map_or((0, 0), |tables| (tables.size, tables.mapped_size));
-                    if frame_load::is_one(load.size, name, size, mapped) {
-                        continue;
-                    }
                     let (rows, problem) = match unwinding.map(|unwinding| rows(&unwinding, load.size, target)) {
                         Some(Ok(rows)) => (rows, None),
                         Some(Err(problem)) => (None, Some(problem)),
                         None => (None, None),
                     };
-                    let name = printable(name).to_string();
+                    let name = printable(load.name().unwrap_or_default()).to_string();
                     let is_wanted = wanted.has(&name);
                     let index = book.add(Piece {
                         name,

@@ -85,7 +85,6 @@ pub struct Code<'a> {
     /// The cleaned name without NUL.
     pub name: &'a [u8],
     /// The jitdump records before the LOAD record of the code: inlined functions, DEBUG_INFO, UNWINDING_INFO. May be empty.
-    /// The records of a frame load are ignored.
     pub info: Info<'a>,
 }
 
