@@ -402,13 +402,21 @@ static int has_breakpoints(const unsigned char *page) {
   return memcmp(page, breakpoints, CODE_SIZE) == 0 && is_zero(page + CODE_SIZE, PAGE - CODE_SIZE);
 }
 
+/* Memory that has room on either side, where its tables lie. */
+static unsigned char *in_open_space(size_t size, size_t number) {
+  void *wish = (void *)(uintptr_t)((UINT64_C(1) << 44) + (number << 32));
+  unsigned char *memory = mmap(wish, size, RWX, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(memory != MAP_FAILED);
+  return memory;
+}
+
 /* Memory that was zero at a fork stays so in the child, but for breakpoints where the parent registers code. The child's code stays
    what it was. */
 static void no_foreign_bytes(void) {
   jitsym *session = open_regions();
   jitsym_region region = test_region(session, SIZE, JITSYM_REGION_ONE_VIEW);
   enum { ALL = 3 };
-  unsigned char *all[ALL] = {memory_of(SIZE, RWX), with_code_below(), region.write};
+  unsigned char *all[ALL] = {in_open_space(SIZE, 0), with_code_below(), region.write};
   for (int i = 0; i < ALL; i++) {
     /* The second page has bytes at adoption, the first and the others have none. */
     put_code(all[i] + PAGE, 1);
@@ -443,14 +451,6 @@ static void no_foreign_bytes(void) {
   close(go[1]);
   test_wait_ok(child);
   CHECK_OK(jitsym_close(session));
-}
-
-/* Memory that has room on either side, where its tables lie. */
-static unsigned char *in_open_space(size_t size, size_t number) {
-  void *wish = (void *)(uintptr_t)((UINT64_C(1) << 44) + (number << 32));
-  unsigned char *memory = mmap(wish, size, RWX, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  CHECK(memory != MAP_FAILED);
-  return memory;
 }
 
 /* Pages that the program gives up read zero, except where code was registered, until the program discards the memory. */
