@@ -10,7 +10,7 @@ use std::ffi::c_void;
 use std::io;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::descriptors::DescriptorTable;
 use super::thread::Thread;
@@ -81,20 +81,6 @@ pub fn tid() -> Option<u32> {
             return Some(tid);
         }
         futex::wait(&BELL, bell, LONGEST_WAIT);
-    }
-}
-
-/// Waits until the delegate, if one is wanted in this process, has its name (`thread::DELEGATE`), but at most for `limit`.
-pub fn wait_for_start(limit: Duration) {
-    let end = Instant::now() + limit;
-    loop {
-        let (bell, tid) = (BELL.load(Ordering::SeqCst), TID.load(Ordering::SeqCst));
-        let left = end.saturating_duration_since(Instant::now());
-        let is_wanted = PID.load(Ordering::SeqCst) == std::process::id() && WANTED.load(Ordering::SeqCst) != 0;
-        if tid != 0 || !is_wanted || left.is_zero() {
-            return;
-        }
-        futex::wait(&BELL, bell, Some(left));
     }
 }
 

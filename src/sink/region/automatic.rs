@@ -2,7 +2,6 @@
 //! executable at that time, it becomes a region later, once it is executable.
 
 use std::ops::Range;
-use std::time::Duration;
 
 use super::candidates::{Candidates, Wait, FAILED, NOT_NOW};
 use super::lookup::MOST;
@@ -12,14 +11,11 @@ use crate::api::error::Error;
 use crate::queue::status::Status;
 use crate::sys::clock::{monotonic_ns, NEVER};
 use crate::sys::code_memory::READ_WRITE;
+use crate::sys::last_thread;
 use crate::sys::mapping::page_size;
 use crate::sys::maps::{self, overlapping, Mapping};
 use crate::sys::panic_guard;
 use crate::sys::thread::undisturbed;
-use crate::sys::{host_fds, last_thread};
-
-/// How long a flush waits for the start of the library's threads.
-const START: Duration = Duration::from_millis(100);
 
 impl Regions {
     /// Adopts the mapping that contains the code, if mappings of this kind can be adopted and no recent try failed.
@@ -145,12 +141,7 @@ impl Regions {
     /// Adopts memory that has become executable, if the calling thread is the host's only thread. Called by a flush. A host may
     /// flush while another of its threads writes to code, so with other threads a flush adopts nothing.
     pub fn look_again_if_alone(&self, status: &Status) {
-        if !self.candidates.any_waits() || panic_guard::is_beside_host() {
-            return;
-        }
-        // A thread of the library that has just been started looks like a thread of the host.
-        host_fds::wait_for_start(START);
-        if last_thread::is_the_only_one() {
+        if self.candidates.any_waits() && !panic_guard::is_beside_host() && last_thread::is_the_only_one() {
             undisturbed(|| {
                 let Some(_changing) = self.begin_change_unless_forking() else { return };
                 let maps = self.all_mapped(status).unwrap_or_default();
