@@ -120,7 +120,6 @@ int main(int argc, char **argv) {
     compile(source, path);
     fclose(source);
     if (mprotect(memory, MEMORY, PROT_READ | PROT_EXEC) != 0) return 1;
-    jitsym_flush(session, 0); /* with JITSYM_ADOPT=1, the memory becomes a region now that it is executable */
 
     void (*entry)(void) = (void (*)(void))(uintptr_t)find("start")->code;
     clock_t end = clock() + (clock_t)((argc > 2 ? atof(argv[2]) : 2) * CLOCKS_PER_SEC);

@@ -117,43 +117,6 @@ static void adopted_at_the_end_of_code(void) {
   CHECK_OK(jitsym_close(session));
 }
 
-static void *wait_for_end(void *end) {
-  pthread_mutex_lock(end);
-  return NULL;
-}
-
-/* Code is registered, its memory becomes executable, and no later call registers or ends code: a flush adopts the memory. Another
- * thread might be writing to the memory, so the flush waits for the time when the calling thread is the only one. */
-static void adopted_by_flush_of(uint32_t flags) {
-  jitsym *session = test_open_flags(JITSYM_SINK_REGION | JITSYM_SINK_MAP, JITSYM_INIT_ADOPT | flags);
-  unsigned char *memory = apart_from_neighbours(SIZE, PROT_READ | PROT_WRITE);
-  for (uint32_t i = 0; i < 16; i++) {
-    put_code(memory + 64 * i, i);
-    announce(session, memory + 64 * i, "then_flushed");
-  }
-  CHECK_OK(jitsym_flush(session, 10000));
-  CHECK(mprotect(memory, SIZE, PROT_READ | PROT_EXEC) == 0 && !is_in_file(memory));
-  pthread_mutex_t end = PTHREAD_MUTEX_INITIALIZER;
-  pthread_t other;
-  CHECK(pthread_mutex_lock(&end) == 0 && pthread_create(&other, NULL, wait_for_end, &end) == 0);
-  CHECK_OK(jitsym_flush(session, 10000));
-  CHECK(!is_in_file(memory));
-  CHECK(pthread_mutex_unlock(&end) == 0 && pthread_join(other, NULL) == 0);
-  /* The kernel may list the thread a little longer. */
-  TEST_AWAIT(jitsym_flush(session, 10000) == JITSYM_OK && is_in_file(memory));
-  CHECK(run_code(memory) == 0 && run_code(memory + 64 * 15) == 15);
-  CHECK(test_stats_now(session).region_code == 16 && file_has(session, "then_flushed"));
-  CHECK_OK(jitsym_close(session));
-}
-
-static void adopted_by_flush(void) {
-  adopted_by_flush_of(0);
-}
-
-static void adopted_by_flush_without_threads(void) {
-  adopted_by_flush_of(JITSYM_INIT_NO_THREADS);
-}
-
 /* A page of an arena: code, and a byte at one end of the page. */
 static void fill_page(unsigned char *page, size_t number) {
   put_code(page + 1024, (uint32_t)number);
@@ -662,8 +625,6 @@ int main(int argc, char **argv) {
   test_child(adopted_when_executable);
   test_child(adopted_with_all_that_is_known);
   test_child(adopted_at_the_end_of_code);
-  test_child(adopted_by_flush);
-  test_child(adopted_by_flush_without_threads);
   test_child(arena_with_few_pages);
   test_child(tables_not_mapped);
   test_child(never_executable);

@@ -254,9 +254,6 @@ impl Ref {
         if self.process.unstarted() != Sinks::NONE {
             self.outcome(self.start_again(timeout.unwrap_or(STOP_TIMEOUT), true))?;
         }
-        if self.process.regions.are_watching() && self.shared.status.sinks().has(Sinks::REGION) {
-            self.process.regions.look_again_if_alone(&self.shared.status);
-        }
         // While the sinks are being disabled, they still receive earlier registrations.
         match (self.shared.status.has_ended(), self.shared.status.sinks_failed()) {
             (true, Sinks::NONE) => self.still_open(()),

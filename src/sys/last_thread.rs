@@ -17,17 +17,12 @@ pub fn first_has_ended() -> bool {
 /// Whether the process has no threads except the calling thread, the first thread, and threads of this library and its other
 /// copies. Threads of the library are recognized by their names. False if unknown.
 pub fn is_this_one() -> bool {
-    is_alone(true).unwrap_or(false)
+    is_alone().unwrap_or(false)
 }
 
-/// Like `is_this_one`, but the first thread counts too.
-pub fn is_the_only_one() -> bool {
-    is_alone(false).unwrap_or(false)
-}
-
-/// Returns `None` if unknown. All thread ids in this function are from `/proc`, which may show the ids of another pid
-/// namespace.
-fn is_alone(besides_first: bool) -> Option<bool> {
+/// Like `is_this_one`, but returns `None` if unknown. All thread ids in this function are from `/proc`, which may show the ids
+/// of another pid namespace.
+fn is_alone() -> Option<bool> {
     let link = fs::read_link("/proc/thread-self").ok()?;
     let (first, own) = link.to_str()?.split_once("/task/")?;
     let is_ours = |number: &str| {
@@ -37,7 +32,7 @@ fn is_alone(besides_first: bool) -> Option<bool> {
     let mut found = false;
     for name in listing::names(Path::new("/proc/self/task")).ok()? {
         let number = name.to_str()?;
-        if number != own && !(besides_first && number == first) && !is_ours(number) {
+        if number != own && number != first && !is_ours(number) {
             return Some(false);
         }
         found |= number == own;
@@ -56,7 +51,7 @@ mod tests {
         assert!(!first_has_ended());
         let (end, ends) = mpsc::channel::<()>();
         let other = std::thread::spawn(move || _ = ends.recv());
-        assert_eq!((is_alone(true), is_alone(false)), (Some(false), Some(false)));
+        assert_eq!(is_alone(), Some(false));
         drop(end);
         other.join().unwrap();
     }

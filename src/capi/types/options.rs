@@ -51,9 +51,8 @@ pub enum jitsym_init_flag {
     /// Private executable memory becomes a region when code is registered in it.
     ///
     /// The library adopts the whole mapping that contains the code, as `jitsym_region_adopt` does. Memory that is not
-    /// executable yet is adopted by a later call that registers, moves or unregisters code, and by `jitsym_flush` if the
-    /// host has only one thread. During these calls only the calling thread may write to the memory or change its
-    /// protection; other threads may execute the memory.
+    /// executable yet is adopted by a later call that registers, moves or unregisters code. During these calls only the
+    /// calling thread may write to the memory or change its protection; other threads may execute the memory.
     ///
     /// This rule holds for everything in the process that writes code, because the kernel joins neighbouring memory
     /// with the same protection into one mapping. [docs/regions.md](regions.md#how-a-region-comes-to-be) has the

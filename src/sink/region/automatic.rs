@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::candidates::{Candidates, Wait, FAILED, NOT_NOW};
+use super::candidates::{Wait, FAILED, NOT_NOW};
 use super::lookup::MOST;
 use super::regions::{refused, Regions};
 use super::state::Region;
@@ -11,7 +11,6 @@ use crate::api::error::Error;
 use crate::queue::status::Status;
 use crate::sys::clock::{monotonic_ns, NEVER};
 use crate::sys::code_memory::READ_WRITE;
-use crate::sys::last_thread;
 use crate::sys::mapping::page_size;
 use crate::sys::maps::{self, overlapping, Mapping};
 use crate::sys::panic_guard;
@@ -47,7 +46,7 @@ impl Regions {
         let maps = self.all_mapped(status).unwrap_or_default();
         // The list of mappings has just been read. So it costs little now to check the memory that waits to become executable.
         if self.candidates.any_waits() {
-            self.adopt_waiting(status, &maps, now, NEVER, Candidates::put_back);
+            self.adopt_waiting(status, &maps, now, NEVER);
             let region = self.find(addr, size);
             if region.is_some() || self.candidates.shows_declined(addr, end, || now) {
                 return region;
@@ -138,21 +137,6 @@ impl Regions {
         }
     }
 
-    /// Adopts memory that has become executable, if the calling thread is the host's only thread. Called by a flush. A host may
-    /// flush while another of its threads writes to code, so with other threads a flush adopts nothing.
-    pub fn look_again_if_alone(&self, status: &Status) {
-        if self.candidates.any_waits() && !panic_guard::is_beside_host() && last_thread::is_the_only_one() {
-            undisturbed(|| {
-                let Some(_changing) = self.begin_change_unless_forking() else { return };
-                let maps = self.all_mapped(status).unwrap_or_default();
-                // The look is an additional one, so it does not delay the next look of another call.
-                self.adopt_waiting(status, &maps, monotonic_ns(), NEVER, |candidates, wait, _| {
-                    candidates.put_again(wait)
-                });
-            });
-        }
-    }
-
     fn look_again_at(&self, status: &Status, now: u64) {
         let Some(_changing) = self.begin_change_unless_forking() else { return };
         if let Some(wait) = self.candidates.take_only(now) {
@@ -169,20 +153,13 @@ impl Regions {
         }
         if self.candidates.any_is_due(now) {
             let maps = self.all_mapped(status).unwrap_or_default();
-            self.adopt_waiting(status, &maps, now, now, Candidates::put_back);
+            self.adopt_waiting(status, &maps, now, now);
         }
     }
 
     /// Checks all waiting memory whose next check is due at the time `before` or earlier. Adopts the memory that has become
-    /// executable, and calls `put_back` for the rest.
-    fn adopt_waiting(
-        &self,
-        status: &Status,
-        maps: &[Mapping],
-        now: u64,
-        before: u64,
-        put_back: fn(&Candidates, Wait, u64),
-    ) {
+    /// executable.
+    fn adopt_waiting(&self, status: &Status, maps: &[Mapping], now: u64, before: u64) {
         for mut wait in self.candidates.take_due(before) {
             while let Some(it) = overlapping(maps, wait.start, wait.end).first() {
                 if it.is_plain() && it.start <= wait.start {
@@ -196,7 +173,7 @@ impl Regions {
                 wait.goes_on_at(if it.start > wait.start { it.start } else { it.end });
             }
             if maps.is_empty() || !overlapping(maps, wait.start, wait.end).is_empty() {
-                put_back(&self.candidates, wait, now);
+                self.candidates.put_back(wait, now);
             }
         }
         self.count_long(status, now);

@@ -3,7 +3,7 @@
 //! Declined memory could not be adopted, and no call looks at it again for a while. Waiting memory is not executable yet. When
 //! the host later calls the library to register, move or unregister code, this call looks at waiting memory again. No other
 //! thread may look at this memory, because only the thread that makes such a call knows that nobody writes to the memory during
-//! the call. A flush also looks, if the host has only one thread. Each registration outside of regions calls `any_waits` and `shows_declined`. So these two functions take no lock
+//! the call. Each registration outside of regions calls `any_waits` and `shows_declined`. So these two functions take no lock
 //! and make no system call.
 
 use std::collections::BTreeMap;
