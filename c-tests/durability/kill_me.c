@@ -185,6 +185,7 @@ static jitsym_status call_number(uint64_t thread, uint64_t call, jitsym_id *ids)
     target.struct_size = sizeof target;
     target.addr = addr_of(thread, 6 * round + 2) + MOVED;
     target.bytes = pattern + (hash >> 40) % START_MAX;
+    target.flags = number % 4 == 0 ? JITSYM_CODE_GAP : 0;
     return jitsym_move(session, ids[2], &target);
   }
   if (round % 2 == 0) {

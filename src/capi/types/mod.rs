@@ -47,7 +47,7 @@ pub enum jitsym_limit {
 pub enum jitsym_sink {
     /// `perf-PID.map`: names for `perf report`, bpftrace, samply, blazesym.
     JITSYM_SINK_MAP = 1,
-    /// `jit-PID.dump`, for `perf inject --jit`: names with times, code, lines, call stacks.
+    /// `jit-PID.dump`, for `jitsym inject` and perf: names with times, code, lines, call stacks.
     ///
     /// If that name [is taken](conventions.md#files), the pid in the name gets leading zeros.
     JITSYM_SINK_JITDUMP = 2,

@@ -78,7 +78,7 @@ pub struct Shared {
     unread: AtomicI64,
     /// Why threads have to do something after their next record (`wake`).
     attention: AtomicU8,
-    /// Whether a thread could not run the writer in place (`in_place`), because another thread was running it, or forked.
+    /// Whether a thread could not run the writer in place (`queue/in_place`), because another thread was running it, or forked.
     missed: AtomicBool,
     /// Whether a lack of free chunks has woken the writer, and the writer has begun no round after that.
     hurried: AtomicBool,

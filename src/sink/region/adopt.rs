@@ -300,7 +300,7 @@ pub(super) fn swap(new: New, place: &Placement, pieces: &[Mapping]) -> io::Resul
         place.check_private_exec(memory, if never_flips { both } else { READ_EXEC })?;
         place.map_tables(Sharing::Private, memory, |_| true)?;
         for (done, piece) in pieces.iter().enumerate() {
-            exchange(piece, memory, place.base).inspect_err(|_| take_back(&pieces[..done]))?;
+            exchange(piece, memory, place.base, true).inspect_err(|_| take_back(&pieces[..done]))?;
         }
         // The header page may lie over the first page of the code. The process has its own copy of this page now, so the
         // code there does not change.

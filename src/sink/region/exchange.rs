@@ -22,10 +22,13 @@ pub(super) const BLOCK: usize = 128 << 10;
 ///
 /// Returns `WouldBlock` if the process was forked meanwhile. In that case the child may execute the bytes of the file, so
 /// nobody may change the file.
-pub(super) fn exchange(piece: &Mapping, file: &File, base: u64) -> io::Result<()> {
+///
+/// `are_attributes_known`: whether `look_up_attributes` has accepted the piece. Then no userfaultfd supplies its contents, so
+/// pages that nobody has touched are zero, and are not read.
+pub(super) fn exchange(piece: &Mapping, file: &File, base: u64, are_attributes_known: bool) -> io::Result<()> {
     let (addr, len, offset) = (piece.start, piece.end - piece.start, piece.start - base);
     provide_if_possible(file, offset, len)?;
-    let pages = copy_to_file(piece, file, offset)?;
+    let pages = copy_to_file(piece, file, offset, are_attributes_known)?;
     // From here until the process has its own copies of the pages, a forked child would see later changes of the file in these
     // pages.
     let (parting, witness) = (Parting::begin().ok_or_else(forked)?, Witness::new()?);
@@ -120,12 +123,12 @@ fn has_bits(bytes: &[u8]) -> bool {
 }
 
 /// Copies a mapping to the file. For each page that is not all zero, returns the page's address and the value of its first
-/// byte.
-fn copy_to_file(piece: &Mapping, file: &File, offset: u64) -> io::Result<Vec<(u64, u8)>> {
+/// byte. `skips_untouched`: whether pages that nobody has touched are not read.
+fn copy_to_file(piece: &Mapping, file: &File, offset: u64, skips_untouched: bool) -> io::Result<Vec<(u64, u8)>> {
     let mut pages = Vec::new();
     // An arena of which little is used has far more untouched blocks than others. One block is sooner read than looked up.
     let is_large = piece.end - piece.start > BLOCK as u64;
-    let untouched = if is_large { Untouched::new() } else { None };
+    let untouched = if is_large && skips_untouched { Untouched::new() } else { None };
     let is_zero = |from, to| untouched.as_ref().is_some_and(|untouched| untouched.has_all(from, to));
     for_pages_unless(piece.start..piece.end, is_zero, |addr, bytes| {
         pages.try_reserve(1)?;
