@@ -117,7 +117,7 @@ typedef struct jitsym jitsym;
 /* Where symbols are written. Bits that can be combined. */
 typedef enum jitsym_sink {
   JITSYM_SINK_MAP = 1,       /* perf-PID.map: names for perf report, bpftrace, samply, blazesym. */
-  JITSYM_SINK_JITDUMP = 2,   /* jit-PID.dump, for perf inject --jit: names with times, code, lines, call stacks. */
+  JITSYM_SINK_JITDUMP = 2,   /* jit-PID.dump, for jitsym inject and perf: names with times, code, lines, call stacks. */
   JITSYM_SINK_REGION = 4,    /* ELF files of regions (jitsym_region.h): names, lines, call stacks in every profiler. */
   JITSYM_SINK_GDB = 8,       /* Objects in memory for gdb and lldb. Starts by itself if a debugger listens. */
   JITSYM_SINK_UNWINDER = 16, /* The process's unwinder: C++ exceptions, backtrace and pthread_exit pass through code. */
