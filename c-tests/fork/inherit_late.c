@@ -218,7 +218,8 @@ static void ends_at_once(void) {
 
 static void by_default(void) {
   static void (*const children[])(void) = {
-      forks_a_chain,  ends_at_once,    sinks_come_and_go,  enabled_again,
+      own_code_first, same_code_again, full_disk_for_a_while, changes_first, forks_first,
+      forks_a_chain,  ends_at_once,    sinks_come_and_go,     enabled_again,
   };
   enum { COUNT = sizeof children / sizeof children[0] };
   pid_t pids[COUNT];
