@@ -309,7 +309,6 @@ static void announce(int index) {
     code.inline_count = 2;
     code.inline_size = sizeof inlines[0];
   }
-
   code.flags = option.layout == GAP ? JITSYM_CODE_GAP : 0;
 
   struct place *p = new_place(index, f->name, where(f)->addr, f->code.size, "register");

@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::cfi::{self, Dumped};
 use crate::perf;
 use crate::support::{
-    artifacts, fetched, once, root, run, scratch_dir, serial, shared_dir, spaceless, stdout, tool, TmpFiles,
+    artifacts, fetched, once, root, run, scratch_dir, serial, shared_dir, spaceless, stdout, TmpFiles,
 };
 
 /// The source of a runtime as Debian has it. Its package is called as the runtime, or otherwise.
@@ -125,11 +125,7 @@ impl Recording {
         let phases: Vec<Phase> = phases.collect();
         assert!(!phases.is_empty(), "the guest printed nothing");
         let file = match way {
-            Way::Jitdump | Way::Bridge => {
-                let injected = file.with_extension("injected");
-                run(Command::new(tool()).arg("inject").arg("-i").arg(&file).arg("-o").arg(&injected));
-                injected
-            }
+            Way::Jitdump | Way::Bridge => perf::inject_by_jitsym(&file),
             Way::Regions | Way::Alone => file,
         };
         let samples = samples(&file, pid);

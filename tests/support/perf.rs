@@ -356,6 +356,13 @@ impl Attached {
     }
 }
 
+/// Puts the jitdump into a recording by `jitsym inject`. Returns the new recording.
+pub fn inject_by_jitsym(data: &Path) -> PathBuf {
+    let injected = data.with_extension("jit.data");
+    run(Command::new(crate::support::tool()).arg("inject").arg("-i").arg(data).arg("-o").arg(&injected));
+    injected
+}
+
 /// A run of the program under `perf record`.
 pub struct Recording {
     pub truth: Truth,
@@ -420,9 +427,7 @@ impl Recording {
 
     /// Puts the jitdump into the recording by `jitsym inject`.
     pub fn inject_by_jitsym(&self) -> PathBuf {
-        let injected = self.data.with_file_name("jit.data");
-        run(Command::new(crate::support::tool()).arg("inject").arg("-i").arg(&self.data).arg("-o").arg(&injected));
-        injected
+        inject_by_jitsym(&self.data)
     }
 
     /// The recording with what the jitdump says worked into it.

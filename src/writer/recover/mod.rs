@@ -57,7 +57,6 @@ pub struct Report {
 /// memory. If there are more spools, such a session recovers the oldest spools, or removes them if no process is left that
 /// could recover them. If the directory has less free space than `FOR_OTHERS`, every spool is recovered.
 const LEFT_ALONE: usize = 16;
-
 /// How long to wait for another process that recovers a spool.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
