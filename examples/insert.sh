@@ -1,5 +1,5 @@
 # Sourced by the scripts that build runtimes against the library: inserts lines into the source in $build, each once, at a line
-# that is there exactly once. Everything else ends the script.
+# that is there exactly once, and removes what the runtime no longer needs. Everything else ends the script.
 
 # `set_up FILE SOURCE PREFIX`: SOURCE must have the file. Copies SOURCE to $build, below $prefix.
 set_up() {
@@ -56,12 +56,37 @@ insert() {
         echo "$file: $count lines are \"$anchor\", and not one: this version is another one" >&2
         exit 1
     fi
+    [ $# != 0 ] || return 0
     lines=$(printf '%s\n' "$@")
     # As the environment, in which awk takes no backslash for its own.
     anchor=$anchor lines=$lines where=$where awk '
         $0 == ENVIRON["anchor"] && ENVIRON["where"] == "before" { print ENVIRON["lines"] }
         { print }
         $0 == ENVIRON["anchor"] && ENVIRON["where"] == "after" { print ENVIRON["lines"] }' "$file.new" >"$file.newer"
+    mv "$file.newer" "$file.new"
+}
+
+# `without NAME`: removes each block from `#ifdef NAME` to its `#endif`.
+without() {
+    if ! grep -qFx -e "#ifdef $1" "$file.new"; then
+        echo "$file: no line is \"#ifdef $1\": this version is another one" >&2
+        exit 1
+    fi
+    awk -v begin="#ifdef $1" '
+        $0 == begin { depth = 1; next }
+        depth && /^#if/ { depth++ }
+        depth && /^#endif/ { depth--; next }
+        !depth { print }' "$file.new" >"$file.newer"
+    mv "$file.newer" "$file.new"
+}
+
+# `between FROM TO`: removes the lines between FROM, which is there exactly once, and the next TO.
+between() {
+    insert after "$1"
+    from=$1 to=$2 awk '
+        $0 == ENVIRON["to"] { inside = 0 }
+        !inside { print }
+        $0 == ENVIRON["from"] { inside = 1 }' "$file.new" >"$file.newer"
     mv "$file.newer" "$file.new"
 }
 

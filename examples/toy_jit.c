@@ -16,15 +16,19 @@
 #include <sys/mman.h>
 #include <time.h>
 
-enum { MEMORY = 1 << 16, FUNCTIONS = 64, LINES = 256 };
+enum { MEMORY = 1 << 16, FUNCTIONS = 64, LINES = 1024 };
 
 struct function {
     char name[64];
     unsigned char *code;
+    size_t size, line_count;
+    jitsym_line *lines;
 };
 
 static struct function functions[FUNCTIONS];
 static int function_count;
+static jitsym_line lines[LINES]; /* of all functions */
+static size_t line_count;
 static unsigned char *memory, *at; /* where the next byte of code goes */
 static jitsym *session;
 
@@ -44,51 +48,48 @@ static struct function *find(const char *name) {
     exit(1);
 }
 
-/* Ends a function, and registers it. */
-static void finish(struct function *function, const jitsym_line *lines, size_t line_count) {
+static void end_function(struct function *function) {
     emit("\x5d\xc3", 2); /* pop rbp; ret */
-    size_t size = (size_t)(at - function->code);
+    function->size = (size_t)(at - function->code);
+    function->line_count = (size_t)(lines + line_count - function->lines);
+    /* Free bytes behind the code let `perf inject` of older builds of perf unwind through it. */
+    at += JITSYM_CODE_GAP_SIZE;
+    at = (unsigned char *)(((uintptr_t)at + 15) & ~(uintptr_t)15);
+}
 
+/* Registers a function, when its memory is executable and before it runs. */
+static void announce(const struct function *function) {
     /* push rbp; mov rbp, rsp at the start: the defaults */
     jitsym_unwind unwind = JITSYM_UNWIND(JITSYM_UNWIND_FRAME_POINTER);
-    unwind.epilogue_begin = (uint32_t)(size - 1);
+    unwind.epilogue_begin = (uint32_t)(function->size - 1);
 
-    /* Some free bytes behind the code let older builds of perf unwind through it. */
-    uint64_t gap = 0;
-    if (jitsym_unwind_size(&unwind, size, &gap) != JITSYM_OK) gap = 0;
-    at += gap;
-
-    jitsym_code code = JITSYM_CODE(function->code, size, function->name);
+    jitsym_code code = JITSYM_CODE(function->code, function->size, function->name);
     code.bytes = function->code;
     code.unwind = &unwind;
-    code.lines = lines;
-    code.line_count = line_count;
-    code.free_after = gap;
+    code.lines = function->lines;
+    code.line_count = function->line_count;
+    code.flags = JITSYM_CODE_GAP;
     jitsym_status status = jitsym_register(session, &code, NULL);
     if (status != JITSYM_OK) fprintf(stderr, "toy_jit: %s: %s\n", function->name, jitsym_status_text(status));
-
-    at = (unsigned char *)(((uintptr_t)at + 15) & ~(uintptr_t)15);
 }
 
 static void compile(FILE *source, const char *path) {
     char text[256], word[64], argument[64];
-    jitsym_line lines[LINES];
-    size_t line_count = 0;
     struct function *current = NULL;
 
     for (int number = 1; fgets(text, sizeof text, source); number++) {
         if (sscanf(text, "%63s %63s", word, argument) != 2 || word[0] == '#') continue;
         if (strcmp(word, "fn") == 0) {
-            if (current) finish(current, lines, line_count);
+            if (current) end_function(current);
             if (function_count == FUNCTIONS) exit(1);
             current = &functions[function_count++];
             strcpy(current->name, argument);
             current->code = at;
-            line_count = 0;
+            current->lines = lines + line_count;
         } else if (!current) {
             continue;
         }
-        if (line_count == LINES || at + 256 > memory + MEMORY) exit(1);
+        if (line_count == LINES || at + 2 * JITSYM_CODE_GAP_SIZE > memory + MEMORY) exit(1);
         lines[line_count++] = (jitsym_line){(uint32_t)(at - current->code), (uint32_t)number, 0, 0, path};
         if (strcmp(word, "fn") == 0) {
             emit("\x55\x48\x89\xe5", 4); /* push rbp; mov rbp, rsp */
@@ -102,7 +103,7 @@ static void compile(FILE *source, const char *path) {
             emit32((int)(callee - (at + 4)));
         }
     }
-    if (current) finish(current, lines, line_count);
+    if (current) end_function(current);
 }
 
 int main(int argc, char **argv) {
@@ -123,6 +124,7 @@ int main(int argc, char **argv) {
     compile(source, path);
     fclose(source);
     if (mprotect(memory, MEMORY, PROT_READ | PROT_EXEC) != 0) return 1;
+    for (int i = 0; i < function_count; i++) announce(&functions[i]);
 
     void (*entry)(void) = (void (*)(void))(uintptr_t)find("start")->code;
     clock_t end = clock() + (clock_t)((argc > 2 ? atof(argv[2]) : 2) * CLOCKS_PER_SEC);

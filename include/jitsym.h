@@ -117,7 +117,7 @@ typedef struct jitsym jitsym;
 /* Where symbols are written. Bits that can be combined. */
 typedef enum jitsym_sink {
   JITSYM_SINK_MAP = 1,       /* perf-PID.map: names for perf report, bpftrace, samply, blazesym. */
-  JITSYM_SINK_JITDUMP = 2,   /* jit-PID.dump, for perf inject --jit: names with times, code, lines, call stacks. */
+  JITSYM_SINK_JITDUMP = 2,   /* jit-PID.dump, for jitsym inject and perf: names with times, code, lines, call stacks. */
   JITSYM_SINK_REGION = 4,    /* ELF files of regions (jitsym_region.h): names, lines, call stacks in every profiler. */
   JITSYM_SINK_GDB = 8,       /* Objects in memory for gdb and lldb. Starts by itself if a debugger listens. */
   JITSYM_SINK_UNWINDER = 16, /* The process's unwinder: C++ exceptions, backtrace and pthread_exit pass through code. */
@@ -176,7 +176,8 @@ JITSYM_API jitsym_status jitsym_init(const jitsym_options *options, jitsym **out
    cannot continue its parent's sessions gets JITSYM_ERR_FORKED, and may call jitsym_init. */
 
 /* Waits until everything that was registered before the call is in the files. The files survive SIGKILL. timeout_ms:
-   the longest wait in milliseconds; 0 means 10 seconds.
+   the longest wait in milliseconds; 0 means 10 seconds. A host calls this function before _exit and exec, which run
+   no exit handlers.
    Returns JITSYM_OK; JITSYM_ERR_TIMEOUT; JITSYM_ERR_SINK_FAILED if a sink cannot write (other sinks are up to date);
    JITSYM_ERR_NO_MEMORY if the writer lacks memory; JITSYM_ERR_SESSION, _CLOSED, _FORKED. */
 JITSYM_API jitsym_status jitsym_flush(jitsym *session, uint32_t timeout_ms);
@@ -250,11 +251,6 @@ typedef struct jitsym_unwind {
   uint32_t sp_reset;                         /* FIXED_FRAME: the place of add rsp, n, with pop rbp after it. 0: none. */
 } jitsym_unwind;
 
-/* Computes how many bytes after code of code_size bytes must be free so that a perf with libunwind can unwind
-   through this code. Leave these bytes free, and declare them in jitsym_code.free_after. Needs no session.
-   Returns JITSYM_OK; a status that names what is wrong with unwind; JITSYM_ERR_NULL, _TOO_LARGE. */
-JITSYM_API jitsym_status jitsym_unwind_size(const jitsym_unwind *unwind, uint64_t code_size, uint64_t *out);
-
 /* ---- Code -------------------------------------------------------------------------------------------------------- */
 
 /* Limits, in bytes. */
@@ -262,6 +258,7 @@ typedef enum jitsym_limit {
   JITSYM_NAME_MAX = 1000,            /* The longest function name. A longer name is cut. */
   JITSYM_DIR_MAX = 1023,             /* The longest directory, without the terminating NUL. */
   JITSYM_CODE_SIZE_MAX = 2147483647, /* The largest code: 2 GiB - 1, minus the size of its unwind tables. */
+  JITSYM_CODE_GAP_SIZE = 256,        /* The free bytes after code with the flag JITSYM_CODE_GAP. */
 } jitsym_limit;
 
 /* One row of a line table: from offset up to the next row, code belongs to this line. */
@@ -276,8 +273,8 @@ typedef struct jitsym_line {
 /* Flags of a piece of code. Bits that can be combined. */
 typedef enum jitsym_code_flag {
   JITSYM_CODE_STABLE = 1, /* The writer reads the bytes later: keep them until a flush, move or unregistration. */
-  JITSYM_CODE_PACKED = 2, /* Lets perf with libunwind unwind if other code follows without a gap. */
-  JITSYM_CODE_MORE = 4,   /* This call waits for no sink: more code is registered before this code runs. */
+  JITSYM_CODE_MORE = 2,   /* This call waits for no sink: more code is registered before this code runs. */
+  JITSYM_CODE_GAP = 4,    /* JITSYM_CODE_GAP_SIZE bytes after the code hold no other code as long as this code lives. */
 } jitsym_code_flag;
 
 struct jitsym_inline;
@@ -294,7 +291,6 @@ typedef struct jitsym_code {
   const struct jitsym_line *lines;     /* Line table; may be NULL if line_count is 0. */
   size_t line_count;                   /* Number of entries of lines. */
   size_t line_size;                    /* sizeof(jitsym_line); 0 stands for the size in version 0.1. */
-  uint64_t free_after;                 /* Bytes after the code that hold no other code as long as this code lives. */
   uint32_t flags;                      /* JITSYM_CODE_* bits. */
   uint32_t reserved;                   /* Must be 0. */
   const struct jitsym_inline *inlines; /* Inlined functions (jitsym_region.h); may be NULL if inline_count is 0. */
@@ -314,11 +310,11 @@ typedef struct jitsym_code {
 #endif
 #define JITSYM_CODE(addr, size, name)                                                                               \
   { sizeof(jitsym_code), JITSYM_CAST(uintptr_t, addr), JITSYM_CAST(uint64_t, size), (name), 0, NULL, NULL, NULL, 0, \
-    0, 0, 0, 0, NULL, 0, 0, NULL, 0, 0 }
+    0, 0, 0, NULL, 0, 0, NULL, 0, 0 }
 #define JITSYM_UNWIND(kind) \
   { sizeof(jitsym_unwind), JITSYM_CAST(uint32_t, kind), 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, NULL, 0, NULL, 0, 0, 0, 0 }
 #define JITSYM_MOVE_TARGET(addr) \
-  { sizeof(jitsym_move_target), JITSYM_CAST(uintptr_t, addr), NULL, 0, 0, 0 }
+  { sizeof(jitsym_move_target), JITSYM_CAST(uintptr_t, addr), NULL, 0, 0 }
 
 /* Identifies one registration, for jitsym_move and jitsym_unregister. An id is never 0, and unique in a process. */
 typedef uint64_t jitsym_id;
@@ -333,12 +329,11 @@ JITSYM_API jitsym_status jitsym_register(jitsym *session, const jitsym_code *cod
 
 /* The new place of code that has moved. */
 typedef struct jitsym_move_target {
-  size_t struct_size;  /* sizeof(jitsym_move_target). */
-  uint64_t addr;       /* Where the code runs now. The size stays the same. */
-  const void *bytes;   /* The code's bytes; see jitsym_code.bytes. */
-  uint64_t free_after; /* Free bytes; see jitsym_code.free_after. */
-  uint32_t flags;      /* JITSYM_CODE_* bits, for the new place. */
-  uint32_t reserved;   /* Must be 0. */
+  size_t struct_size; /* sizeof(jitsym_move_target). */
+  uint64_t addr;      /* Where the code runs now. The size stays the same. */
+  const void *bytes;  /* The code's bytes; see jitsym_code.bytes. */
+  uint32_t flags;     /* JITSYM_CODE_* bits, for the new place. */
+  uint32_t reserved;  /* Must be 0. */
 } jitsym_move_target;
 
 /* Reports that code now runs at another address. The code keeps its id, name, lines and unwind description. Call
@@ -395,7 +390,6 @@ typedef struct jitsym_stats {
   uint64_t dropped;            /* Records dropped because the writer could not keep up. */
   uint64_t unreadable;         /* Registrations and moves whose bytes could not all be read. */
   uint64_t names_changed;      /* Names that were cleaned or cut. */
-  uint64_t not_free;           /* Values of free_after that were false and are ignored. */
   uint64_t jitdump_bytes;      /* Bytes written to the jitdump after its header. */
   uint64_t jitdump_records;    /* Code records written to the jitdump. */
   uint64_t map_bytes;          /* Bytes written to the perf map, rewrites included. */
@@ -417,7 +411,8 @@ typedef struct jitsym_stats {
   uint64_t region_code;        /* Registrations and moves that were written to the file of a region. */
   uint64_t region_bytes;       /* Bytes written to the files of regions, earlier generations included. */
   uint64_t region_generations; /* New names of region files, to tell new code from dead code. */
-  uint64_t region_late;        /* Generations that began too late or never, so that samples may have wrong names. */
+  uint64_t region_late;        /* Generations that began too late or never, so that samples may have wrong names or
+                                  stacks. */
   uint64_t region_refused;     /* Regions that got no file, and memory that could not be adopted. */
   uint64_t region_left_out;    /* Names, unwind tables and line tables that have no room in a region's file now. */
   uint64_t calls_refused;      /* Calls refused because of their arguments: see jitsym_last_error. */
@@ -428,7 +423,7 @@ typedef struct jitsym_stats {
 
 #define JITSYM_STATS \
   { sizeof(jitsym_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* Copies the counters to out, at most out->struct_size bytes. For exact numbers call jitsym_flush first.
    Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _SESSION, _CLOSED, _FORKED. */

@@ -5,10 +5,11 @@
  * source file and no linker option is needed (except for -ldl with glibc before 2.34). The three headers describe all
  * functions.
  *
- * The first call of jitsym_init looks for the library. Until the library is loaded, every other function does nothing and
- * returns JITSYM_ERR_LIBRARY, at the cost of one load and one branch; jitsym_wanted returns 0. If the library is not found,
- * later calls of jitsym_init do not look for it again, but jitsym_dl_load does. Any thread may make the first call. If several
- * threads make the first call at the same time, each of them may look for the library.
+ * The first call of jitsym_init looks for the library. If the library is not found, and options and environment ask for the
+ * map, the calls write the map themselves (docs/linking.md). Otherwise every other function does nothing and returns
+ * JITSYM_ERR_LIBRARY, at the cost of one load and one branch; jitsym_wanted returns 0. Later calls of jitsym_init do not look
+ * for the library again, but jitsym_dl_load does. Any thread may make the first call. If several threads make the first call at
+ * the same time, each of them may look for the library.
  *
  *   - The environment variable JITSYM_LIB names the library's file. Programs that run with more rights than their caller ignore
  *     JITSYM_LIB. Without the variable, the dynamic linker looks for libjitsym.so.0.1 in its usual places (DT_RPATH and
@@ -33,13 +34,14 @@
 
 #include "jitsym.h"
 #include "jitsym_control.h"
+#include "jitsym_map.h"
 #include "jitsym_region.h"
 
 #include <dlfcn.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/auxv.h>
 #include <unistd.h>
 
@@ -47,7 +49,7 @@
 extern "C" {
 #endif
 
-/* Every function of the three headers. */
+/* Every function of the three headers, first those of the map. */
 #define JITSYM_DL_FUNCTIONS(FUNCTION)  \
   FUNCTION(jitsym_init)                \
   FUNCTION(jitsym_register)            \
@@ -55,15 +57,14 @@ extern "C" {
   FUNCTION(jitsym_unregister)          \
   FUNCTION(jitsym_unregister_range)    \
   FUNCTION(jitsym_flush)               \
-  FUNCTION(jitsym_flush_from_signal)   \
   FUNCTION(jitsym_enable)              \
-  FUNCTION(jitsym_disable)             \
   FUNCTION(jitsym_close)               \
   FUNCTION(jitsym_get_stats)           \
   FUNCTION(jitsym_wanted)              \
-  FUNCTION(jitsym_last_error)          \
   FUNCTION(jitsym_path)                \
-  FUNCTION(jitsym_unwind_size)         \
+  FUNCTION(jitsym_flush_from_signal)   \
+  FUNCTION(jitsym_disable)             \
+  FUNCTION(jitsym_last_error)          \
   FUNCTION(jitsym_region_create)       \
   FUNCTION(jitsym_region_adopt)        \
   FUNCTION(jitsym_region_grow)         \
@@ -83,13 +84,18 @@ typedef struct jitsym_dl_functions {
 } jitsym_dl_functions;
 
 /*
- * The library's functions, or NULL. The variable is weak, so that all source files of a program share it. It is hidden, so that
- * nothing else shares it.
+ * The functions of the library or of the map, or NULL. The variable is weak, so that all source files of a program share it. It
+ * is hidden, so that nothing else shares it.
  */
 __attribute__((weak, visibility("hidden"))) const jitsym_dl_functions *jitsym_dl_loaded;
 
 static inline const jitsym_dl_functions *jitsym_dl_get(void) {
   return __atomic_load_n(&jitsym_dl_loaded, __ATOMIC_ACQUIRE);
+}
+
+/* The functions of the map lack those that need the library. */
+static inline int jitsym_dl_is_map(const jitsym_dl_functions *functions) {
+  return functions->jitsym_version_number_ == NULL;
 }
 
 /*
@@ -108,8 +114,10 @@ __attribute__((weak, visibility("hidden"))) jitsym_dl_reason jitsym_dl_why;
  * the parent process, which does not exist in this process.
  */
 static inline void jitsym_dl_take_why(void) {
-  int tries = 100000;
-  while (__atomic_exchange_n(&jitsym_dl_why.busy, (unsigned char)1, __ATOMIC_ACQUIRE) && --tries > 0) sched_yield();
+  const long nap[2] = {0, 100000};
+  int tries = 1000;
+  while (__atomic_exchange_n(&jitsym_dl_why.busy, (unsigned char)1, __ATOMIC_ACQUIRE) && --tries > 0)
+    syscall(SYS_nanosleep, nap, NULL);
 }
 
 static inline void jitsym_dl_give_why(void) {
@@ -156,16 +164,18 @@ static inline void jitsym_dl_note_version(const char *path, uint32_t version) {
  * signal handler may not.
  *
  * Returns JITSYM_OK, also if the library was loaded before; JITSYM_ERR_LIBRARY if no library of this version is found
- * (jitsym_last_error gives the reason, and the call can be repeated); JITSYM_ERR_NO_MEMORY.
+ * (jitsym_last_error gives the reason, and the call can be repeated); JITSYM_ERR_CONFLICT while a session without the library
+ * is open; JITSYM_ERR_NO_MEMORY.
  */
 static inline jitsym_status jitsym_dl_load(const char *path) {
   jitsym_dl_functions *functions;
-  const jitsym_dl_functions *none = NULL;
+  const jitsym_dl_functions *before = jitsym_dl_get();
   const char *hint = "";
   void *library, *symbol;
   uint32_t version;
 
-  if (jitsym_dl_get() != NULL) return JITSYM_OK;
+  if (before != NULL && !jitsym_dl_is_map(before)) return JITSYM_OK;
+  if (JITSYM_MAP_GET(sessions) != 0) return JITSYM_ERR_CONFLICT;
   if (path == NULL && getauxval(AT_SECURE) == 0) path = getenv("JITSYM_LIB");
   /* The library's soname: while the major version is 0, every minor version has its own soname. */
   if (path == NULL || path[0] == 0) {
@@ -197,9 +207,10 @@ static inline jitsym_status jitsym_dl_load(const char *path) {
     jitsym_dl_note_version(path, version);
     goto other;
   }
-  if (!__atomic_compare_exchange_n(&jitsym_dl_loaded, &none, functions, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+  if (!__atomic_compare_exchange_n(&jitsym_dl_loaded, &before, functions, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
     /* Another thread was faster. The library stays open, because dlopen counts how often the library was opened. */
     free(functions);
+    if (jitsym_dl_is_map(before)) return JITSYM_ERR_CONFLICT;
   }
   return JITSYM_OK;
 
@@ -209,18 +220,201 @@ other:
   return JITSYM_ERR_LIBRARY;
 }
 
+/* ---- Calls without the library, which write the map ---- */
+
+/* All sessions have one handle. No handle of the library ends in this byte. */
+#define JITSYM_MAP_SESSION ((jitsym *)0x6b)
+
+static inline jitsym_status jitsym_map_check(const jitsym *session) {
+  if (session != JITSYM_MAP_SESSION) return JITSYM_ERR_SESSION;
+  return JITSYM_MAP_GET(sessions) != 0 ? JITSYM_OK : JITSYM_ERR_CLOSED;
+}
+
+/* The caller was compiled with this header, so its structs have this version's size. */
+static inline jitsym_status jitsym_map_check_struct(const void *from, size_t expected) {
+  size_t size = expected;
+  if (from == NULL) return JITSYM_ERR_NULL;
+  memcpy(&size, from, sizeof size);
+  return size == expected ? JITSYM_OK : size < expected ? JITSYM_ERR_STRUCT_SIZE : JITSYM_ERR_STRUCT_TAIL;
+}
+
+/* Whether a value of the variable JITSYM asks for the map. */
+static inline int jitsym_map_is_named(const char *value) {
+  static const char *const words[] = {"map",    "on",  "1",        "true",     "yes",   "jitdump",
+                                      "region", "gdb", "unwinder", "valgrind", "bridge"};
+  unsigned found = 0, i;
+  for (;; value++) {
+    size_t length = strcspn(value += strspn(value, " \t\n\f\r"), ","), size = length;
+    while (size > 0 && strchr(" \t\n\f\r", value[size - 1]) != NULL) size--;
+    for (i = 0; i < 11; i++)
+      if (strlen(words[i]) == size && strncasecmp(value, words[i], size) == 0) found |= i < 5 ? 1 : i < 10 ? 2 : 4;
+    if (*(value += length) == 0) return (found & 1) != 0 || found == 4;
+  }
+}
+
+/* Opens a session, if options and environment ask for the map (src/session/config.rs). */
+static inline jitsym_status jitsym_map_init(const jitsym_options *options, jitsym **out) {
+  const char *sinks = getenv("JITSYM"), *dir = getenv("JITSYM_DIR");
+  const unsigned forks = JITSYM_INIT_FORK_NOW | JITSYM_INIT_FORK_ALONE;
+  jitsym_options given = JITSYM_OPTIONS;
+  jitsym_status status = out == NULL ? JITSYM_ERR_NULL : JITSYM_OK;
+  char start[sizeof jitsym_map.start];
+  size_t length, end = 0;
+  int wins;
+  if (status == JITSYM_OK && options != NULL) status = jitsym_map_check_struct(options, sizeof given);
+  if (status != JITSYM_OK) return status;
+  if (options != NULL) given = *options;
+  if ((given.flags & ~0x7fe7U) != 0 || (given.flags & forks) == forks || (given.sinks & ~63U) != 0) return JITSYM_ERR_FLAGS;
+  if ((given.file_mode & ~0777U) != 0 || given.reserved != 0) return JITSYM_ERR_FLAGS;
+  if (given.map_dialect > JITSYM_MAP_SIMPLEPERF) return JITSYM_ERR_ENUM;
+  wins = (given.flags & JITSYM_INIT_ENV_WINS) != 0;
+  if (sinks != NULL && sinks[0] != 0 && (wins || given.sinks == 0)) given.sinks = jitsym_map_is_named(sinks) ? 1 : 2;
+  if (given.sinks == 0 && (given.flags & JITSYM_INIT_OFF_BY_DEFAULT) == 0) given.sinks = JITSYM_SINK_MAP;
+  if (dir == NULL || dir[0] == 0 || (!wins && given.map_dir != NULL)) dir = given.map_dir != NULL ? given.map_dir : "/tmp";
+  length = strlen(dir);
+  if (dir[0] != '/' || length > JITSYM_DIR_MAX) return JITSYM_ERR_PATH;
+  if ((given.sinks & JITSYM_SINK_MAP) == 0 || given.map_dialect != JITSYM_MAP_PERF || getauxval(AT_SECURE) != 0)
+    return JITSYM_ERR_LIBRARY;
+  while (length > 0 && dir[length - 1] == '/') length--;
+  snprintf(start, sizeof start, "%.*s/perf-", (int)length, dir);
+
+  jitsym_dl_take_why();
+  /* Once a file was opened, calls read the path at any time, so it stays. */
+  if (JITSYM_MAP_GET(pid) == 0) memcpy(jitsym_map.start, start, sizeof start);
+  else if (strcmp(start, jitsym_map.start) != 0) status = JITSYM_ERR_CONFLICT;
+  if (JITSYM_MAP_GET(sessions) == 0) JITSYM_MAP_SET(mode, given.file_mode != 0 ? given.file_mode | 0600 : 0644);
+  if (status == JITSYM_OK && jitsym_map_use(start, 0, &end) < 0) status = JITSYM_ERR_NO_SINK;
+  if (status == JITSYM_OK) JITSYM_MAP_ADD(sessions, 1), *out = JITSYM_MAP_SESSION;
+  jitsym_dl_give_why();
+  return status;
+}
+
+static inline jitsym_status jitsym_map_register(jitsym *session, const jitsym_code *code, jitsym_id *out) {
+  char name[JITSYM_NAME_MAX + 1];
+  jitsym_status status = jitsym_map_check(session);
+  if (status == JITSYM_OK) status = jitsym_map_check_struct(code, sizeof *code);
+  if (status != JITSYM_OK) return status;
+  if ((code->flags & ~7U) != 0 || code->reserved != 0 || code->reserved2 != 0) return JITSYM_ERR_FLAGS;
+  status = jitsym_map_line(code->addr, code->size, name, jitsym_map_name(name, code), out);
+  JITSYM_MAP_ADD(registered, status == JITSYM_OK);
+  return status;
+}
+
+/* Finds the line of the id, and writes another one with its name. */
+static inline jitsym_status jitsym_map_move(jitsym *session, jitsym_id id, const jitsym_move_target *target) {
+  char text[JITSYM_MAP_ROOM], *line, *at, *name, *stop;
+  size_t end = (size_t)(id >> 16);
+  uint64_t size;
+  jitsym_status status = jitsym_map_check(session);
+  long got = status == JITSYM_OK ? jitsym_map_use(text, 0, &end) : 0;
+  if (status != JITSYM_OK) return status;
+  if (got <= 0 || text[got - 1] != '\n') return JITSYM_ERR_UNKNOWN_ID;
+  for (line = stop = text + got - 1; line > text && line[-1] != '\n';) line--;
+  at = (char *)memchr(line, ' ', (size_t)(stop - line));
+  if (at == NULL || ((jitsym_map_hash(line, (size_t)(stop + 1 - line)) ^ id) & 0xffff) != 0) return JITSYM_ERR_UNKNOWN_ID;
+  size = strtoull(at, &name, 16);
+  if (name >= stop) return JITSYM_ERR_UNKNOWN_ID;
+  status = jitsym_map_check_struct(target, sizeof *target);
+  if (status == JITSYM_OK && ((target->flags & ~5U) != 0 || target->reserved != 0)) status = JITSYM_ERR_FLAGS;
+  if (status == JITSYM_OK) status = jitsym_map_line(target->addr, size, name + 1, (size_t)(stop - name - 1), NULL);
+  JITSYM_MAP_ADD(moved, status == JITSYM_OK);
+  return status;
+}
+
+/* Lines of code that has ended stay, because profiles are read later. */
+static inline jitsym_status jitsym_map_unregister(jitsym *session, jitsym_id id) {
+  (void)id;
+  return jitsym_map_check(session);
+}
+
+static inline jitsym_status jitsym_map_unregister_range(jitsym *session, uint64_t addr, uint64_t size, uint32_t flags) {
+  (void)addr, (void)size, (void)flags;
+  return jitsym_map_check(session);
+}
+
+/* Every line is in the file when its call returns. A forked child begins its file. */
+static inline jitsym_status jitsym_map_flush(jitsym *session, uint32_t timeout_ms) {
+  char unused[1];
+  size_t end = 0;
+  jitsym_status status = jitsym_map_check(session);
+  (void)timeout_ms;
+  if (status == JITSYM_OK && JITSYM_MAP_GET(pid) != (int)getpid()) jitsym_map_use(unused, 0, &end);
+  return status == JITSYM_OK && JITSYM_MAP_GET(error) != 0 ? JITSYM_ERR_SINK_FAILED : status;
+}
+
+static inline jitsym_status jitsym_map_enable(jitsym *session, uint32_t sinks) {
+  return (sinks & ~1U) == 0 ? jitsym_map_flush(session, 0) : JITSYM_ERR_LIBRARY;
+}
+
+static inline uint32_t jitsym_map_wanted(jitsym *session) {
+  return jitsym_map_check(session) == JITSYM_OK ? JITSYM_WANT_CODE : 0;
+}
+
+static inline jitsym_status jitsym_map_close(jitsym *session) {
+  jitsym_status status = jitsym_map_check(session);
+  size_t open = JITSYM_MAP_GET(sessions);
+  while (status == JITSYM_OK && open != 0 && !__sync_bool_compare_and_swap(&jitsym_map.sessions, open, open - 1))
+    open = JITSYM_MAP_GET(sessions);
+  return status;
+}
+
+static inline jitsym_status jitsym_map_get_stats(jitsym *session, jitsym_stats *out) {
+  jitsym_status status = jitsym_map_check(session);
+  if (status == JITSYM_OK) status = jitsym_map_check_struct(out, sizeof *out);
+  if (status != JITSYM_OK) return status;
+  memset(out, 0, sizeof *out);
+  out->struct_size = sizeof *out;
+  *(JITSYM_MAP_GET(error) == 0 ? &out->sinks_running : &out->sinks_failed) = JITSYM_SINK_MAP;
+  out->registered = JITSYM_MAP_GET(registered);
+  out->moved = JITSYM_MAP_GET(moved);
+  out->write_errors = JITSYM_MAP_GET(errors);
+  return JITSYM_OK;
+}
+
+static inline jitsym_status jitsym_map_path(jitsym *session, uint32_t sink, char *buffer, size_t size) {
+  jitsym_status status = jitsym_map_check(session);
+  char path[JITSYM_DIR_MAX + 32];
+  if (status != JITSYM_OK) return status;
+  if (sink == 0 || (sink & (sink - 1)) != 0 || sink > 63) return JITSYM_ERR_ENUM;
+  if (sink != JITSYM_SINK_MAP) return JITSYM_ERR_NOT_RUNNING;
+  if (buffer == NULL) return JITSYM_ERR_NULL;
+  if ((size_t)snprintf(path, sizeof path, "%s%d.map", jitsym_map.start, (int)getpid()) >= size) return JITSYM_ERR_BUFFER;
+  memcpy(buffer, path, strlen(path) + 1);
+  return JITSYM_OK;
+}
+
+static inline const jitsym_dl_functions *jitsym_map_functions(void) {
+  static const jitsym_dl_functions functions = {
+    jitsym_map_init, jitsym_map_register, jitsym_map_move, jitsym_map_unregister, jitsym_map_unregister_range, jitsym_map_flush,
+    jitsym_map_enable, jitsym_map_close, jitsym_map_get_stats, jitsym_map_wanted, jitsym_map_path,
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
+  return &functions;
+}
+
+/* ---- Calls of both kinds ---- */
+
 /* The functions that a program calls instead of the functions of the three headers. */
 #define JITSYM_DL_CALL(name, otherwise, arguments)         \
   const jitsym_dl_functions *functions = jitsym_dl_get();  \
-  return functions == NULL ? (otherwise) : functions->name##_ arguments
+  return functions == NULL || functions->name##_ == NULL ? (otherwise) : functions->name##_ arguments
 
 static inline jitsym_status jitsym_dl_init(const jitsym_options *options, jitsym **out) {
-  jitsym_status status = JITSYM_ERR_LIBRARY;
-  if (jitsym_dl_get() != NULL || !__atomic_load_n(&jitsym_dl_why.missing, __ATOMIC_RELAXED)) {
+  const jitsym_dl_functions *functions = jitsym_dl_get();
+  jitsym_status status;
+  int error = errno;
+  if (functions == NULL && !__atomic_load_n(&jitsym_dl_why.missing, __ATOMIC_RELAXED)) {
     status = jitsym_dl_load(NULL);
+    if (status != JITSYM_OK && status != JITSYM_ERR_LIBRARY) return status;
     if (status == JITSYM_ERR_LIBRARY) __atomic_store_n(&jitsym_dl_why.missing, (unsigned char)1, __ATOMIC_RELAXED);
+    functions = jitsym_dl_get();
+    errno = error;
   }
-  return status != JITSYM_OK ? status : jitsym_dl_get()->jitsym_init_(options, out);
+  if (functions != NULL) return functions->jitsym_init_(options, out);
+  status = jitsym_map_init(options, out);
+  if (status != JITSYM_OK) return status;
+  __atomic_compare_exchange_n(&jitsym_dl_loaded, &functions, jitsym_map_functions(), 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+  /* Another thread may have loaded the library meanwhile. */
+  return functions == NULL || jitsym_dl_is_map(functions) ? status : functions->jitsym_init_(options, out);
 }
 
 static inline jitsym_status jitsym_dl_register(jitsym *session, const jitsym_code *code, jitsym_id *out) {
@@ -269,26 +463,24 @@ static inline uint32_t jitsym_dl_wanted(jitsym *session) {
 
 static inline jitsym_status jitsym_dl_last_error(jitsym *session, char *buffer, size_t size) {
   const jitsym_dl_functions *functions = jitsym_dl_get();
-  size_t length;
-  if (functions != NULL) return functions->jitsym_last_error_(session, buffer, size);
-  if (session != NULL) return JITSYM_ERR_LIBRARY;
+  jitsym_status status = session == NULL ? JITSYM_OK : functions == NULL ? JITSYM_ERR_LIBRARY : jitsym_map_check(session);
+  char text[sizeof jitsym_dl_why.text + 1200];
+  int error = JITSYM_MAP_GET(error), is_open = JITSYM_MAP_GET(sessions) != 0, length;
+  if (functions != NULL && !jitsym_dl_is_map(functions)) return functions->jitsym_last_error_(session, buffer, size);
+  if (status != JITSYM_OK) return status;
   if (buffer == NULL) return JITSYM_ERR_NULL;
   if (size == 0) return JITSYM_ERR_BUFFER;
   jitsym_dl_take_why();
-  length = strlen(jitsym_dl_why.text);
-  if (length >= size) length = size - 1;
-  memcpy(buffer, jitsym_dl_why.text, length);
+  length = snprintf(text, sizeof text, "%s%s", jitsym_dl_why.text, is_open ? "; a map is written without it" : "");
+  if (error != 0) snprintf(text + length, 1100, "; %s%d.map: error %d", jitsym_map.start, (int)getpid(), error);
   jitsym_dl_give_why();
-  buffer[length] = 0;
+  if (strlen(text) >= size) text[size - 1] = 0;
+  memcpy(buffer, text, strlen(text) + 1);
   return JITSYM_OK;
 }
 
 static inline jitsym_status jitsym_dl_path(jitsym *session, uint32_t sink, char *buffer, size_t size) {
   JITSYM_DL_CALL(jitsym_path, JITSYM_ERR_LIBRARY, (session, sink, buffer, size));
-}
-
-static inline jitsym_status jitsym_dl_unwind_size(const jitsym_unwind *unwind, uint64_t code_size, uint64_t *out) {
-  JITSYM_DL_CALL(jitsym_unwind_size, JITSYM_ERR_LIBRARY, (unwind, code_size, out));
 }
 
 static inline jitsym_status jitsym_dl_region_create(jitsym *session, const jitsym_region_options *options, jitsym_region *out) {
@@ -358,7 +550,6 @@ static inline uint32_t jitsym_dl_version_number(void) {
 #define jitsym_wanted jitsym_dl_wanted
 #define jitsym_last_error jitsym_dl_last_error
 #define jitsym_path jitsym_dl_path
-#define jitsym_unwind_size jitsym_dl_unwind_size
 #define jitsym_region_create jitsym_dl_region_create
 #define jitsym_region_adopt jitsym_dl_region_adopt
 #define jitsym_region_grow jitsym_dl_region_grow

@@ -297,7 +297,7 @@ install_stripped 755 "$libraries/libjitsym.so" "$libdir" "$shared" --strip-unnee
 install_link "$shared" "$libdir" "$soname"
 install_link "$soname" "$libdir" libjitsym.so
 install_stripped 644 "$static" "$libdir" libjitsym.a --strip-debug
-for header in jitsym.h jitsym_region.h jitsym_control.h jitsym_dl.h jitsym.hpp; do
+for header in jitsym.h jitsym_region.h jitsym_control.h jitsym_dl.h jitsym_map.h jitsym.hpp; do
   install_file 644 "include/$header" "$includedir" "$header"
 done
 install_template pkgconfig/jitsym.pc.in "$pkgconfigdir" jitsym.pc

@@ -66,11 +66,11 @@ pub use api::code::{
     Unwind, UnwindRow,
 };
 pub use api::error::{Error, Result};
+pub use api::limits::CODE_GAP_SIZE;
 pub use api::options::{Dialect, Fork, Options, Sinks, Wanted};
 pub use api::Id;
-pub use format::unwind::room_needed as unwind_size;
 #[doc(hidden)]
-pub use queue::spool::of_others::{read as read_spool, Said};
+pub use queue::spool::read_living::{read as read_spool, Said};
 pub use queue::status::{SpoolState, Stats};
 pub use session::{clean_dirs, flush_from_signal, last_error, spool_dir, Session};
 #[doc(hidden)]

@@ -26,21 +26,21 @@ fn layout() {
         struct_size 0, kind 8, flags 12, fp_pushed 16, fp_set 20, epilogue_begin 24, epilogue_end 28, cfa_offset 32,
         saved_count 36, saved 40, saved_from 48, row_count 52, rows 56, row_size 64, eh_frame 72, eh_frame_size 80,
         eh_frame_addr 88, sp_set 96, sp_reset 100,);
-    frozen!(jitsym_code, 136, 8;
+    frozen!(jitsym_code, 128, 8;
         struct_size 0, addr 8, size 16, name 24, name_len 32, bytes 40, unwind 48, lines 56, line_count 64, line_size 72,
-        free_after 80, flags 88, reserved 92, inlines 96, inline_count 104, inline_size 112, file 120,
-        line 128, reserved2 132,);
-    frozen!(jitsym_move_target, 40, 8; struct_size 0, addr 8, bytes 16, free_after 24, flags 32, reserved 36,);
+        flags 80, reserved 84, inlines 88, inline_count 96, inline_size 104, file 112,
+        line 120, reserved2 124,);
+    frozen!(jitsym_move_target, 32, 8; struct_size 0, addr 8, bytes 16, flags 24, reserved 28,);
     frozen!(jitsym_region_options, 48, 8;
         struct_size 0, size 8, max_size 16, alignment 24, near_addr 32, flags 40, reserved 44,);
     frozen!(jitsym_region, 32, 8; struct_size 0, exec 8, write 16, size 24,);
-    frozen!(jitsym_stats, 304, 8;
+    frozen!(jitsym_stats, 296, 8;
         struct_size 0, sinks_running 8, sinks_failed 12, registered 16, moved 24, unregistered 32, overwritten 40, live 48,
-        dropped 56, unreadable 64, names_changed 72, not_free 80, jitdump_bytes 88, jitdump_records 96, map_bytes 104,
-        map_entries 112, map_rewrites 120, map_forgotten 128, write_errors 136, memory 144, memory_held 152, waited 160,
-        recovered 168, spool 176, inherited 180, jitdump_lost 184, jitdump_held 192, jitdump_rewrites 200, map_omitted 208,
-        regions 216, region_code 224, region_bytes 232, region_generations 240, region_late 248, region_refused 256,
-        region_left_out 264, calls_refused 272, region_put_off 280, region_limit 288, threads 296,);
+        dropped 56, unreadable 64, names_changed 72, jitdump_bytes 80, jitdump_records 88, map_bytes 96,
+        map_entries 104, map_rewrites 112, map_forgotten 120, write_errors 128, memory 136, memory_held 144, waited 152,
+        recovered 160, spool 168, inherited 172, jitdump_lost 176, jitdump_held 184, jitdump_rewrites 192, map_omitted 200,
+        regions 208, region_code 216, region_bytes 224, region_generations 232, region_late 240, region_refused 248,
+        region_left_out 256, calls_refused 264, region_put_off 272, region_limit 280, threads 288,);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::guests::{
 };
 use crate::perf::{self, Verdict};
 use crate::support::{
-    checker, fresh_dir, is_root, root, run, scratch_dir, serial, spaceless, stdout, until_enough, TmpFiles,
+    checker, fresh_dir, is_root, root, run, scratch_dir, serial, spaceless, stdout, tool, until_enough, TmpFiles,
 };
 
 /// nobody, and its group.
@@ -91,6 +91,7 @@ fn postgresql() {
     let dir = PathBuf::from(format!("/tmp/jitsym-postgres-{}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("directory");
     std::fs::copy(library(), dir.join("libjitsym.so")).expect("copy");
+    std::fs::copy(tool(), dir.join("jitsym")).expect("copy");
     std::fs::copy(guest("postgres.sh"), dir.join("postgres.sh")).expect("copy");
     chown(&dir, Some(NOBODY), Some(NOBODY)).expect("give the directory away");
     let stacks = until_enough(200, |pace| {

@@ -251,16 +251,6 @@ fn cxx_versions() {
     }
 }
 
-/// docs/integration.md has lines of a program that runs.
-#[test]
-fn cxx_objects_on_the_page() {
-    let page = std::fs::read_to_string(root().join("docs/integration.md")).expect("page");
-    let program = std::fs::read_to_string(root().join("c-tests/calls/objects.cc")).expect("program");
-    let (_, block) = page.split_once("```cpp\n").expect("a block");
-    let (block, _) = block.split_once("```").expect("its end");
-    assert!(program.contains(block), "{block}");
-}
-
 #[test]
 fn double_include() {
     for link in [Link::Shared, Link::Static] {

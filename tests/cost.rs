@@ -23,19 +23,19 @@ const PLAIN: Code = Code { size: 64, lines: 0, name_len: 50, file: "" };
 
 /// Instructions that one call may take on x86-64, a twentieth above what was measured (rustc 1.95, glibc 2.36,
 /// valgrind 3.19): room for another compiler or C library, not for another loop. Lower them when calls
-/// get cheaper.
+/// get cheaper. Frame pointers take 4 % of them.
 const BOUNDS: &[(Code, u64)] = &[
-    (PLAIN, 565),                       // measured: 543
-    (Code { size: 512, ..PLAIN }, 675), // measured: 652
-    (Code { lines: 2, ..PLAIN }, 1130), // measured: 1088
+    (PLAIN, 593),                       // measured: 563
+    (Code { size: 512, ..PLAIN }, 714), // measured: 677
+    (Code { lines: 2, ..PLAIN }, 1207), // measured: 1149
     // Of which a name and a line table that the caller makes take 1000.
-    (Code { file: "/guest/a_source_file", ..PLAIN }, 1660), // measured: 1580
+    (Code { file: "/guest/a_source_file", ..PLAIN }, 1728), // measured: 1619
 ];
 /// glibc has a `memcpy` for each kind of processor. This one every x86-64 processor has, so that all make the same instructions.
 const EVERY_PROCESSOR: &str = "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX2,-AVX2_Usable,-AVX,-AVX_Fast_Unaligned_Load,\
                                -SSSE3,-ERMS,-FSRM";
 /// The same for a session without any sink.
-const BOUND_OFF: u64 = 9; // measured: 8
+const BOUND_OFF: u64 = 12; // measured: 11
 
 /// Runs the program under callgrind, which counts only what happens inside of jitsym_register: the writer's thread is
 /// never there. Returns the instructions, and the file that says where they went.
@@ -109,11 +109,11 @@ fn instructions_of_a_registration() {
 /// The same for all other threads, which is the writer's: with map and jitdump, with objects for debuggers besides, and for code in a
 /// region, without lines and with four.
 const BOUNDS_WRITER: &[(Code, Place, u64)] = &[
-    (PLAIN, Place::Anywhere, 1360), // measured: 1319
+    (PLAIN, Place::Anywhere, 1345), // measured: 1288
     // In few passes more objects are merged: of the library for which 2763 were measured in many, this program counted 2865.
-    (PLAIN, Place::Objects, 3000),                     // measured: 2905
-    (PLAIN, Place::Region, 2575),                      // measured: 2500
-    (Code { lines: 4, ..PLAIN }, Place::Region, 5010), // measured: 4864
+    (PLAIN, Place::Objects, 3040),                     // measured: 2898
+    (PLAIN, Place::Region, 2690),                      // measured: 2591
+    (Code { lines: 4, ..PLAIN }, Place::Region, 5225), // measured: 5055
 ];
 
 /// Where code lies.

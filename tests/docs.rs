@@ -129,13 +129,28 @@ fn the_first_integration_is_adopted() {
         |block: &&Block| block.document.ends_with("integration.md") && matches!(block.used(), Use::Program(_));
     let program = compile_program(blocks.iter().find(is_first).expect("a program"), Link::Shared);
     let dir = fresh_dir("adopted-program-files");
-    let child = perf::command(program).env("JITSYM_DIR", &dir).env("JITSYM_ADOPT", "1").spawn().expect("start");
+    assert_adopted(perf::command(program).env("JITSYM_DIR", &dir), &dir, &["answer"]);
+}
+
+/// The small compiler writes all its code before the memory is executable.
+#[test]
+fn the_small_compiler_is_adopted() {
+    let toy = compile("gcc", &["examples/toy_jit.c"], Link::Shared, &["-O1"], "adopted-toy");
+    let dir = fresh_dir("adopted-toy-files");
+    let mut command = perf::command(toy);
+    command.arg(root().join("examples/hello.toy")).arg("0.1").env("JITSYM_DIR", &dir);
+    assert_adopted(&mut command, &dir, &["pixel", "row", "image", "start"]);
+}
+
+/// Runs a program. The file of its first region names the functions.
+fn assert_adopted(command: &mut Command, dir: &Path, functions: &[&str]) {
+    let child = command.env("JITSYM_ADOPT", "1").spawn().expect("start");
     let path = dir.join(format!("jit-{}-0.so", child.id()));
     assert!(child.wait_with_output().expect("wait").status.success());
     let bytes = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let file = object::File::parse(&*bytes).expect("ELF");
     let names: Vec<&str> = file.symbols().filter_map(|symbol| symbol.name().ok()).collect();
-    assert!(names.contains(&"answer"), "{names:?}");
+    assert!(functions.iter().all(|name| names.contains(name)), "{names:?}");
 }
 
 /// The parts of a program whose harness needs more than C has need no more than its headers.
@@ -263,14 +278,18 @@ fn code_memory_comes_from_the_library() {
 fn the_loader_finds_the_library_or_does_without() {
     let program = compile_harness("loader", Link::None, &[]);
     let dir = scratch_dir("loader-files");
+    let nowhere = PathBuf::from("/nowhere/libjitsym.so");
     let mut command = perf::command(&program);
-    assert_eq!(stdout(&run(command.arg("off").env_remove("LD_LIBRARY_PATH"))), "ok\n");
-    let mut command = perf::command(&program);
-    command.arg("on").env("JITSYM_LIB", artifacts().shared_dir.join("libjitsym.so")).env("JITSYM_DIR", &dir);
-    let child = command.spawn().expect("start");
-    let map = dir.join(format!("perf-{}.map", child.id()));
-    assert!(child.wait_with_output().expect("wait").status.success());
-    assert!(std::fs::read_to_string(map).expect("map").ends_with(" 10 by_loader\n"));
+    command.arg("off").env("JITSYM_LIB", &nowhere).env("JITSYM", "jitdump");
+    assert_eq!(stdout(&run(&mut command)), "ok\n");
+    for library in [nowhere, artifacts().shared_dir.join("libjitsym.so")] {
+        let mut command = perf::command(&program);
+        command.arg("on").env("JITSYM_LIB", library).env("JITSYM_DIR", &dir);
+        let child = command.spawn().expect("start");
+        let map = dir.join(format!("perf-{}.map", child.id()));
+        assert!(child.wait_with_output().expect("wait").status.success());
+        assert!(std::fs::read_to_string(map).expect("map").ends_with(" 10 by_loader\n"));
+    }
 }
 
 /// The stacks that perf finds through frames that are described as the text says.

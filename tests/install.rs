@@ -54,6 +54,7 @@ fn installed_files() {
             (tree.path(tree.includedir).join("jitsym_region.h"), 0o644),
             (tree.path(tree.includedir).join("jitsym_control.h"), 0o644),
             (tree.path(tree.includedir).join("jitsym_dl.h"), 0o644),
+            (tree.path(tree.includedir).join("jitsym_map.h"), 0o644),
             (tree.path(tree.includedir).join("jitsym.hpp"), 0o644),
             (tree.path(tree.prefix).join("bin/jitsym"), 0o755),
             (tree.path(tree.prefix).join("share/bash-completion/completions/jitsym"), 0o644),

@@ -1,4 +1,6 @@
-//! `include/jitsym_dl.h`: programs that are not linked with the library use it where it is, and lose one branch where it is not.
+//! `include/jitsym_dl.h`: programs that are not linked with the library use it where it is, and write a map where it is not.
+
+mod map;
 
 use std::fs;
 use std::os::unix::fs::{chown, PermissionsExt};
@@ -135,15 +137,27 @@ fn other_libraries() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("jitsym_init(&options, &session) is"), "{output:?}");
 }
 
+/// A directory in which all users may write, and in which a setuid program has the rights of its owner.
+fn dir_of_all(name: &str) -> PathBuf {
+    let dir = Path::new("/tmp").join(format!("jitsym-{name}-{}", std::process::id()));
+    fs::create_dir(&dir).expect("directory");
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).expect("permissions");
+    dir
+}
+
+/// Who runs this program has the rights of another user.
+fn give_away(program: &Path) {
+    chown(program, Some(65534), Some(65534)).expect("give the program to another user");
+    fs::set_permissions(program, fs::Permissions::from_mode(0o4755)).expect("setuid");
+}
+
 /// A program with the rights of another user does not load what its user names.
 #[test]
 fn privileged_programs() {
     if !is_root("give a program to another user") {
         return;
     }
-    let dir = Path::new("/tmp").join(format!("jitsym-loader-{}", std::process::id()));
-    fs::create_dir(&dir).expect("directory");
-    fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).expect("permissions");
+    let dir = dir_of_all("loader");
     let of_another = dir.join("dl");
     fs::copy(program(), &of_another).expect("copy");
     let library = dir.join("libjitsym.so");
@@ -152,8 +166,7 @@ fn privileged_programs() {
     with_library.env_clear().env("JITSYM_LIB", &library).arg(&dir).arg(&library);
     // The control: so it is found without other rights.
     let present = try_run(with_library.arg("present"));
-    chown(&of_another, Some(65534), Some(65534)).expect("give the program to another user");
-    fs::set_permissions(&of_another, fs::Permissions::from_mode(0o4755)).expect("setuid");
+    give_away(&of_another);
     let mut absent = Command::new(&of_another);
     let absent = try_run(absent.env_clear().env("JITSYM_LIB", &library).arg(&dir).arg(&library).arg("absent"));
     fs::remove_dir_all(&dir).expect("remove the directory");
@@ -210,9 +223,17 @@ fn every_language_version() {
     let source = dir.join("header.c");
     let text = "#include \"jitsym_dl.h\"\n\
         jitsym_status f(jitsym *s);\njitsym_status f(jitsym *s) { return jitsym_close(s); }\n\
+        jitsym_status g(jitsym *s, jitsym_code *c, jitsym_move_target *t, jitsym_stats *to);\n\
+        jitsym_status g(jitsym *s, jitsym_code *c, jitsym_move_target *t, jitsym_stats *to) {\n\
+          char b[99]; jitsym_id i = 0;\n\
+          if (jitsym_register(s, c, &i) || jitsym_move(s, i, t) || jitsym_unregister(s, i)) return jitsym_flush(s, 0);\n\
+          return jitsym_path(s, 1, b, sizeof b) ? jitsym_get_stats(s, to) : jitsym_unregister_range(s, 1, 1, 0); }\n\
         int why(void);\n\
         int why(void) { char b[8]; jitsym *s; jitsym_init(NULL, &s); jitsym_last_error(NULL, b, sizeof b); return puts(b); }\n";
     fs::write(&source, text).expect("write the source");
+    let alone = dir.join("alone.c");
+    fs::write(&alone, "#include \"jitsym_map.h\"\n#include \"jitsym_dl.h\"\n#include \"jitsym.h\"\n")
+        .expect("write the source");
     let compiles = |compiler: &str, language: &str, version: &str| {
         let mut command = Command::new(compiler);
         command.current_dir(root()).args([
@@ -226,7 +247,10 @@ fn every_language_version() {
             "/dev/null",
         ]);
         command.args(["-pedantic", "-Wall", "-Wextra", "-Wshadow", "-Wundef", "-Wconversion", "-Werror"]);
-        run(command.arg(&source));
+        for source in [&source, &alone] {
+            let mut all = Command::new(compiler);
+            run(all.current_dir(root()).args(command.get_args()).arg(source));
+        }
     };
     for version in ["c99", "c11", "c17", "gnu17"] {
         compiles("gcc", "c", version);

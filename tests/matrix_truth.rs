@@ -314,7 +314,6 @@ fn check_map(held: &Held) {
         name: shown(&code.name),
         addr: code.addr,
         size: code.size,
-        free_after: 0,
         from: code.from,
         done: code.from,
         to: code.to,

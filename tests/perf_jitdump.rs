@@ -6,13 +6,13 @@
 
 use crate::annotate;
 use crate::perf::{self, Place, Recording, Sample, Truth};
-use crate::support::{run, stdout};
+use crate::support::{compile, fresh_dir, run, stdout, Link};
 use jitsym_step::Graph;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Leaves, callers and C functions with every kind of unwind description, and exactly the bytes free behind each piece of
-/// code that `jitsym_unwind_size` asks for: names, shares of time, stacks and source lines are all there.
+/// Leaves, callers and C functions with every kind of unwind description, and free bytes behind each piece of code: names,
+/// shares of time, stacks and source lines are all there after perf's own `perf inject --jit`.
 #[test]
 fn stacks_shares_and_lines() {
     let recording = Recording::with_stacks("stacks", perf::program(), &["scenario=stacks", "layout=gap", "seconds=2"]);
@@ -73,7 +73,7 @@ fn each_instruction() {
     perf::check_lines(&recording.truth, &samples, 20);
 }
 
-/// perf skips the records of inlined functions: names, stacks and lines are as without them, also with frame loads and moves.
+/// perf skips the records of inlined functions: names, stacks and lines are as without them.
 #[test]
 fn records_of_inlined_functions_are_skipped() {
     let arguments = ["scenario=stacks", "layout=gap", "inlined=1"];
@@ -83,29 +83,27 @@ fn records_of_inlined_functions_are_skipped() {
     let samples = perf::samples(&recording.truth, &recording.inject(), true);
     moments.check(&recording.truth, &samples);
     perf::check_lines(&recording.truth, &samples, 20);
-    check_phases("move-inlined", perf::program(), &["scenario=move", "layout=marked", "inlined=1"], 4);
+    let arguments = ["scenario=move", "layout=gap", "inlined=1"];
+    check_phases("move-inlined", perf::program(), &arguments, Inject::Perf, 4);
 }
 
-/// Code without a free byte between the pieces keeps the right names, even where free bytes were claimed that there are not.
+/// Code without a free byte between the pieces keeps the right names after perf's own `perf inject --jit`.
 #[test]
 fn packed_code_keeps_its_names() {
-    for layout in ["layout=packed", "layout=lied"] {
-        let name = layout.replace('=', "-");
-        let (recording, moments) =
-            Recording::stepped(&name, perf::program(), perf::TABLES, &["scenario=stacks", layout]);
-        let truth = &recording.truth;
-        let injected = recording.inject();
-        moments.check(truth, &perf::samples(truth, &injected, false));
-        check_injected_frames(truth, &perf::samples(truth, &injected, true));
-    }
+    let arguments = ["scenario=stacks", "layout=packed"];
+    let (recording, moments) = Recording::stepped("packed", perf::program(), perf::TABLES, &arguments);
+    let truth = &recording.truth;
+    let injected = recording.inject();
+    moments.check(truth, &perf::samples(truth, &injected, false));
+    check_injected_frames(truth, &perf::samples(truth, &injected, true));
 }
 
-/// Packed code that is called so has stacks and lines as well, whatever its frames are; also when it is moved, and when other code
-/// takes its place.
+/// After `jitsym inject`, packed code has stacks and lines as well, whatever its frames are; also when it is moved, and when
+/// other code takes its place.
 #[test]
-fn packed_code_that_says_so_has_stacks() {
-    check_phases("move-marked", perf::program(), &["scenario=move", "layout=marked"], 4);
-    check_phases("reuse-marked", perf::program(), &["scenario=reuse", "layout=marked"], 5);
+fn packed_code_has_stacks() {
+    check_phases("move-inject", perf::program(), &["scenario=move", "layout=packed"], Inject::Jitsym, 4);
+    check_phases("reuse-inject", perf::program(), &["scenario=reuse", "layout=packed"], Inject::Jitsym, 5);
 }
 
 /// Whatever injected object a frame is given to, the frame lies within that object's code.
@@ -122,7 +120,7 @@ fn check_injected_frames(truth: &Truth, samples: &[perf::Sample]) {
 /// put at the old place later.
 #[test]
 fn moved_code() {
-    check_phases("move", perf::program(), &["scenario=move", "layout=gap"], 4);
+    check_phases("move", perf::program(), &["scenario=move", "layout=gap"], Inject::Perf, 4);
 }
 
 /// The same with packed code and without tables: names only. (With `--call-graph dwarf` perf notes all mappings; without, it
@@ -137,22 +135,32 @@ fn moved_packed_code_keeps_its_names() {
 /// An address that holds one piece of code after another: each sample has the name of its time.
 #[test]
 fn reused_addresses() {
-    check_phases("reuse", perf::program(), &["scenario=reuse", "layout=gap"], 5);
+    check_phases("reuse", perf::program(), &["scenario=reuse", "layout=gap"], Inject::Perf, 5);
 }
 
 /// Code that is freed, its memory even unmapped, before the recording ends. The program is made by clang and holds the
 /// static library.
 #[test]
 fn freed_code() {
-    check_phases("free", perf::static_program(), &["scenario=free", "layout=gap"], 2);
+    check_phases("free", perf::static_program(), &["scenario=free", "layout=gap"], Inject::Perf, 2);
+}
+
+/// What puts the jitdump into the recording.
+enum Inject {
+    Perf,
+    Jitsym,
 }
 
 /// Steps through a program whose code changes on the way: everything is right in each phase.
-fn check_phases(name: &str, program: &Path, arguments: &[&str], phases: usize) {
+fn check_phases(name: &str, program: &Path, arguments: &[&str], inject: Inject, phases: usize) {
     let (recording, moments) = Recording::stepped(name, program, perf::TABLES, arguments);
     let truth = &recording.truth;
     assert_eq!(truth.phases.len(), phases, "{:?}", truth.phases);
-    let samples = perf::samples(truth, &recording.inject(), true);
+    let injected = match inject {
+        Inject::Perf => recording.inject(),
+        Inject::Jitsym => recording.inject_by_jitsym(),
+    };
+    let samples = perf::samples(truth, &injected, true);
     moments.check(truth, &samples);
     perf::check_lines(truth, &samples, 20);
     // That the test is about something: code ran at several places, and places were held by several functions.
@@ -161,4 +169,36 @@ fn check_phases(name: &str, program: &Path, arguments: &[&str], phases: usize) {
     let run: Vec<&perf::Place> = truth.places.iter().filter(has_run).collect();
     let gone = run.iter().filter(|place| place.to != u64::MAX).count();
     assert!(gone >= 3, "only {gone} places that were run and given up");
+}
+
+/// Samples in the library have the host's callers in a recording by frame pointers too, at each instruction of three calls.
+#[test]
+fn the_library_has_frame_pointers() {
+    let dir = fresh_dir("frame-pointers");
+    let flags = &["-std=gnu11", "-O1", "-fno-omit-frame-pointer"];
+    let mut program = perf::command(compile("gcc", &["c-tests/perf/registers.c"], Link::Static, flags, "registers"));
+    program.arg(&dir).arg("light");
+    let (perf, data) = (perf::perf("record"), &dir.join("perf.data"));
+    let plan = jitsym_step::Plan {
+        program,
+        perf,
+        graph: Graph::FramePointers,
+        enter: &["calls_the_library"],
+        hold: None,
+        data,
+    };
+    let recorded = jitsym_step::record(plan).expect("a recording");
+    let script = stdout(&run(perf::perf("script").args(["--no-inline", "-F", "ip,sym,dso", "-i"]).arg(data)));
+    let stacks: Vec<&str> = script.split("\n\n").filter(|stack| !stack.trim().is_empty()).collect();
+    assert_eq!(stacks.len(), recorded.moments.len(), "{script}");
+    // Functions of the C library have no frame pointers.
+    let is_here = |stack: &&&str| stack.trim_start().lines().next().is_some_and(|leaf| leaf.ends_with("/registers)"));
+    let here: Vec<&&str> = stacks.iter().filter(is_here).collect();
+    assert!(
+        here.iter().any(|stack| stack.trim_start().lines().next().is_some_and(|leaf| leaf.contains("jitsym"))),
+        "{script}"
+    );
+    for stack in here {
+        assert!(stack.lines().any(|frame| frame.contains(" main (")), "{stack}");
+    }
 }

@@ -151,7 +151,6 @@ impl Session {
             lines: if lines.is_empty() { ptr::null() } else { lines.as_ptr() },
             line_count: lines.len(),
             line_size: if lines.is_empty() { 0 } else { size_of::<jitsym_line>() },
-            free_after: 0,
             flags: 0,
             reserved: 0,
             inlines: ptr::null(),

@@ -149,7 +149,6 @@ type Stats struct {
 	Dropped           uint64
 	Unreadable        uint64
 	NamesChanged      uint64
-	NotFree           uint64
 	JitdumpBytes      uint64
 	JitdumpRecords    uint64
 	MapBytes          uint64
@@ -197,7 +196,6 @@ func (s *Session) Stats() (Stats, error) {
 		Dropped:           uint64(out.dropped),
 		Unreadable:        uint64(out.unreadable),
 		NamesChanged:      uint64(out.names_changed),
-		NotFree:           uint64(out.not_free),
 		JitdumpBytes:      uint64(out.jitdump_bytes),
 		JitdumpRecords:    uint64(out.jitdump_records),
 		MapBytes:          uint64(out.map_bytes),

@@ -52,7 +52,7 @@ type Session struct {
 	closed atomic.Bool
 }
 
-// Open opens a session; nil asks for the defaults and the environment.
+// Open opens a session; nil asks for the defaults and the environment. Without the library, the session writes a perf map alone.
 func Open(options *Options) (*Session, error) {
 	var memory arena
 	defer memory.free()
@@ -111,13 +111,9 @@ type CodeInfo struct {
 	Lines []Line
 	// Inlines are frames where the code lies in a region.
 	Inlines []Inline
-	// FreeAfter is how many bytes behind the code hold no other code; see UnwindSize.
-	FreeAfter uint64
 	// Stable promises that Bytes is no memory of Go's but a mapping, which stays as it is until the code is unregistered.
 	// Then they are not copied now.
 	Stable bool
-	// Packed says that other code lies behind this without a gap; its stacks then cost a second record.
-	Packed bool
 	// More says that other code is registered before any of it runs, so that the call need not wait for a sink that calls wait
 	// for.
 	More bool
@@ -147,16 +143,12 @@ func (s *Session) Register(info CodeInfo) (Code, error) {
 		lines:        memory.lines(info.Lines),
 		line_count:   C.size_t(len(info.Lines)),
 		line_size:    C.sizeof_jitsym_line,
-		free_after:   C.uint64_t(info.FreeAfter),
 		flags:        flags(info.Stable),
 		inlines:      memory.inlines(info.Inlines),
 		inline_count: C.size_t(len(info.Inlines)),
 		inline_size:  C.sizeof_jitsym_inline,
 		file:         memory.path(info.File),
 		line:         C.uint32_t(info.Line),
-	}
-	if info.Packed {
-		code.flags |= C.JITSYM_CODE_PACKED
 	}
 	if info.More {
 		code.flags |= C.JITSYM_CODE_MORE
@@ -173,10 +165,9 @@ func (s *Session) Register(info CodeInfo) (Code, error) {
 
 // A Target is where code has been moved to. Its fields are as in CodeInfo.
 type Target struct {
-	Addr      uintptr
-	Bytes     []byte
-	FreeAfter uint64
-	Stable    bool
+	Addr   uintptr
+	Bytes  []byte
+	Stable bool
 }
 
 // Move tells that the code now runs elsewhere.
@@ -191,7 +182,6 @@ func (c Code) Move(target Target) error {
 	return check(C.go_move(c.session.c(), c.id, C.jitsym_move_target{
 		struct_size: C.sizeof_jitsym_move_target,
 		addr:        C.uint64_t(target.Addr),
-		free_after:  C.uint64_t(target.FreeAfter),
 		flags:       flags(target.Stable),
 	}, bytes))
 }

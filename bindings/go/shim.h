@@ -110,10 +110,6 @@ static inline jitsym_status go_free(handle session, uintptr_t exec) {
     return jitsym_free((jitsym *)session, (void *)exec);
 }
 
-static inline jitsym_status go_unwind_size(const jitsym_unwind *unwind, uint64_t code_size, uint64_t *out) {
-    return go_load() == JITSYM_OK ? jitsym_unwind_size(unwind, code_size, out) : JITSYM_ERR_LIBRARY;
-}
-
 static inline const char *go_status_text(int32_t status) {
     return jitsym_status_text(status);
 }

@@ -113,13 +113,3 @@ func (f EhFrame) describe(a *arena, out *C.jitsym_unwind) {
 		out.eh_frame_addr = C.uint64_t(uintptr(unsafe.Pointer(&f.Data[0])))
 	}
 }
-
-// UnwindSize tells how many bytes behind the code must be free for perf builds that unwind with libunwind; see
-// CodeInfo.FreeAfter.
-func UnwindSize(unwind Unwind, codeSize uint64) (uint64, error) {
-	var memory arena
-	defer memory.free()
-	var size C.uint64_t
-	status := C.go_unwind_size(memory.unwind(unwind), C.uint64_t(codeSize), &size)
-	return uint64(size), check(status)
-}

@@ -46,7 +46,7 @@ local counts = { traces = 0, flushes = 0, refused = 0, failures = 0, with_lines 
 -- reason the functions get names of our own.
 local CODE = [[struct {
   size_t struct_size; uint64_t addr; uint64_t size; const char *name; size_t name_len; const void *bytes;
-  const void *unwind; const void *lines; size_t line_count; size_t line_size; uint64_t free_after;
+  const void *unwind; const void *lines; size_t line_count; size_t line_size;
   uint32_t flags; uint32_t reserved; const void *inlines; size_t inline_count; size_t inline_size;
   const char *file; uint32_t line; uint32_t reserved2;
 }]]
@@ -62,7 +62,7 @@ local SAVED_REGISTER = "struct { uint32_t reg; int32_t offset; }"
 local LINE = "struct { uint32_t offset, line, column, reserved; const char *file; }"
 local STATS = [[struct {
   size_t struct_size; uint32_t sinks_running, sinks_failed;
-  uint64_t registered, moved, unregistered, overwritten, live, dropped, unreadable, names_changed, not_free,
+  uint64_t registered, moved, unregistered, overwritten, live, dropped, unreadable, names_changed,
     jitdump_bytes, jitdump_records, map_bytes, map_entries, map_rewrites, map_forgotten, write_errors, memory,
     memory_held, waited, recovered;
   uint32_t spool, inherited;
@@ -86,13 +86,12 @@ unsigned long jitsym_lua_getauxval(unsigned long type) __asm__("getauxval");
 ]]
 local STAT_NAMES = {
   "sinks_running", "sinks_failed", "registered", "moved", "unregistered", "overwritten", "live", "dropped",
-  "unreadable", "names_changed", "not_free", "jitdump_bytes", "jitdump_records", "map_bytes", "map_entries",
+  "unreadable", "names_changed", "jitdump_bytes", "jitdump_records", "map_bytes", "map_entries",
   "map_rewrites", "map_forgotten", "write_errors", "memory", "regions", "region_code", "region_bytes",
   "region_generations", "region_late", "region_refused", "region_left_out",
   "calls_refused", "region_put_off", "region_limit", "threads",
 }
 local UNWIND_FIXED_FRAME, UNWIND_ROWS = 2, 3        -- enum jitsym_unwind_kind
-local CODE_PACKED = 2                               -- enum jitsym_code_flag
 local ERR_FORKED = 23                               -- enum jitsym_status
 local VERSION, VERSION_NUMBER = "0.1", 1            -- JITSYM_VERSION_NUMBER without the last three digits, the patch
 local AT_SECURE = 23                                -- <elf.h>
@@ -550,7 +549,6 @@ local function on_stop(tr, trace)
   code.addr, code.size, code.bytes = addr, #mcode, mcode
   code.name, code.name_len = name, #name
   code.unwind, code.lines, code.line_count, code.line_size = nil, nil, 0, 0
-  code.flags = CODE_PACKED                          -- LuaJIT leaves no gap between traces
 
   if unwind and describe_frame(tr, trace.parent, mcode, loop) then
     code.unwind = unwind

@@ -80,11 +80,11 @@ const Want = Object.freeze({ CODE: 1, LINES: 2, UNWIND: 4, ADOPT: 8, REGION: 16 
 const MapDialect = Object.freeze({ PERF: 0, SIMPLEPERF: 1 });
 const UnwindKind = Object.freeze({ NONE: 0, FRAME_POINTER: 1, FIXED_FRAME: 2, ROWS: 3, EH_FRAME: 4 });
 const UnwindFlag = Object.freeze({ PACIASP: 1, PACIBSP: 2 });
-const CodeFlag = Object.freeze({ STABLE: 1, PACKED: 2, MORE: 4 });
+const CodeFlag = Object.freeze({ STABLE: 1, MORE: 2, GAP: 4 });
 const RangeFlag = Object.freeze({ UNMAP: 1 });
 const RegionFlag = Object.freeze({ ONE_VIEW: 1, HUGE_PAGES: 2 });
 const SpoolState = Object.freeze({ NONE: 0, SHARED: 1 });
-const Limit = Object.freeze({ NAME_MAX: 1000, DIR_MAX: 1023, CODE_SIZE_MAX: 2147483647 });
+const Limit = Object.freeze({ NAME_MAX: 1000, DIR_MAX: 1023, CODE_SIZE_MAX: 2147483647, CODE_GAP_SIZE: 256 });
 
 // By the prefixes of the enumerators' names in C.
 const numbers = {
@@ -176,7 +176,6 @@ structs.jitsym_code = koffi.struct({
   lines: koffi.pointer(structs.jitsym_line),
   line_count: 'size_t',
   line_size: 'size_t',
-  free_after: 'uint64_t',
   flags: 'uint32_t',
   reserved: 'uint32_t',
   inlines: koffi.pointer(structs.jitsym_inline),
@@ -190,7 +189,6 @@ structs.jitsym_move_target = koffi.struct({
   struct_size: 'size_t',
   addr: 'uint64_t',
   bytes: 'const void *',
-  free_after: 'uint64_t',
   flags: 'uint32_t',
   reserved: 'uint32_t',
 });
@@ -217,7 +215,6 @@ structs.jitsym_stats = koffi.struct({
   dropped: 'uint64_t',
   unreadable: 'uint64_t',
   names_changed: 'uint64_t',
-  not_free: 'uint64_t',
   jitdump_bytes: 'uint64_t',
   jitdump_records: 'uint64_t',
   map_bytes: 'uint64_t',
@@ -278,7 +275,6 @@ const functions = {
   jitsym_alloc: ['int', [session, 'uint64_t', 'uint64_t', 'uint64_t', koffi.inout(pointer(structs.jitsym_region))]],
   jitsym_shrink: ['int', [session, 'uintptr_t', 'uint64_t']],
   jitsym_free: ['int', [session, 'uintptr_t']],
-  jitsym_unwind_size: ['int', [pointer(structs.jitsym_unwind), 'uint64_t', koffi.out(pointer('uint64_t'))]],
   jitsym_status_text: ['const char *', ['int32_t']],
   jitsym_status_name: ['const char *', ['int32_t']],
   jitsym_version_number: ['uint32_t', []],

@@ -63,8 +63,6 @@ export interface Inline {
 export interface Place {
   /** Where the code can be read. Without it the library asks the kernel to read at its address. */
   bytes?: Readable | null;
-  /** How many bytes behind the code hold no other code; see `unwindSize`. */
-  freeAfter?: Word;
   /** The bytes stay where they are until the code is unregistered, and are not copied now; `bytes` is an address then. */
   stable?: boolean;
 }
@@ -80,8 +78,6 @@ export interface CodeInfo extends Place {
   lines?: Line[];
   /** Frames where the code lies in a region. */
   inlines?: Inline[];
-  /** Other code lies behind this without a gap; its stacks then cost a second record. */
-  packed?: boolean;
 }
 
 /** The library's options; what is left out it decides itself. */
@@ -115,7 +111,6 @@ export interface Stats {
   dropped: number;
   unreadable: number;
   namesChanged: number;
-  notFree: number;
   jitdumpBytes: number;
   jitdumpRecords: number;
   mapBytes: number;
@@ -261,9 +256,6 @@ export declare class JitsymError extends Error {
   /** Its number: one of `Status`. */
   readonly status: number;
 }
-
-/** How many bytes behind the code must be free for perf builds that unwind with libunwind; see `freeAfter`. */
-export declare function unwindSize(unwind: Unwind | null | undefined, codeSize?: Word): number;
 
 /** Whether the library can be loaded. Without it only what needs it throws, with the code JITSYM_ERR_LIBRARY. */
 export declare function available(): boolean;

@@ -16,13 +16,12 @@ class Code {
     this.id = id;
   }
 
-  move(addr, { bytes, freeAfter = 0, stable = false } = {}) {
+  move(addr, { bytes, stable = false } = {}) {
     if (this.id === 0n) return;
     this.#session.call('jitsym_move', this.id, {
       struct_size: struct_size.jitsym_move_target,
       addr: u64(addr, 'addr'),
       bytes: codeBytes(bytes, this.#size, stable),
-      free_after: u64(freeAfter, 'freeAfter'),
       flags: stable ? CodeFlag.STABLE : 0,
     });
   }
@@ -120,7 +119,7 @@ class Session {
     this.#session = new Handle(library, out[0]);
   }
 
-  register({ addr, size, name, file, line = 0, bytes, unwind, lines, inlines, freeAfter = 0, stable = false, packed = false }) {
+  register({ addr, size, name, file, line = 0, bytes, unwind, lines, inlines, stable = false }) {
     const id = [0];
     if (typeof name !== 'string') throw new TypeError(`name is not a string: ${name}`);
     this.#session.call(
@@ -137,8 +136,7 @@ class Session {
         unwind: described(unwind),
         ...lineTable(lines),
         ...inlineTable(inlines),
-        free_after: u64(freeAfter, 'freeAfter'),
-        flags: (stable ? CodeFlag.STABLE : 0) | (packed ? CodeFlag.PACKED : 0),
+        flags: stable ? CodeFlag.STABLE : 0,
       },
       id,
     );
@@ -245,12 +243,6 @@ class Session {
   }
 }
 
-function unwindSize(unwind, codeSize = 0) {
-  const out = [0];
-  check(load().jitsym_unwind_size(described(unwind), u64(codeSize, 'codeSize'), out));
-  return Number(out[0]);
-}
-
 function available() {
   try {
     load();
@@ -264,4 +256,4 @@ function version() {
   return versionText(load().jitsym_version_number());
 }
 
-module.exports = { Code, Init, JitsymError, MapDialect, Piece, Region, Session, Sink, SpoolState, Status, UnwindFlag, Want, available, unwindSize, version };
+module.exports = { Code, Init, JitsymError, MapDialect, Piece, Region, Session, Sink, SpoolState, Status, UnwindFlag, Want, available, version };

@@ -98,7 +98,7 @@ static jitsym_id register_all(jitsym *session, const unsigned char *bytes, uint6
   jitsym_code code = test_code(address(bytes), size, name);
   code.bytes = bytes;
   code.unwind = &unwind;
-  code.free_after = 200;
+  code.flags = JITSYM_CODE_GAP;
   code.lines = lines;
   code.line_count = 2;
   jitsym_id id = 0;
@@ -173,56 +173,6 @@ static void from_off(void) {
   CHECK(loads("before") == 3 && own_files() == 2);
 }
 
-/* Packed code that moves, wherever it is known from: no stand-in is for another place, and none is where none is needed. */
-static void packed(void) {
-  enum { SIZE = 64, PLACE = 1024 };
-  unsigned char *memory = compiled(8 * PLACE);
-  jitsym *session = open_off(JITSYM_INIT_REMEMBER);
-  CHECK_OK(jitsym_enable(session, 0));
-  jitsym_unwind unwind = frame_pointer();
-  jitsym_code code = test_code(address(memory), SIZE, "packed");
-  code.bytes = memory;
-  code.unwind = &unwind;
-  code.flags = JITSYM_CODE_PACKED;
-  jitsym_id id = 0, still = 0;
-  CHECK_OK(jitsym_register(session, &code, &id));
-  code.addr += PLACE;
-  code.name = "still";
-  CHECK_OK(jitsym_register(session, &code, &still));
-  jitsym_move_target target = test_target(address(memory + 2 * PLACE));
-  CHECK_OK(jitsym_move(session, id, &target));
-  CHECK_OK(test_flush(session));
-  struct dump dump = own_dump();
-  CHECK(dump_count(&dump, DUMP_STAND_IN) == 3 && dump_count(&dump, DUMP_LOAD) == 3);
-  CHECK(dump_load(&dump, "packed", 0)->unwind->unwind_size == dump_load(&dump, "packed", 1)->unwind->unwind_size);
-  uint64_t doubled = dump_load(&dump, "packed", 1)->unwind->unwind_size;
-  dump_free(&dump);
-
-  /* While nothing is written; another file has the other one's stand-in. */
-  CHECK_OK(jitsym_disable(session, 0));
-  CHECK(unlink(test_path_of(getpid(), JITSYM_SINK_JITDUMP).text) == 0);
-  target.addr = address(memory + 3 * PLACE);
-  CHECK_OK(jitsym_move(session, id, &target));
-  CHECK_OK(jitsym_enable(session, 0));
-  dump = own_dump();
-  CHECK(dump_count(&dump, DUMP_STAND_IN) == 1 && dump_count(&dump, DUMP_LOAD) == 2);
-  CHECK(dump_load(&dump, "still", 0)->unwind->unwind_size == doubled);
-  CHECK(dump_load(&dump, "packed", 0)->unwind->unwind_size < doubled);
-  dump_free(&dump);
-
-  /* To where the bytes behind it are free. */
-  target.addr = address(memory + 4 * PLACE);
-  target.free_after = 400;
-  CHECK_OK(jitsym_move(session, still, &target));
-  CHECK_OK(test_flush(session));
-  dump = own_dump();
-  CHECK(dump_count(&dump, DUMP_STAND_IN) == 1 && dump_count(&dump, DUMP_LOAD) == 3);
-  const struct dump_record *tables = dump_load(&dump, "still", 1)->unwind;
-  CHECK(tables->unwind_size < doubled && tables->mapped_size == tables->unwind_size);
-  dump_free(&dump);
-  CHECK_OK(jitsym_close(session));
-}
-
 /* What lived before is written with all that was said of it, and what died is not; and so on, off and on. */
 static void remembered(void) {
   enum { SIZE = 64, PLACE = 1024 };
@@ -241,7 +191,7 @@ static void remembered(void) {
   CHECK_OK(jitsym_unregister_range(session, address(memory + 6 * PLACE), PLACE, 0));
   jitsym_move_target target = test_target(address(memory + 7 * PLACE));
   target.bytes = memory + 7 * PLACE;
-  target.free_after = 200;
+  target.flags = JITSYM_CODE_GAP;
   CHECK_OK(jitsym_move(session, moved, &target));
   memory[5 * PLACE + 9] ^= 0xff;
   CHECK(test_stats(session).live == 5 && own_files() == 0);
@@ -1521,7 +1471,6 @@ int main(int argc, char **argv) {
   } scenarios[] = {
       {"from_off", from_off},
       {"remembered", remembered},
-      {"packed", packed},
       {"unreadable_and_stable", unreadable_and_stable},
       {"one_after_the_other", one_after_the_other},
       {"in_the_middle", in_the_middle},

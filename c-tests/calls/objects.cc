@@ -101,7 +101,7 @@ void codes(Session &session) {
   CHECK(live(session) == 0);
 }
 
-// The lines of docs/integration.md.
+// An object of a runtime that owns a registration.
 class Function {
  public:
   jitsym_status name(const jitsym_cxx::Session &session, const char *name, const void *start, size_t size) {

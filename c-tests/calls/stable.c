@@ -282,7 +282,7 @@ static void flags(void) {
   jitsym *session = test_open();
   jitsym_code code = test_code(ADDR, 64, "flags");
   jitsym_id id = 0;
-  code.flags = JITSYM_CODE_MORE << 1;
+  code.flags = JITSYM_CODE_GAP << 1;
   CHECK_STATUS(JITSYM_ERR_FLAGS, jitsym_register(session, &code, &id));
   code.flags = 0x80000000;
   CHECK_STATUS(JITSYM_ERR_FLAGS, jitsym_register(session, &code, &id));

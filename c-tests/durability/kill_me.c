@@ -138,6 +138,11 @@ static uint64_t addr_of(uint64_t thread, uint64_t number) {
   return ADDR + (thread << 40) + STRIDE * slot;
 }
 
+/* In a relay, other code lies where code was. */
+static uint32_t has_gap(uint64_t number) {
+  return number % 4 == 0 && !arguments.relay ? JITSYM_CODE_GAP : 0;
+}
+
 static jitsym_status register_piece(uint64_t thread, uint64_t number, jitsym_id *id) {
   uint64_t hash = mixed(arguments.seed ^ (thread << 32) ^ number);
   char name[64], file[64];
@@ -158,6 +163,7 @@ static jitsym_status register_piece(uint64_t thread, uint64_t number, jitsym_id 
     unwind.kind = code.size < 8 ? JITSYM_UNWIND_FIXED_FRAME : JITSYM_UNWIND_FRAME_POINTER;
     unwind.cfa_offset = 16;
     code.unwind = &unwind;
+    code.flags |= has_gap(number);
   }
   jitsym_line line = {0, (uint32_t)number + 1, (uint32_t)thread + 1, 0, file};
   if (number % 3 == 0) {
@@ -184,6 +190,7 @@ static jitsym_status call_number(uint64_t thread, uint64_t call, jitsym_id *ids)
     target.struct_size = sizeof target;
     target.addr = addr_of(thread, 6 * round + 2) + MOVED;
     target.bytes = pattern + (hash >> 40) % START_MAX;
+    target.flags = has_gap(number);
     return jitsym_move(session, ids[2], &target);
   }
   if (round % 2 == 0) {

@@ -118,26 +118,6 @@ static void same_code_again(void) {
   await_inherited(parent, 0, 0);
 }
 
-/* The parent has declared bytes after its code as free. By now code of the child is there, which the parent's must not hide. */
-static void code_in_free_bytes(void) {
-  uint64_t begin = test_now();
-  pid_t parent = getppid();
-  test_register(session, codes[4].addr + codes[4].size, 16, "of the child");
-  CHECK_OK(test_flush(session));
-  if (test_now() - begin > BEFORE_IT_IS_TIME) {
-    _exit(TOO_SLOW);
-  }
-  unsigned live = live_codes();
-  TEST_AWAIT(has_written(live + 1, live));
-  struct dump mine = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
-  struct dump theirs = dump_read(test_path_of(parent, JITSYM_SINK_JITDUMP).text);
-  CHECK(dump_load(&theirs, code_name(4), 0)->unwind->mapped_size > 0);
-  CHECK(dump_load(&mine, code_name(4), 0)->unwind->mapped_size == 0);
-  CHECK(dump_load(&mine, code_name(8), 0)->unwind->mapped_size > 0);
-  dump_free(&mine);
-  dump_free(&theirs);
-}
-
 /* The disk is full when it is time: the code waits where it is. */
 static void full_disk_for_a_while(void) {
   pid_t parent = getppid();
@@ -238,8 +218,8 @@ static void ends_at_once(void) {
 
 static void by_default(void) {
   static void (*const children[])(void) = {
-      own_code_first, same_code_again, code_in_free_bytes, full_disk_for_a_while, changes_first, forks_first,
-      forks_a_chain,  ends_at_once,    sinks_come_and_go,  enabled_again,
+      own_code_first, same_code_again, full_disk_for_a_while, changes_first, forks_first,
+      forks_a_chain,  ends_at_once,    sinks_come_and_go,     enabled_again,
   };
   enum { COUNT = sizeof children / sizeof children[0] };
   pid_t pids[COUNT];

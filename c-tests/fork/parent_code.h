@@ -40,8 +40,7 @@ static void register_code(unsigned number) {
   code.bytes = bytes;
   if (number % 2 == 0) {
     code.unwind = &unwind;
-    code.free_after = number % 4 == 0 ? 256 : 0;
-    code.flags = number % 4 == 0 ? 0 : JITSYM_CODE_PACKED;
+    code.flags = number % 4 == 0 ? JITSYM_CODE_GAP : 0;
   }
   if (number % 3 == 0) {
     code.lines = lines;
@@ -66,7 +65,7 @@ static void fill(void) {
   }
   for (unsigned i = 0; i < CODES; i += 5) {
     jitsym_move_target target = test_target(MOVED + SLOT * i);
-    target.free_after = i % 10 == 0 ? 256 : 0;
+    target.flags = i % 10 == 0 ? JITSYM_CODE_GAP : 0;
     CHECK_OK(jitsym_move(session, codes[i].id, &target));
     codes[i].addr = target.addr;
   }

@@ -26,7 +26,6 @@
   FUNCTION(jitsym_get_stats)         \
   FUNCTION(jitsym_last_error)        \
   FUNCTION(jitsym_path)              \
-  FUNCTION(jitsym_unwind_size)       \
   FUNCTION(jitsym_region_create)     \
   FUNCTION(jitsym_region_adopt)      \
   FUNCTION(jitsym_region_grow)       \
@@ -106,12 +105,6 @@ static void use(jitsym *session, uint64_t addr) {
   OK(lib.jitsym_path(session, JITSYM_SINK_MAP, text, sizeof text));
   struct stat status;
   CHECK(stat(text, &status) == 0 && status.st_size > 0);
-  jitsym_unwind unwind;
-  memset(&unwind, 0, sizeof unwind);
-  unwind.struct_size = sizeof unwind;
-  uint64_t room = 1;
-  OK(lib.jitsym_unwind_size(&unwind, 64, &room));
-  CHECK(room == 0);
   jitsym_region_options wanted;
   memset(&wanted, 0, sizeof wanted);
   wanted.struct_size = sizeof wanted;

@@ -112,17 +112,8 @@ void protect(const struct region *region, int writable) {
   }
 }
 
-size_t gap_behind(struct function *f, enum gap gap) {
-  uint64_t size = 0;
-  if (gap == NO_GAP || option.sinks == JITSYM_SINK_REGION) {
-    return 0;
-  }
-  if (f->eh_style != EH_NONE) {
-    /* Its size is the same anywhere. */
-    describe_eh(f, 1 << 20);
-  }
-  check(jitsym_unwind_size(&f->unwind, 0, &size), "jitsym_unwind_size");
-  return (size_t)size;
+size_t gap_behind(enum gap gap) {
+  return gap == NO_GAP || option.sinks == JITSYM_SINK_REGION ? 0 : GAP_SIZE;
 }
 
 void write_bytes(struct code *code, struct function *function, const void *bytes, size_t size, const char *name,
@@ -200,7 +191,7 @@ static void tell_popped(const struct code *code) {
   }
 }
 
-void announce(struct code *code, enum gap gap) {
+void announce(struct code *code) {
   struct function *f = code->function;
   jitsym_code registered;
 
@@ -219,10 +210,7 @@ void announce(struct code *code, enum gap gap) {
   registered.line_count = f->line_count;
   registered.inlines = f->inlines;
   registered.inline_count = f->inline_count;
-  registered.free_after = gap_behind(f, gap);
-  if (f->eh_style != EH_NONE) {
-    describe_eh(f, code->addr);
-  }
+  registered.flags = option.code_flags;
 
   char *name = name_as_written(code->name);
   code->number = truth_code(code->addr, code->size, now(), name);
@@ -236,11 +224,11 @@ size_t put_code(struct code *code, enum kind kind, unsigned salt, const char *na
                 size_t offset, enum gap gap) {
   struct function *function = compile(kind, salt, name, NULL);
   write_code(code, function, kind, name, region, offset);
-  announce(code, gap);
-  return offset + function->code.size + gap_behind(function, gap);
+  announce(code);
+  return offset + function->code.size + gap_behind(gap);
 }
 
-void move_code(struct code *code, const struct region *region, size_t offset, enum gap gap) {
+void move_code(struct code *code, const struct region *region, size_t offset) {
   jitsym_move_target target;
 
   if (offset + code->size > region->size) {
@@ -255,7 +243,7 @@ void move_code(struct code *code, const struct region *region, size_t offset, en
   target.struct_size = sizeof target;
   target.addr = code->addr;
   target.bytes = code->bytes;
-  target.free_after = gap_behind(code->function, gap);
+  target.flags = option.code_flags;
   char *name = name_as_written(code->name);
   code->number = truth_code(code->addr, code->size, now(), name);
   free(name);

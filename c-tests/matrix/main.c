@@ -178,7 +178,7 @@ static void check_stats(void) {
   stats.struct_size = sizeof stats;
   check(jitsym_flush(session, 60000), "jitsym_flush");
   check(jitsym_get_stats(session, &stats), "jitsym_get_stats");
-  if (stats.sinks_failed || stats.dropped || stats.unreadable || stats.write_errors || stats.not_free) {
+  if (stats.sinks_failed || stats.dropped || stats.unreadable || stats.write_errors) {
     fail("the library has lost something");
   }
   if (stats.region_late > 0) {
@@ -195,7 +195,7 @@ static void say_what_readers_can_do(const struct scenario *scenario) {
   const char *with_frame_pointers = "dwarf";
 #endif
   truth_option("unwind", strcmp(scenario->unwind, "fp") == 0 ? with_frame_pointers : scenario->unwind);
-  truth_option("gap", scenario->gap == WITH_GAP && option.sinks != JITSYM_SINK_REGION ? "yes" : "no");
+  truth_option("gap", option.code_flags != 0 ? "yes" : "no");
   if (scenario->flags & IN_NAMESPACE) {
     truth_option("namespace", "pid");
   }
@@ -211,6 +211,9 @@ int main(int argc, char **argv) {
   }
   const struct scenario *scenario = find(argv[1]);
   parse_options(argc, argv);
+  if (scenario->gap == WITH_GAP && option.sinks != JITSYM_SINK_REGION) {
+    option.code_flags = JITSYM_CODE_GAP;
+  }
   truth_open();
   if (scenario->flags & IN_NAMESPACE) {
     enter_namespace();

@@ -30,6 +30,7 @@ struct options {
   double seconds;
   unsigned count;
   int wait, hold, step;
+  uint32_t code_flags; /* JITSYM_CODE_GAP if all code of the scenario has a gap behind it */
 };
 
 extern struct options option;
@@ -164,21 +165,27 @@ struct code {
 
 enum gap { NO_GAP, WITH_GAP };
 
-/* How many bytes behind the code the library wants to have free; 0 for NO_GAP, and in regions. */
-size_t gap_behind(struct function *function, enum gap gap);
+/*
+ * At least JITSYM_CODE_GAP_SIZE. With 256, `moves` puts a call where other code had another frame, and libunwind remembers the
+ * first frame at an address.
+ */
+enum { GAP_SIZE = 272 };
+
+/* How many bytes behind the code stay free: 0 for NO_GAP, and in regions. */
+size_t gap_behind(enum gap gap);
 
 /* Writes the code, of which nobody is told yet. The name is not copied. */
 void write_bytes(struct code *code, struct function *function, const void *bytes, size_t size, const char *name,
                  const struct region *region, size_t offset);
 void write_code(struct code *code, struct function *function, enum kind kind, const char *name,
                 const struct region *region, size_t offset);
-/* Tells the library and the truth. WITH_GAP: the bytes behind that the library wants are free. */
-void announce(struct code *code, enum gap gap);
+/* Tells the library and the truth. */
+void announce(struct code *code);
 /* Both, for a new function of that kind. Returns the offset behind the code and its gap. */
 size_t put_code(struct code *code, enum kind kind, unsigned salt, const char *name, const struct region *region,
                 size_t offset, enum gap gap);
 /* Copies it to where it may overlap its old place, and tells. */
-void move_code(struct code *code, const struct region *region, size_t offset, enum gap gap);
+void move_code(struct code *code, const struct region *region, size_t offset);
 void remove_code(struct code *code);
 /* All of these, which are all that there is in the region, by one call. */
 void remove_all(struct code *codes, unsigned count, const struct region *region);

@@ -39,7 +39,7 @@ static void make(struct code *code, enum kind kind, const char *prefix) {
   memset(region.write, 0xcc, size);
   write_code(code, function, kind, function->name, &region, 0);
   code->speed = speed;
-  announce(code, NO_GAP);
+  announce(code);
 }
 
 /* In half of the cases the allocator is the one that ends the registration. */

@@ -1,5 +1,5 @@
 /*
- * Scenarios of where code lies: packed in both directions, with declared free bytes, in memory of every kind.
+ * Scenarios of where code lies: packed in both directions, with free bytes between, in memory of every kind.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -31,11 +31,11 @@ static void grow_up(enum region_kind kind, enum gap gap) {
     }
     struct function *function = compile(mixed[i % COUNT(mixed)], i + 1, name_of_kind(i), NULL);
     write_code(&codes[i], function, mixed[i % COUNT(mixed)], function->name, &region, at);
-    at += function->code.size + gap_behind(function, gap);
+    at += function->code.size + gap_behind(gap);
     if (kind == REGION_W_XOR_X) {
       protect(&region, 0);
     }
-    announce(&codes[i], gap);
+    announce(&codes[i]);
     if (i % BURST == BURST - 1) {
       run_any(codes, i + 1, option.seconds * BURST / CODES);
     }
@@ -46,7 +46,7 @@ static void packed_up(void) {
   grow_up(REGION_RWX, NO_GAP);
 }
 
-static void declared_gap(void) {
+static void gaps(void) {
   grow_up(REGION_RWX, WITH_GAP);
 }
 
@@ -69,8 +69,8 @@ static void ways_to_hand_over(void) {
     struct function *function = compile(kind, i + 1, name_of_kind(i), NULL);
     write_code(&codes[i], function, kind, function->name, &region, at);
     codes[i].handing_over = (enum handing_over)(i % 3);
-    announce(&codes[i], WITH_GAP);
-    at += function->code.size + gap_behind(function, WITH_GAP);
+    announce(&codes[i]);
+    at += function->code.size + gap_behind(WITH_GAP);
   }
   run_any(codes, CODES, option.seconds);
 }
@@ -85,7 +85,7 @@ static void packed_down(void) {
     struct function *function = compile(kind, i + 1, name_of_kind(i), NULL);
     at -= function->code.size;
     write_code(&codes[i], function, kind, function->name, &region, at);
-    announce(&codes[i], NO_GAP);
+    announce(&codes[i]);
     if (i % BURST == BURST - 1) {
       run_any(codes, i + 1, option.seconds * BURST / CODES);
     }
@@ -126,7 +126,7 @@ static void after_library(void) {
 const struct scenario layout_scenarios[] = {
     {"packed-up", packed_up, "dwarf", NO_GAP, 0},
     {"packed-down", packed_down, "dwarf", NO_GAP, 0},
-    {"declared-gap", declared_gap, "dwarf", WITH_GAP, 0},
+    {"gaps", gaps, "dwarf", WITH_GAP, 0},
     {"w-xor-x", w_xor_x, "dwarf", WITH_GAP, 0},
     {"memfd", memfd, "dwarf", WITH_GAP, 0},
     {"after-library", after_library, "dwarf", WITH_GAP, 0},

@@ -39,8 +39,8 @@ static void moves(void) {
     size_t at = 64 * round;
     for (unsigned n = 0; n < CODES; n++) {
       struct code *code = &codes[(n + round) % CODES];
-      move_code(code, region, at, WITH_GAP);
-      at += code->size + gap_behind(code->function, WITH_GAP);
+      move_code(code, region, at);
+      at += code->size + gap_behind(WITH_GAP);
     }
     run_any(codes, CODES, option.seconds / (ROUNDS + 1));
   }
@@ -79,7 +79,7 @@ static void moves_overlapping(void) {
     for (unsigned n = 0; n < CODES; n++) {
       struct code *code = &codes[up ? CODES - 1 - n : n];
       size_t offset = (size_t)(code->addr - (uint64_t)(uintptr_t)region.run);
-      move_code(code, &region, up ? offset + 5 : offset - 5, WITH_GAP);
+      move_code(code, &region, up ? offset + 5 : offset - 5);
     }
     run_any(codes, CODES, option.seconds / (ROUNDS + 1));
   }
@@ -107,7 +107,7 @@ static void reuse_by(const enum kind *kinds, unsigned count) {
     }
     write_code(code, functions[which], kinds[which], name_of("reused", n), &region, 1024 + n % PLACES * 1024);
     code->speed = speed[which];
-    announce(code, WITH_GAP);
+    announce(code);
     const struct stack stack = STACK(&caller, code);
     run_stack(&stack, random_in(500000, 1500000));
     speed[which] = code->speed;
@@ -153,14 +153,14 @@ static void late(void) {
     uint64_t path[] = {caller.addr, 0}, from, end;
     unsigned turns = 0;
     write_code(&codes[i], function, LEAF_FP, function->name, &region, at);
-    at += function->code.size + gap_behind(function, WITH_GAP);
+    at += function->code.size + gap_behind(WITH_GAP);
     path[1] = codes[i].addr;
     from = now();
     end = cpu_time() + (uint64_t)(option.seconds * 0.25e9 / CODES);
     do {
       call_guest(rounds_of(100000), path);
     } while (goes_on(end, ++turns, 2));
-    announce(&codes[i], WITH_GAP);
+    announce(&codes[i]);
     truth_unnamed(from, now());
     const struct stack stack = STACK(&caller, &codes[i]);
     run_stacks(&stack, 1, option.seconds * 0.75 / CODES);

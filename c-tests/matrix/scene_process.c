@@ -27,7 +27,7 @@ static void compile_one(unsigned number) {
   enum kind kind = kinds[number % COUNT(kinds)];
   struct function *function = compile(kind, number + 1, name_of("of_threads", number), NULL);
   struct code code;
-  size_t at, size = function->code.size + gap_behind(function, WITH_GAP);
+  size_t at, size = function->code.size + gap_behind(WITH_GAP);
 
   pthread_mutex_lock(&board.lock);
   at = board.at;
@@ -35,7 +35,7 @@ static void compile_one(unsigned number) {
   pthread_mutex_unlock(&board.lock);
 
   write_code(&code, function, kind, function->name, &board.region, at);
-  announce(&code, WITH_GAP);
+  announce(&code);
 
   pthread_mutex_lock(&board.lock);
   board.codes[board.count++] = code;

@@ -72,7 +72,7 @@ static void start_runner(struct code *codes, unsigned count, double seconds) {
 
 static void announce_to_runner(void) {
   for (unsigned i = 0; i < runner.count; i++) {
-    announce(&runner.codes[i], NO_GAP);
+    announce(&runner.codes[i]);
   }
   __atomic_store_n(&runner.is_known, 1, __ATOMIC_RELEASE);
 }
@@ -121,7 +121,7 @@ static void adopted_flips(void) {
     write_code(&behind[i], function, kind_of(i), function->name, &rest, at);
     at += function->code.size;
     protect(&rest, 0);
-    announce(&behind[i], NO_GAP);
+    announce(&behind[i]);
     if (i % 4 == 3) {
       run_any(behind, i + 1, option.seconds / 2 * 4 / ADDED);
     }
@@ -241,7 +241,7 @@ static void reused(void) {
     }
     write_code(code, functions[which], kinds[which], name_of("reused", n), &region, 1024 + place * ROOM);
     code->speed = speed[which];
-    announce(code, NO_GAP);
+    announce(code);
     const struct stack stack = STACK(&caller, code);
     run_stack(&stack, random_in(500000, 1300000));
     speed[which] = code->speed;
@@ -254,7 +254,7 @@ static void put_in_turn(struct code *code, enum kind kind, unsigned number, cons
   protect(region, 1);
   write_code(code, function, kind, function->name, region, at);
   protect(region, 0);
-  announce(code, NO_GAP);
+  announce(code);
 }
 
 /* Other code of the same kind, so that frames keep their form. */
@@ -319,7 +319,7 @@ static void large(void) {
   }
   protect(&region, 0);
   for (unsigned i = 0; i < CODES; i++) {
-    announce(&live[i], NO_GAP);
+    announce(&live[i]);
     put_in_turn(&replaced[i], kind_of(i), i, &region, (size_t)CODES * EACH + i * 256);
   }
   for (unsigned round = 0; round < ROUNDS; round++) {
@@ -336,7 +336,7 @@ static void replace(struct code *code, unsigned number, const struct region *reg
   struct function *function = compile(code->kind, 0, name_of("in_place", number), NULL);
   remove_code(code);
   write_code(code, function, code->kind, function->name, region, code->addr - (uintptr_t)region->run);
-  announce(code, NO_GAP);
+  announce(code);
 }
 
 /* Two pieces of code are replaced, and another one comes. So no sample is in every second generation. */
@@ -448,7 +448,7 @@ static void several(void) {
       protect(&regions[i], 0);
     }
     for (unsigned n = 0; n < CODES; n++) {
-      announce(&codes[i][n], NO_GAP);
+      announce(&codes[i][n]);
     }
     run_any(&codes[0][0], (i + 1) * CODES, option.seconds / ALL);
   }
@@ -542,7 +542,7 @@ static void put_mapping(struct code *code, unsigned number, const char *name, co
     code->size = region->size - 100;
   }
   protect(region, 0);
-  announce(code, NO_GAP);
+  announce(code);
 }
 
 /* A function ends, and with it its mapping. Another one comes, with other code. */
@@ -627,7 +627,7 @@ static void put_inlining(struct code *code, unsigned number, const struct region
     entry->parent = level == 0 ? UINT32_MAX : 0;
   }
   write_code(code, f, LAST_LINE_HOT, f->name, region, at);
-  announce(code, NO_GAP);
+  announce(code);
 }
 
 /*
@@ -653,7 +653,7 @@ static void inlined(void) {
   put_code(&dead, LEAF_FIXED, 2, "in_its_place", &region, PAGE, NO_GAP);
   run_any(codes, ALL, option.seconds / 4);
 
-  move_code(&codes[0], &region, 2 * PAGE, NO_GAP);
+  move_code(&codes[0], &region, 2 * PAGE);
   run_any(codes, ALL, option.seconds / 4);
 
   pid_t child = fork_one();

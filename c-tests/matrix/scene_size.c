@@ -68,10 +68,10 @@ static void one_mebibyte(void) {
 
   write_bytes(&large, function, bytes, SIZE, "one_mebibyte", &region, 64);
   free(bytes);
-  announce(&large, WITH_GAP);
+  announce(&large);
   /* A round takes half a millisecond or so. */
   large.speed = 2e-6;
-  at = 64 + SIZE + gap_behind(function, WITH_GAP);
+  at = 64 + SIZE + gap_behind(WITH_GAP);
   at = put_code(&caller, MID_FP, 1, "caller_of_large", &region, at, WITH_GAP);
   put_code(&leaf, LEAF_FP, 2, "small_one_behind", &region, at, WITH_GAP);
   const struct stack stacks[] = {STACK(&large), STACK(&caller, &large), STACK(&caller, &caller, &leaf)};
@@ -119,8 +119,8 @@ static void last_line(void) {
     const char *name = name_of(i % 2 ? "caller_with_lines" : "last_line_is_hot", i);
     struct function *function = compile(kind, i + 1, name, &source);
     write_code(&codes[i], function, kind, name, &region, at);
-    announce(&codes[i], WITH_GAP);
-    at += function->code.size + gap_behind(function, WITH_GAP);
+    announce(&codes[i]);
+    at += function->code.size + gap_behind(WITH_GAP);
     if (kind == LAST_LINE_HOT) {
       truth_hot_line(codes[i].number, function->lines[function->line_count - 1].line);
     }

@@ -43,7 +43,7 @@ static void no_unwind(void) {
     struct function *function = compile(kinds[i % COUNT(kinds)], i + 1, name_of("no_unwind", i), NULL);
     function->unwind.kind = JITSYM_UNWIND_NONE;
     write_code(&codes[i], function, kinds[i % COUNT(kinds)], function->name, &region, at);
-    announce(&codes[i], NO_GAP);
+    announce(&codes[i]);
     at += function->code.size;
   }
   run_any(codes, CODES, option.seconds);
@@ -157,7 +157,7 @@ static void ends_with_calls(void) {
     struct function *function = compile(ENDS_WITH_CALL, 0, name_of("ends_with_call", i), NULL);
     write_code(&ends[i], function, ENDS_WITH_CALL, function->name, &region,
                i == ENDS - 1 ? REGION_SIZE - function->code.size : at);
-    announce(&ends[i], NO_GAP);
+    announce(&ends[i]);
     at += function->code.size;
     stacks[i] = (struct stack)STACK(&codes[i % CALLERS], &codes[(i + 1) % CALLERS], &ends[i], drops);
   }

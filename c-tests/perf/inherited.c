@@ -58,7 +58,7 @@ static void compile(int number, unsigned size, const char *name) {
   jitsym_code code = test_code((uint64_t)(uintptr_t)place(number), size, name);
   code.bytes = place(number);
   code.unwind = &unwind;
-  code.free_after = 120;
+  code.flags = JITSYM_CODE_GAP;
   CHECK_OK(jitsym_register(session, &code, &codes[number].id));
   codes[number].since = test_now();
   codes[number].size = size;

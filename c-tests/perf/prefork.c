@@ -12,7 +12,7 @@
 #include "pace.h"
 #include "testing.h"
 
-enum { SPAN = 1 << 16, PLACE = 512, SIZE = 18, GAP = 200, COMMON = 2, OWN = 2 };
+enum { SPAN = 1 << 16, PLACE = 512, SIZE = 18, COMMON = 2, OWN = 2 };
 
 static unsigned char *memory;
 static jitsym *session;
@@ -40,7 +40,7 @@ static void compile(int number, const char *name) {
   jitsym_code code = test_code((uint64_t)(uintptr_t)place(number), SIZE, name);
   code.bytes = place(number);
   code.unwind = &unwind;
-  code.free_after = GAP;
+  code.flags = JITSYM_CODE_GAP;
   code.lines = lines;
   code.line_count = 2;
   CHECK_OK(jitsym_register(session, &code, &ids[number]));

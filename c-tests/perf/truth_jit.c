@@ -2,7 +2,7 @@
  * The ground truth for the tests that run real profilers: a small JIT whose functions burn known shares of time in
  * known call stacks, and which prints what a profiler ought to find.
  *
- *   truth_jit [scenario=stacks|walk|move|reuse|free|many|late] [layout=gap|packed|lied|marked] [sinks=map|jitdump|both]
+ *   truth_jit [scenario=stacks|walk|move|reuse|free|many|late] [layout=gap|packed] [sinks=map|jitdump|both]
  *             [seconds=S] [dir=DIR] [count=N] [wait=0|1] [step=0|1] [inlined=0|1]
  *
  * Every function takes a number of rounds to burn, and a path: the functions that it and its callees are to call. So
@@ -15,15 +15,14 @@
  * With inlined=1 the jitdump has records of inlined functions: each piece of code is from its second line on one of `outer`, and
  * in its last line one of `inner`, which was inlined into that. Calls are in the line before.
  *
- * `layout` says what lies behind the code: as many free bytes as jitsym_unwind_size asks for, and not one more; no free
- * byte; or no free byte although it is claimed.
+ * `layout` says what lies behind the code: the free bytes that JITSYM_CODE_GAP declares, or no free byte.
  *
  * The truth is printed as lines of fields separated by tabs:
  *   pid N | source FILE | path SINK FILE
  *   arena ADDR SIZE
  *   function INDEX NAME SIZE | code INDEX HEX | row INDEX OFFSET LINE COLUMN
  *   frame INDEX OFFSET DEPTH RBP RBX REGISTER:AT:LOST...       the frame from OFFSET on, see struct frame
- *   place INDEX NAME ADDR SIZE FREE_AFTER FROM DONE TO HOW     in CLOCK_MONOTONIC ns; TO 0: to the end
+ *   place INDEX NAME ADDR SIZE FROM DONE TO HOW                in CLOCK_MONOTONIC ns; TO 0: to the end
  *   phase NAME FROM TO | stack PHASE NS NAME...                innermost first; * stands for frames of the C library
  *   stat NAME N | end
  * FROM is before the call that announces the place and DONE after it; HOW is `register` or `move`.
@@ -93,7 +92,10 @@ static char *report;
 static size_t report_size;
 static FILE *report_file;
 
-enum layout { GAP, PACKED, LIED, MARKED };
+enum layout { GAP, PACKED };
+
+/* The free bytes behind each piece of code with layout=gap. */
+enum { GAP_SIZE = JITSYM_CODE_GAP_SIZE };
 
 static struct {
   const char *scenario, *dir;
@@ -210,7 +212,7 @@ NOINLINE uint64_t burn_in_c(uint64_t rounds, const uint64_t *path) {
 struct place {
   int function;
   const char *name;
-  uint64_t addr, size, free_after, from, done, to;
+  uint64_t addr, size, from, done, to;
   const char *how;
 };
 
@@ -261,23 +263,11 @@ static void protect(void *arena, int writable) {
   }
 }
 
-static uint64_t unwind_size(struct function *f, uint64_t addr) {
-  uint64_t size = 0;
-  if (f->eh_style != EH_NONE) {
-    describe_eh(f, addr);
-  }
-  check(jitsym_unwind_size(&f->unwind, f->code.size, &size), "jitsym_unwind_size");
-  if (size == 0) {
-    fail("jitsym_unwind_size says 0");
-  }
-  return size;
-}
-
-/* Puts the bytes there; returns how many free bytes are to be declared behind them. */
-static uint64_t copy_code(struct function *f, uint8_t *at) {
+/* Puts the bytes there; returns where the next code may begin. */
+static uint8_t *copy_code(struct function *f, uint8_t *at) {
   where(f)->addr = (uint64_t)(uintptr_t)at;
   memcpy(at, f->code.data, f->code.size);
-  return option.layout == PACKED || option.layout == MARKED ? 0 : unwind_size(f, where(f)->addr);
+  return at + f->code.size + (option.layout == GAP ? GAP_SIZE : 0);
 }
 
 /* The part of a function that begins with this line. */
@@ -293,7 +283,7 @@ static jitsym_inline inlined_from(const struct function *f, uint32_t number, con
   return inlined;
 }
 
-static void announce(int index, uint64_t free_after) {
+static void announce(int index) {
   struct function *f = &functions[index];
   jitsym_inline inlines[2];
   jitsym_code code;
@@ -319,13 +309,11 @@ static void announce(int index, uint64_t free_after) {
     code.inline_count = 2;
     code.inline_size = sizeof inlines[0];
   }
-  code.free_after = free_after;
-  code.flags = option.layout == MARKED ? JITSYM_CODE_PACKED : 0;
+  code.flags = option.layout == GAP ? JITSYM_CODE_GAP : 0;
 
   struct place *p = new_place(index, f->name, where(f)->addr, f->code.size, "register");
   check(jitsym_register(session, &code, &where(f)->id), "jitsym_register");
   p->done = now();
-  p->free_after = free_after;
   where(f)->place = place_count - 1;
   retire_overlapped();
 }
@@ -333,24 +321,21 @@ static void announce(int index, uint64_t free_after) {
 /* One function at a place of the caller's choice, in an arena that holds other code already. */
 static void put_at(int index, uint8_t *arena, size_t offset) {
   protect(arena, 1);
-  uint64_t free_after = copy_code(&functions[index], arena + offset);
+  copy_code(&functions[index], arena + offset);
   protect(arena, 0);
-  announce(index, free_after);
+  announce(index);
 }
 
 /*
  * Functions one behind the other. They are registered from the highest address down, then the others up, because that
- * decides which of two overlapping claims a reader believes.
+ * decides which of two overlapping mappings a reader believes.
  */
 static void put_all(const int *list, int count, uint8_t *arena) {
-  uint64_t free_after[FUNCTION_COUNT];
   uint8_t *at = arena;
 
   protect(arena, 1);
   for (int i = 0; i < count; i++) {
-    struct function *f = &functions[list[i]];
-    free_after[i] = copy_code(f, at);
-    at += f->code.size + (option.layout == GAP ? free_after[i] : 0);
+    at = copy_code(&functions[list[i]], at);
   }
   if (at > arena + ARENA_SIZE) {
     fail("arena too small");
@@ -358,32 +343,33 @@ static void put_all(const int *list, int count, uint8_t *arena) {
   protect(arena, 0);
   for (int i = count - 1; i >= 0; i--) {
     if (i % 2 == 1) {
-      announce(list[i], free_after[i]);
+      announce(list[i]);
     }
   }
   for (int i = 0; i < count; i++) {
     if (i % 2 == 0) {
-      announce(list[i], free_after[i]);
+      announce(list[i]);
     }
   }
 }
 
-static void move_to(int index, uint8_t *at) {
+static uint8_t *move_to(int index, uint8_t *at) {
   struct function *f = &functions[index];
   jitsym_move_target target;
 
   memset(&target, 0, sizeof target);
   target.struct_size = sizeof target;
-  target.free_after = copy_code(f, at);
+  uint8_t *next = copy_code(f, at);
   target.addr = where(f)->addr;
   target.bytes = index % 3 == 2 ? NULL : at;
+  target.flags = option.layout == GAP ? JITSYM_CODE_GAP : 0;
   struct place *p = new_place(index, f->name, where(f)->addr, f->code.size, "move");
   check(jitsym_move(session, where(f)->id, &target), "jitsym_move");
   p->done = now();
-  p->free_after = target.free_after;
   places[where(f)->place].to = p->from;
   where(f)->place = place_count - 1;
   retire_overlapped();
+  return next;
 }
 
 static void remove_code(int index) {
@@ -630,12 +616,9 @@ NOINLINE void scenario_move(void) {
   old_leaf = placed[LEAF_FP].addr;
   old_wide = placed[WIDE].addr;
   for (int i = 0; i < COUNT(moved); i++) {
-    struct function *f = &functions[moved[i]];
     protect(second, 1);
-    uint64_t behind = option.layout == GAP ? unwind_size(f, (uint64_t)(uintptr_t)at) : 0;
-    move_to(moved[i], at);
+    at = move_to(moved[i], at);
     protect(second, 0);
-    at += f->code.size + behind;
   }
   /* What runs at an old place by mistake shall not go unnoticed. */
   protect(first, 1);
@@ -869,8 +852,8 @@ static void print_truth(void) {
     printf("\n");
   }
   for (const struct place *p = places; p < places + place_count; p++) {
-    printf("place\t%d\t%s\t%" PRIx64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%s\n",
-           p->function, p->name, p->addr, p->size, p->free_after, p->from, p->done, p->to, p->how);
+    printf("place\t%d\t%s\t%" PRIx64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%s\n",
+           p->function, p->name, p->addr, p->size, p->from, p->done, p->to, p->how);
   }
   fclose(report_file);
   fputs(report, stdout);
@@ -897,7 +880,6 @@ static void print_stats(void) {
       {"dropped", stats.dropped},
       {"unreadable", stats.unreadable},
       {"names_changed", stats.names_changed},
-      {"not_free", stats.not_free},
       {"jitdump_bytes", stats.jitdump_bytes},
       {"jitdump_records", stats.jitdump_records},
       {"map_bytes", stats.map_bytes},
@@ -932,7 +914,7 @@ static uint32_t choice(const char *value, const char *const *names, uint32_t cou
 }
 
 static void parse_options(int argc, char **argv) {
-  static const char *const layouts[] = {"gap", "packed", "lied", "marked"};
+  static const char *const layouts[] = {"gap", "packed"};
   static const char *const sinks[] = {"map", "jitdump", "both"};
   static const uint32_t bits[] = {JITSYM_SINK_MAP, JITSYM_SINK_JITDUMP, JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP};
   const char *value;
@@ -942,7 +924,7 @@ static void parse_options(int argc, char **argv) {
       continue;
     }
     if (option_value(argv[i], "layout", &value)) {
-      option.layout = (enum layout)choice(value, layouts, 4);
+      option.layout = (enum layout)choice(value, layouts, 2);
     } else if (option_value(argv[i], "sinks", &value)) {
       option.sinks = bits[choice(value, sinks, 3)];
     } else if (option_value(argv[i], "seconds", &value)) {

@@ -117,6 +117,67 @@ static void adopted_at_the_end_of_code(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* A page of an arena: code, and a byte at one end of the page. */
+static void fill_page(unsigned char *page, size_t number) {
+  put_code(page + 1024, (uint32_t)number);
+  page[number % 2 == 0 ? 0 : PAGE - 1] = 1;
+}
+
+/* In a large arena only what somebody has touched is read. Each page keeps its bytes, wherever it lies, and in a forked child, too. The
+ * other pages are zero. */
+static void arena_with_few_pages(void) {
+  enum { PAGES = 64 << 8 };
+  static const size_t touched[] = {0, 1, 30, 31, 32, 33, 63, 64, 500, 511, 512, 1000, 8191, 8192, 12345, PAGES - 33, PAGES - 1};
+  enum { TOUCHED = sizeof touched / sizeof *touched };
+  unsigned char *memory = apart_from_neighbours(PAGES * PAGE, RWX), expected[PAGE];
+  for (size_t i = 0; i < TOUCHED; i++) {
+    fill_page(memory + touched[i] * PAGE, touched[i]);
+  }
+  /* A page that was only read, and a page that was given up. */
+  CHECK(memory[600 * PAGE] == 0);
+  memory[700 * PAGE] = 1;
+  CHECK(madvise(memory + 700 * PAGE, PAGE, MADV_DONTNEED) == 0);
+  pid_t child = fork();
+  CHECK(child >= 0);
+  jitsym *session = open_adopting();
+  announce(session, memory + 1024, "in_an_arena");
+  CHECK(is_in_file(memory) && is_in_file(memory + (PAGES - 1) * PAGE));
+  for (size_t page = 0, next = 0; page < PAGES; page++) {
+    memset(expected, 0, PAGE);
+    if (next < TOUCHED && page == touched[next]) {
+      fill_page(expected, page);
+      CHECK(run_code(memory + page * PAGE + 1024) == page);
+      next++;
+    }
+    CHECK(memcmp(memory + page * PAGE, expected, PAGE) == 0);
+  }
+  CHECK_OK(jitsym_close(session));
+  if (child == 0) {
+    _exit(0);
+  }
+  test_wait_ok(child);
+}
+
+/* An epoch has begun, but perf cannot learn where its tables are: that is counted. */
+static void tables_not_mapped(void) {
+  jitsym *session = open_adopting();
+  unsigned char *memory = apart_from_neighbours(SIZE, RWX);
+  struct rlimit before, none = {0, 0};
+  CHECK(getrlimit(RLIMIT_AS, &before) == 0);
+  none.rlim_max = before.rlim_max;
+  for (uint32_t i = 0; i < 3; i++) {
+    CHECK(test_stats(session).region_late == 0);
+    put_code(memory, i);
+    CHECK(i < 2 || setrlimit(RLIMIT_AS, &none) == 0);
+    jitsym_id id = announce(session, memory, "replaced");
+    CHECK(setrlimit(RLIMIT_AS, &before) == 0);
+    CHECK_OK(jitsym_unregister(session, id));
+  }
+  jitsym_stats stats = test_stats(session);
+  CHECK(is_in_file(memory) && stats.region_generations == 2 && stats.region_late == 1);
+  CHECK_OK(jitsym_close(session));
+}
+
 /* Memory that never becomes executable is counted once, with the reason. */
 static void never_executable(void) {
   jitsym *session = open_adopting();
@@ -304,13 +365,21 @@ static int has_breakpoints(const unsigned char *page) {
   return memcmp(page, breakpoints, CODE_SIZE) == 0 && is_zero(page + CODE_SIZE, PAGE - CODE_SIZE);
 }
 
+/* Memory that has room on either side, where its tables lie. */
+static unsigned char *in_open_space(size_t size, size_t number) {
+  void *wish = (void *)(uintptr_t)((UINT64_C(1) << 44) + (number << 32));
+  unsigned char *memory = mmap(wish, size, RWX, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(memory != MAP_FAILED);
+  return memory;
+}
+
 /* Memory that was zero at a fork stays so in the child, but for breakpoints where the parent registers code. The child's code stays
    what it was. */
 static void no_foreign_bytes(void) {
   jitsym *session = open_regions();
   jitsym_region region = test_region(session, SIZE, JITSYM_REGION_ONE_VIEW);
   enum { ALL = 3 };
-  unsigned char *all[ALL] = {memory_of(SIZE, RWX), with_code_below(), region.write};
+  unsigned char *all[ALL] = {in_open_space(SIZE, 0), with_code_below(), region.write};
   for (int i = 0; i < ALL; i++) {
     /* The second page has bytes at adoption, the first and the others have none. */
     put_code(all[i] + PAGE, 1);
@@ -345,14 +414,6 @@ static void no_foreign_bytes(void) {
   close(go[1]);
   test_wait_ok(child);
   CHECK_OK(jitsym_close(session));
-}
-
-/* Memory that has room on either side, where its tables lie. */
-static unsigned char *in_open_space(size_t size, size_t number) {
-  void *wish = (void *)(uintptr_t)((UINT64_C(1) << 44) + (number << 32));
-  unsigned char *memory = mmap(wish, size, RWX, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  CHECK(memory != MAP_FAILED);
-  return memory;
 }
 
 /* Pages that the program gives up read zero, except where code was registered, until the program discards the memory. */
@@ -564,6 +625,8 @@ int main(int argc, char **argv) {
   test_child(adopted_when_executable);
   test_child(adopted_with_all_that_is_known);
   test_child(adopted_at_the_end_of_code);
+  test_child(arena_with_few_pages);
+  test_child(tables_not_mapped);
   test_child(never_executable);
   test_child(unmapped_next);
   test_child(other_memory_there);

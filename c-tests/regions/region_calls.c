@@ -347,6 +347,37 @@ static void many_regions(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* Code that moves out of a region, and whether it has a gap at its new place. */
+static void gap_at_the_new_place(jitsym *session, const unsigned char *inside, const unsigned char *outside) {
+  jitsym_unwind unwind;
+  memset(&unwind, 0, sizeof unwind);
+  unwind.struct_size = sizeof unwind;
+  unwind.kind = JITSYM_UNWIND_FRAME_POINTER;
+  jitsym_code code = test_code((uintptr_t)inside, 64, "with_gap");
+  code.bytes = outside;
+  code.unwind = &unwind;
+  code.flags = JITSYM_CODE_GAP;
+  jitsym_id id = 0;
+  CHECK_OK(jitsym_register(session, &code, &id));
+  for (uint32_t number = 0; number < 3; number++) {
+    jitsym_move_target target = test_target((uintptr_t)outside + 512 * number);
+    target.bytes = outside;
+    target.flags = number == 1 ? JITSYM_CODE_GAP : 0;
+    CHECK_OK(jitsym_move(session, id, &target));
+    target.addr = (uintptr_t)inside;
+    target.flags = number == 1 ? 0 : JITSYM_CODE_GAP;
+    CHECK_OK(jitsym_move(session, id, &target));
+  }
+  CHECK_OK(test_flush(session));
+  struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);
+  for (uint32_t number = 0; number < 3; number++) {
+    const struct dump_record *load = dump_load(&dump, "with_gap", number);
+    CHECK(load != NULL && load->unwind != NULL && (load->unwind->mapped_size > 0) == (number == 1));
+  }
+  dump_free(&dump);
+  CHECK_OK(jitsym_unregister(session, id));
+}
+
 /* Code in a region is in no other file, and code elsewhere is in those alone. */
 static void beside_other_sinks(void) {
   jitsym *session =
@@ -385,6 +416,7 @@ static void beside_other_sinks(void) {
   map = map_read(test_path(session, JITSYM_SINK_MAP).text);
   CHECK(strcmp(map_name(&map, (uintptr_t)outside + 64), "code_outside") == 0);
   map_free(&map);
+  gap_at_the_new_place(session, (unsigned char *)region.exec + 1024, outside + 1024);
   CHECK_OK(jitsym_close(session));
 }
 

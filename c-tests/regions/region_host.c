@@ -611,9 +611,11 @@ static void nothing_lives_there(void) {
       id = announce(session, memory, "in the part that goes");
     }
     if (ended == 0) {
+      jitsym_line line = {CODE_SIZE, 1, 0, 0, "/src/refused"};
       jitsym_code code = test_code((uintptr_t)memory + 64, CODE_SIZE, "refused");
-      code.free_after = UINT64_MAX;
-      CHECK_STATUS(JITSYM_ERR_ADDRESS_RANGE, jitsym_register(session, &code, NULL));
+      code.lines = &line;
+      code.line_count = 1;
+      CHECK_STATUS(JITSYM_ERR_LINE_OFFSET, jitsym_register(session, &code, NULL));
       CHECK_OK(jitsym_unregister(session, id));
     } else if (ended == 1) {
       id = announce(session, memory, "over it");
@@ -622,8 +624,7 @@ static void nothing_lives_there(void) {
     } else if (ended == 2) {
       CHECK_OK(jitsym_unregister_range(session, (uintptr_t)memory, HALF, 0));
     } else if (ended == 3) {
-      jitsym_move_target target = test_target((uintptr_t)memory + 64);
-      target.free_after = UINT64_MAX;
+      jitsym_move_target target = test_target(UINT64_MAX);
       CHECK_STATUS(JITSYM_ERR_ADDRESS_RANGE, jitsym_move(session, stays, &target));
       CHECK_OK(jitsym_unregister(session, id));
     }

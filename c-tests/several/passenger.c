@@ -12,7 +12,7 @@
 #include "pace.h"
 #include "testing.h"
 
-enum { PLACE = 256, SIZE = 18, CODES = 8, LAP_NS = 60000000 };
+enum { PLACE = 512, SIZE = 18, CODES = 8, LAP_NS = 60000000 };
 
 static unsigned delay_ms;
 static char out_path[1024];
@@ -46,7 +46,7 @@ static void *ride(void *nothing) {
     unwind.epilogue_begin = 15;
     unwind.epilogue_end = 16;
     code.unwind = &unwind;
-    code.free_after = PLACE - SIZE;
+    code.flags = JITSYM_CODE_GAP;
     CHECK_OK(jitsym_register(session, &code, NULL));
     uint64_t from = test_now();
     for (uint64_t end = time_spent() + (uint64_t)(LAP_NS * test_pace()); time_spent() < end;) {

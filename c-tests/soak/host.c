@@ -3,7 +3,7 @@
 
 struct world world;
 
-enum { WAIT_MS = 60000, CLAIM = 160 };
+enum { WAIT_MS = 60000 };
 
 /* A child leaves files too: this process may have one for so many bytes of its own. */
 enum { BYTES_FOR_CHILD = 300000 };
@@ -207,10 +207,8 @@ static void do_register(struct worker *worker, jitsym *session, struct block *bl
   look_describe(&look, &code, &worker->described);
   int alone = block->count == 0 && look.unwind != JITSYM_UNWIND_NONE;
   uint64_t gap = block->start + block->size - addr - size;
-  if (alone && gap >= CLAIM) {
-    code.free_after = gap;
-  } else if (look.unwind != JITSYM_UNWIND_NONE && random_below(worker, 2)) {
-    code.flags |= JITSYM_CODE_PACKED;
+  if (alone && gap >= JITSYM_CODE_GAP_SIZE) {
+    code.flags |= JITSYM_CODE_GAP;
   }
   jitsym_id id = 0;
   jitsym_status status = jitsym_register(session, &code, &id);
@@ -222,7 +220,7 @@ static void do_register(struct worker *worker, jitsym *session, struct block *bl
   }
   CHECK(id != 0);
   atomic_fetch_add(&world.overwritten, end_overlapped(worker, block, addr, size));
-  block->claimed = code.free_after != 0;
+  block->claimed = (code.flags & JITSYM_CODE_GAP) != 0;
   block->codes[block->count++] =
       (struct code){id, addr, size, number, (code.flags & JITSYM_CODE_STABLE) && arena_of(addr) == REAL};
   named_at[number - first_number] = addr;
@@ -261,15 +259,15 @@ static void do_move(struct worker *worker, jitsym *session, struct block *from, 
   settle(session, to, addr, code.size);
   jitsym_move_target target = test_target(addr);
   target.bytes = lay_bytes(&look, addr, code.size, &target.flags, &unreadable);
-  if (to->count == 0 && look.unwind != JITSYM_UNWIND_NONE && to->start + to->size - addr - code.size >= CLAIM) {
-    target.free_after = to->start + to->size - addr - code.size;
+  if (to->count == 0 && look.unwind != JITSYM_UNWIND_NONE && to->start + to->size - addr - code.size >= JITSYM_CODE_GAP_SIZE) {
+    target.flags |= JITSYM_CODE_GAP;
   }
   if (!took_effect(jitsym_move(session, code.id, &target))) {
     return;
   }
   take_code(from, number);
   atomic_fetch_add(&world.overwritten, end_overlapped(worker, to, addr, code.size));
-  to->claimed = target.free_after != 0;
+  to->claimed = (target.flags & JITSYM_CODE_GAP) != 0;
   code.addr = addr;
   code.stable_there = (target.flags & JITSYM_CODE_STABLE) && arena_of(addr) == REAL;
   to->codes[to->count++] = code;
@@ -460,7 +458,6 @@ void check_counters(jitsym *session) {
     {"dropped", stats.dropped, atomic_load(&world.dropped)},
     {"names_changed", stats.names_changed, atomic_load(&world.names_changed)},
     {"unreadable", stats.unreadable, atomic_load(&world.unreadable)},
-    {"not_free", stats.not_free, 0},
     {"map_forgotten", stats.map_forgotten, 0},
     {"write_errors", stats.write_errors, 0},
     {"sinks_running", stats.sinks_running, world.sinks},

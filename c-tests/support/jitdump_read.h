@@ -9,8 +9,6 @@
 #include "files.h"
 
 enum { DUMP_LOAD = 0, DUMP_MOVE = 1, DUMP_DEBUG = 2, DUMP_CLOSE = 3, DUMP_UNWIND = 4 };
-/* A LOAD with the index of the next one, which is packed code: nothing is there but its tables. */
-enum { DUMP_STAND_IN = 100 };
 
 /* Bytes of the file's header, which jitsym_stats.jitdump_bytes does not count. */
 enum { DUMP_HEADER = 40 };
@@ -167,8 +165,8 @@ static inline int dump_compare_index(const void *a, const void *b) {
 
 /*
  * Reads a dump and checks: the header; whole records that fill the file; that the records which describe code stand
- * directly before its LOAD (perf gives them to the next LOAD, whatever that is); that every LOAD has an index of its own,
- * but for stand-ins; that time never goes back; that CLOSE is last (perf stops there).
+ * directly before its LOAD (perf gives them to the next LOAD, whatever that is); that every LOAD has an index of its own;
+ * that time never goes back; that CLOSE is last (perf stops there).
  */
 static inline struct dump dump_read(const char *path) {
   struct dump dump;
@@ -196,7 +194,7 @@ static inline struct dump dump_read(const char *path) {
   CHECK(dump.records != NULL && indices != NULL);
   size_t loads = 0;
   uint64_t time = 0;
-  const struct dump_record *debug = NULL, *unwind = NULL, *stand_in = NULL;
+  const struct dump_record *debug = NULL, *unwind = NULL;
   size_t at = DUMP_HEADER;
   for (size_t i = 0; i < dump.count; i++) {
     struct dump_record *record = &dump.records[i];
@@ -220,30 +218,17 @@ static inline struct dump dump_read(const char *path) {
         record->debug = debug;
         record->unwind = unwind;
         debug = unwind = NULL;
-        if (strcmp(record->name, "[unwind tables]") == 0) {
-          CHECK(stand_in == NULL && record->debug == NULL && record->unwind != NULL && record->size == 1);
-          CHECK(record->unwind->mapped_size > record->unwind->unwind_size);
-          record->id = DUMP_STAND_IN;
-          stand_in = record;
-          break;
-        }
-        if (stand_in != NULL) {
-          CHECK(stand_in->index == record->index && stand_in->tid == record->tid && stand_in->time == record->time);
-          CHECK(record->unwind != NULL && record->unwind->unwind_size == stand_in->unwind->unwind_size);
-          CHECK(stand_in->addr + stand_in->unwind->mapped_size < record->addr);
-          stand_in = NULL;
-        }
         CHECK(record->unwind == NULL || record->unwind->mapped_size == 0 ||
               record->unwind->mapped_size == record->unwind->unwind_size);
         indices[loads++] = record->index;
         break;
       default:
-        CHECK(debug == NULL && unwind == NULL && stand_in == NULL);
+        CHECK(debug == NULL && unwind == NULL);
         CHECK(record->id != DUMP_CLOSE || i + 1 == dump.count);
         CHECK(record->id != DUMP_MOVE || record->pid == dump.pid);
     }
   }
-  CHECK(debug == NULL && unwind == NULL && stand_in == NULL);
+  CHECK(debug == NULL && unwind == NULL);
   qsort(indices, loads, sizeof *indices, dump_compare_index);
   for (size_t i = 1; i < loads; i++) {
     CHECK(indices[i - 1] != indices[i]);

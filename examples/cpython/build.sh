@@ -3,7 +3,7 @@
 set -eu
 
 usage="usage: sh examples/cpython/build.sh SOURCE PREFIX
-Builds CPython 3.13 from SOURCE, which is not changed, and puts
+Builds CPython 3.13 or 3.14 from SOURCE, which is not changed, and puts
 PREFIX/bin/python3 there."
 . "$(dirname "$0")/../insert.sh"
 set_up Python/perf_trampoline.c "$@"
@@ -16,8 +16,8 @@ add Python "$here/jitsym_cpython.c" "$here/jitsym_cpython.h" "$include"/jitsym*.
 [ $changed = no ] || touch "$build/Python/jitsym_cpython.c"
 
 begin Python/perf_trampoline.c
-after '#include "pycore_interp.h"' '#include "jitsym_cpython.h"'
-after '        tstate->interp->eval_frame = py_trampoline_evaluator;' '        _PyJitsym_Begin();'
+after '#include "Python.h"' '#include "jitsym_cpython.h"'
+before '        extra_code_index = _PyEval_RequestCodeExtraIndex(NULL);' '        _PyJitsym_Begin();'
 before '    code_arena_t *new_arena = PyMem_RawCalloc(1, sizeof(code_arena_t));' '    _PyJitsym_AddArena(memory, mem_size);'
 before '        munmap(cur->start_addr, cur->size);' '        _PyJitsym_FreeArena(cur->start_addr, cur->size);'
 # perf looks for the names of memory in the map of the process that mapped it, so new trampolines of a child are in new memory.
@@ -26,14 +26,19 @@ before '    if (persist_after_fork) {' '    if (_PyJitsym_AfterFork(persist_afte
 end
 
 begin Python/perf_jit_trampoline.c
-after '#include "pycore_interp.h"' '#include "jitsym_cpython.h"'
+after '#include "Python.h"' '#include "jitsym_cpython.h"'
 end
 
 begin Python/sysmodule.c
 # CPython 3.13 refuses this name.
 before '    if (strcmp(backend, "perf") == 0) {' '    if (strcmp(backend, "perf_jit") == 0) {' \
     '        if (_PyPerfTrampoline_SetCallbacks(&_Py_perfmap_jit_callbacks) < 0) return NULL;' '    }' '    else'
-before 'static PerfMapState perf_map_state;' '#include "jitsym_cpython.h"'
+# CPython's own writer of a perf map. jitsym_dl.h writes the same map without the library.
+between 'static PerfMapState perf_map_state;' 'static PyMethodDef sys_methods[] = {'
+# CPython 3.14 has the line in an #ifndef, which has ended after it.
+case $(grep -B1 -Fx 'static PerfMapState perf_map_state;' "$file.new") in
+    '#ifndef'*) after 'static PerfMapState perf_map_state;' '#endif' ;;
+esac
 end
 
 begin Modules/posixmodule.c

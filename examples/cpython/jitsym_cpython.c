@@ -1,8 +1,8 @@
 /*
  * CPython announces its trampolines to libjitsym: the perf map of -X perf, the jitdump of -X perf_jit, and regions.
  *
- * build.sh compiles this file with CPython. Unwind tables are for x86-64. Without the library, CPython writes its own map and
- * jitdump as before.
+ * build.sh compiles this file with CPython. Unwind tables are for x86-64. Without the library, jitsym_dl.h writes the same map,
+ * and CPython writes its own jitdump as before.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -13,7 +13,10 @@
 #define JITSYM_CPYTHON_GLUE
 #include "jitsym_cpython.h"
 
+#include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "jitsym_dl.h"
 
@@ -21,7 +24,7 @@
 
 /* -- Session ------------------------------------------------------------- */
 
-/* The session that was opened last; NULL without the library. Sessions stay open: the library completes its files at the exit. */
+/* The session that was opened last; NULL if no sink could start. Sessions stay open: the library completes its files at the exit. */
 static jitsym *session;
 
 /* The sinks for which a session was opened. */
@@ -30,8 +33,10 @@ static uint32_t asked;
 /* A forked child that has not called the library yet. In such a child the library has no thread and no file. */
 static int untouched;
 
-/* Whether the library could not be loaded, or could start no sink. */
-static int missing;
+/* The sinks that could not start. Without the library only the map can. */
+static uint32_t missing;
+
+static void *map_init(void);
 
 static int
 has_threads(void)
@@ -44,14 +49,16 @@ static int
 open_session(uint32_t sink)
 {
     jitsym_options options = JITSYM_OPTIONS;
-    if ((asked & sink) == 0 && !missing) {
+    if (((asked | missing) & sink) == 0) {
         options.sinks = sink;
         options.flags = JITSYM_INIT_ENV_WINS;
         if (jitsym_init(&options, &session) == JITSYM_OK) {
             asked |= sink;
             untouched = 0;
         }
-        missing = session == NULL;
+        else {
+            missing |= sink;
+        }
     }
     return session != NULL;
 }
@@ -81,7 +88,7 @@ int
 _PyJitsym_AfterFork(int persist)
 {
     if (session == NULL) {
-        return 0;
+        return trampoline_api.init_state == map_init;
     }
     untouched = 1;
     if (persist && jitsym_wanted(session) != 0) {
@@ -112,7 +119,7 @@ describe_frame(void)
     } bodies[] = {
         /* sub rsp, 8; call rcx; add rsp, 8; ret: in CPython 3.13.5 */
         {{0x48, 0x83, 0xec, 0x08, 0xff, 0xd1, 0x48, 0x83, 0xc4, 0x08, 0xc3}, 11, 4, 10, 0},
-        /* push rbp; mov rbp, rsp; call rcx; pop rbp; ret: in CPython 3.13.15 */
+        /* push rbp; mov rbp, rsp; call rcx; pop rbp; ret: in CPython 3.13.15 and 3.14 */
         {{0x55, 0x48, 0x89, 0xe5, 0xff, 0xd1, 0x5d, 0xc3}, 8, 1, 7, 1},
     };
     const unsigned char *code = _Py_trampoline_func_start;
@@ -171,9 +178,7 @@ announce(const void *addr, unsigned int size, PyCodeObject *co)
     code.name_len = append(name, code.name_len, ":");
     code.name_len = append(name, code.name_len, file);
     code.bytes = addr;
-    code.free_after = trampoline_api.code_padding;
-    /* Room after the trampolines is made only if a jitdump is written from the start. */
-    code.flags = code.free_after == 0 ? JITSYM_CODE_PACKED : 0;
+    code.flags = trampoline_api.code_padding != 0 ? JITSYM_CODE_GAP : 0;
     if (unwind.row_count != 0) {
         code.unwind = &unwind;
     }
@@ -192,7 +197,7 @@ announce(const void *addr, unsigned int size, PyCodeObject *co)
 static void *
 map_init(void)
 {
-    return session != NULL ? session : _PyJitsym_own_map_callbacks.init_state();
+    return session;
 }
 
 static void *
@@ -202,13 +207,10 @@ jit_init(void)
 }
 
 static void
-map_write(void *state, const void *addr, unsigned int size, PyCodeObject *co)
+map_write(void *Py_UNUSED(state), const void *addr, unsigned int size, PyCodeObject *co)
 {
     if (session != NULL) {
         announce(addr, size, co);
-    }
-    else {
-        _PyJitsym_own_map_callbacks.write_state(state, addr, size, co);
     }
 }
 
@@ -224,9 +226,9 @@ jit_write(void *state, const void *addr, unsigned int size, PyCodeObject *co)
 }
 
 static int
-map_free(void *state)
+map_free(void *Py_UNUSED(state))
 {
-    return session != NULL ? 0 : _PyJitsym_own_map_callbacks.free_state(state);
+    return 0;
 }
 
 static int
@@ -243,15 +245,13 @@ void
 _PyJitsym_Begin(void)
 {
     jitsym_stats stats = JITSYM_STATS;
-    uint64_t gap = 0;
     if (!open_session(trampoline_api.init_state == jit_init ? JITSYM_SINK_JITDUMP : JITSYM_SINK_MAP)) {
         return;
     }
     describe_frame();
-    if (jitsym_get_stats(session, &stats) == JITSYM_OK && (stats.sinks_running & JITSYM_SINK_JITDUMP) != 0) {
-        jitsym_unwind_size(&unwind, _Py_trampoline_func_end - _Py_trampoline_func_start, &gap);
-    }
-    trampoline_api.code_padding = gap;
+    /* Room after the trampolines is made only if a jitdump is written from the start. */
+    bool has_gap = jitsym_get_stats(session, &stats) == JITSYM_OK && (stats.sinks_running & JITSYM_SINK_JITDUMP) != 0;
+    trampoline_api.code_padding = has_gap ? JITSYM_CODE_GAP_SIZE : 0;
 }
 
 /* -- Memory -------------------------------------------------------------- */
@@ -280,9 +280,12 @@ _PyJitsym_FreeArena(void *memory, size_t size)
 static int
 open_map(void)
 {
-    if ((asked & JITSYM_SINK_MAP) == 0 && !missing) {
-        if (_PyJitsym_OwnPerfMapState_Init() == 0) {
-            _PyJitsym_OwnPerfMapState_Fini();
+    if (((asked | missing) & JITSYM_SINK_MAP) == 0) {
+        char path[64];
+        snprintf(path, sizeof path, "/tmp/perf-%d.map", (int)getpid());
+        int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
+        if (fd >= 0) {
+            close(fd);
         }
         open_session(JITSYM_SINK_MAP);
     }
@@ -292,7 +295,7 @@ open_map(void)
 int
 PyUnstable_PerfMapState_Init(void)
 {
-    return open_map() ? 0 : _PyJitsym_OwnPerfMapState_Init();
+    return open_map() ? 0 : -1;
 }
 
 /* The entry is in the file when the call returns, as with CPython's own function. */
@@ -301,7 +304,7 @@ PyUnstable_WritePerfMapEntry(const void *code_addr, unsigned int code_size, cons
 {
     jitsym_code code = JITSYM_CODE(code_addr, code_size, entry_name);
     if (!open_map()) {
-        return _PyJitsym_OwnWritePerfMapEntry(code_addr, code_size, entry_name);
+        return -1;
     }
     untouched = 0;
     if (jitsym_register(session, &code, NULL) != JITSYM_OK) {
@@ -313,18 +316,15 @@ PyUnstable_WritePerfMapEntry(const void *code_addr, unsigned int code_size, cons
 void
 PyUnstable_PerfMapState_Fini(void)
 {
-    if (session == NULL) {
-        _PyJitsym_OwnPerfMapState_Fini();
-    }
     _PyJitsym_Flush();
 }
 
-/* In a forked child. The library has all entries of the parent, whose file it need not read. */
+/* In a forked child. The child's map gets all entries of the parent, whose file need not be read. */
 int
-PyUnstable_CopyPerfMapFile(const char *parent_filename)
+PyUnstable_CopyPerfMapFile(const char *Py_UNUSED(parent_filename))
 {
     if (!open_map()) {
-        return _PyJitsym_OwnCopyPerfMapFile(parent_filename);
+        return -1;
     }
     untouched = 0;
     return jitsym_enable(session, JITSYM_SINK_MAP) == JITSYM_OK ? 0 : -1;

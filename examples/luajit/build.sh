@@ -17,6 +17,8 @@ before '  lj_record_setup(J);' '  lj_jitsym_recorder(J);'
 before '      lj_record_ins(J);' '      lj_jitsym_recins(J);'
 before '  /* Initialize aligned SIMD constants. */' '  lj_jitsym_open();'
 before '/* Free everything associated with the JIT compiler state. */' '#include "lj_jitsym.c"'
+# LuaJIT's own writer of a perf map. jitsym_dl.h writes the same map without the library.
+without LUAJIT_USE_PERFTOOLS
 end
 
 begin src/lj_mcode.c

@@ -1,8 +1,8 @@
 /*
  * LuaJIT announces its traces and exit stubs to libjitsym: names, lines, and frames that are exact at each instruction.
  *
- * build.sh includes this file at the end of lj_trace.c. It is for x86-64, POSIX, GC64. Without the library, or without a variable
- * that asks for it, LuaJIT does what it always did.
+ * build.sh includes this file at the end of lj_trace.c. It is for x86-64, POSIX, GC64. Without a variable that asks for it,
+ * LuaJIT does what it always did. Without the library, jitsym_dl.h writes the perf map.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -330,8 +330,6 @@ void lj_jitsym_addtrace(jit_State *J, GCtrace *T)
   code.file = *chunk == '@' || *chunk == '=' ? chunk + 1 : "(string)";
   code.line = (uint32_t)lj_debug_line(pt, proto_bcpos(pt, mref(T->startpc, const BCIns)));
   code.bytes = T->mcode;
-  /* The next trace begins where this one ends. */
-  code.flags = JITSYM_CODE_PACKED;
   unwind.row_count = jitsym_frame(J, T, rows);
   unwind.rows = rows;
   unwind.row_size = sizeof *rows;

@@ -39,11 +39,14 @@ begin src/jit/compile.c
 after '#include "platform/mmap.h"' '#define JITSYM_MOARVM_MEMORY' '#include "jit/jitsym_moarvm.h"'
 after '    code = MVM_jit_compiler_assemble(tc, &cl, jg);' '    if (code) MVM_jitsym_compiled(tc, jg, code);'
 at_the_end '#include "jit/jitsym_moarvm.c"'
+# MoarVM's own writer of a perf map. jitsym_dl.h writes the same map without the library.
+between '#if linux' '#endif'
 end
 
 begin src/moar.c
 after '#include "platform/time.h"' '#include "jit/jitsym_moarvm.h"'
 before '    /* JIT environment/logging setup. */' '    MVM_jitsym_init();'
+between '#if linux' '#endif'
 before '    /* Close any spesh or jit log. */' '    MVM_jitsym_close();'
 before '    /* Clean up spesh mutexes and close any log. */' '    MVM_jitsym_close();'
 end

@@ -2,7 +2,8 @@
  * MoarVM announces the code that it compiles to libjitsym: names, line tables, inlined frames and unwind tables.
  *
  * build.sh includes this file at the end of src/jit/compile.c, whose own calls of the memory functions below then come here.
- * It is for x86-64 and POSIX. Without the library, or without a variable that asks for it, MoarVM does what it always did.
+ * It is for x86-64 and POSIX. Without a variable that asks for it, MoarVM does what it always did. Without the library,
+ * jitsym_dl.h writes the perf map.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -30,15 +31,19 @@ static __thread jitsym_region jitsym_memory = JITSYM_REGION;
 
 /*
  * MVM_JITSYM=1 turns the sinks on that the library's own variables name, or else all. MVM_JITSYM=own does too, and leaves code
- * in memory that MoarVM maps itself. Without it, the library's variables decide.
+ * in memory that MoarVM maps itself. Without it, the library's variables decide. MoarVM's own MVM_JIT_PERF_MAP asks for the map.
  */
 void MVM_jitsym_init(void) {
     jitsym_options options = JITSYM_OPTIONS;
-    const char *wanted = getenv("MVM_JITSYM");
+    const char *wanted = getenv("MVM_JITSYM"), *map = getenv("MVM_JIT_PERF_MAP");
     jitsym *session = NULL;
 
     if (wanted == NULL || wanted[0] == 0)
         options.flags = JITSYM_INIT_OFF_BY_DEFAULT;
+    if (map != NULL && map[0] != 0) {
+        options.sinks = JITSYM_SINK_MAP;
+        options.flags |= JITSYM_INIT_ENV_WINS;
+    }
     if (jitsym_session != NULL || jitsym_init(&options, &session) != JITSYM_OK)
         return;
     jitsym_own_memory = wanted != NULL && strcmp(wanted, "own") == 0;
@@ -292,16 +297,11 @@ void MVM_jitsym_compiled(MVMThreadContext *tc, MVMJitGraph *jg, MVMJitCode *code
     char *name = NULL;
     MVMuint32 num_inlines = 0, num_frames = 0, i;
     uint32_t wanted;
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
 
     code->jitsym_memory = code->func_ptr != NULL && (void *)code->func_ptr == jitsym_memory.exec;
     if (code->jitsym_memory) {
         code->exit_label = (char *)code->exit_label - (char *)jitsym_memory.write + (char *)jitsym_memory.exec;
         jitsym_memory.exec = NULL;
-    } else {
-        announced.free_after = (page - code->size % page) % page;
-        /* That may be less than the tables need. */
-        announced.flags = JITSYM_CODE_PACKED;
     }
     wanted = jitsym_wanted(jitsym_session);
     if ((wanted & JITSYM_WANT_CODE) == 0)

@@ -145,12 +145,6 @@ impl Run<'_> {
                 Call::Stats(session, size) => self.stats(session, size, &mut memory),
                 Call::LastError(session, size) => self.text(session, None, *size, &mut memory),
                 Call::Path(session, sink, size) => self.text(session, Some(*sink), *size, &mut memory),
-                Call::UnwindSize(unwind, size) => {
-                    let unwind = unwind.place(&mut memory);
-                    let mut out = 0;
-                    // SAFETY: the struct is as large as it says, as is what it points to.
-                    good(unsafe { jitsym_unwind_size(unwind.cast::<jitsym_unwind>(), size.of(), &mut out) });
-                }
                 Call::Nothing => {
                     // SAFETY: NULL is refused.
                     good(unsafe { jitsym_register(self.session(&Session::Known(0)), std::ptr::null(), &mut 0) });

@@ -12,14 +12,21 @@ use libfuzzer_sys::fuzz_target;
 const MORE: u64 = 256 << 20;
 const TIMES: u64 = 1100;
 
-/// A directory of this process in memory.
+/// A directory of this process in memory, which is removed when the process ends.
 fn dir() -> &'static PathBuf {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {
-        let dir = PathBuf::from(format!("/dev/shm/jitsym-fuzz-inject-{}", std::process::id()));
+        // The target `c_api` removes directories with other names.
+        let dir = PathBuf::from(format!("/dev/shm/jitsym-inject-fuzz-{}", std::process::id()));
         fs::create_dir_all(&dir).expect("directory");
+        // SAFETY: the function may run when the process exits.
+        unsafe { libc::atexit(remove_dir) };
         dir
     })
+}
+
+extern "C" fn remove_dir() {
+    let _ = fs::remove_dir_all(dir());
 }
 
 /// The number of bytes that a file takes.

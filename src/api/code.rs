@@ -24,13 +24,11 @@ pub struct Code<'a> {
     pub lines: Lines<'a>,
     /// Inlined functions. Profilers show these functions for code in a region, and debuggers show them for all code.
     pub inlines: &'a [Inline<'a>],
-    /// Number of free bytes after the code. As long as this code is registered, the free bytes hold no other code.
-    pub free_after: u64,
     /// Whether the code's bytes stay unchanged until the code is flushed, unregistered or moved: see `JITSYM_CODE_STABLE` in
     /// the C header.
     pub stable: bool,
-    /// Whether other code follows without a gap: see `JITSYM_CODE_PACKED` in the C header.
-    pub packed: bool,
+    /// Whether the bytes after the code hold no other code as long as this code lives: see `JITSYM_CODE_GAP` in the C header.
+    pub gap: bool,
     /// Whether the caller registers more code before any of this code runs: see `JITSYM_CODE_MORE` in the C header.
     pub more: bool,
 }
@@ -48,9 +46,8 @@ impl<'a> Code<'a> {
             unwind: Unwind::None,
             lines: Lines::Rows(&[]),
             inlines: &[],
-            free_after: 0,
             stable: false,
-            packed: false,
+            gap: false,
             more: false,
         }
     }
@@ -283,8 +280,8 @@ pub struct MoveTarget<'a> {
     pub addr: u64,
     /// Where the code's bytes can be read; a slice must be as long as the code.
     pub bytes: Bytes<'a>,
-    /// How many bytes after the new place hold no other code.
-    pub free_after: u64,
     /// Whether the code's bytes at the new place stay unchanged: see [`Code::stable`].
     pub stable: bool,
+    /// Whether the bytes after the new place hold no other code: see [`Code::gap`].
+    pub gap: bool,
 }

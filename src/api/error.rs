@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::sys::refusal;
+use crate::sys::last_error;
 
 macro_rules! errors {
     ($($number:literal $name:ident, $constant:literal, $text:literal;)*) => {
@@ -78,7 +78,7 @@ impl Error {
         const { assert!(N <= 3) };
         let mut all = [0; 3];
         all[..N].copy_from_slice(&numbers);
-        refusal::note(self as u32, text, all);
+        last_error::note(self as u32, text, all);
         self
     }
 
@@ -86,7 +86,7 @@ impl Error {
     #[cold]
     pub(crate) fn of_code(self, name: &[u8]) -> Error {
         if self.is_callers() {
-            refusal::note_code(self as u32, name);
+            last_error::note_code(self as u32, name);
         }
         self
     }

@@ -14,10 +14,9 @@ use crate::session;
 /// as 64. `near_addr`: all memory is within 2 GiB of this address; 0: anywhere. The caller sets `out->struct_size`.
 ///
 /// The memory is a piece of a region that the library manages ([docs/regions.md](regions.md#memory-for-each-function)).
-/// The memory may contain the bytes of earlier code. Code may fill all of the memory, because code in a region needs no
-/// free bytes after its end (`jitsym_code.free_after`). A signed 32-bit displacement reaches from `near_addr` to all of
-/// the memory, and from all of the memory to `near_addr`. If the code calls another piece directly, pass the address of
-/// that piece as `near_addr`.
+/// The memory may contain the bytes of earlier code. Code may fill all of the memory. A signed 32-bit displacement reaches
+/// from `near_addr` to all of the memory, and from all of the memory to `near_addr`. If the code calls another piece
+/// directly, pass the address of that piece as `near_addr`.
 ///
 /// If the region's file is not available, the call still returns memory, as `jitsym_region_create` does. The call also
 /// works with a session that writes nothing (`JITSYM_INIT_OFF_BY_DEFAULT`). A forked child has a copy of all this

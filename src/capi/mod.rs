@@ -262,7 +262,8 @@ pub extern "C" fn jitsym_unregister_range(session: *mut jitsym, addr: u64, size:
 }
 
 /// Waits until everything that was registered before the call is in the files. The files survive SIGKILL. `timeout_ms`:
-/// the longest wait in milliseconds; 0 means 10 seconds.
+/// the longest wait in milliseconds; 0 means 10 seconds. A host calls this function before `_exit` and `exec`, which run no
+/// exit handlers.
 ///
 /// `JITSYM_ERR_SINK_FAILED` also reports a sink that could not start earlier and still cannot start. In a forked child,
 /// the call does not wait for the [parent's code](conventions.md#fork).
@@ -433,38 +434,5 @@ pub unsafe extern "C" fn jitsym_path(session: *mut jitsym, sink: u32, buf: *mut 
         let path = session.path(input::sink(sink)?)?;
         // SAFETY: the caller promises that `buf` is NULL or valid.
         unsafe { output::write_bytes(path.as_os_str().as_bytes(), buf, size) }
-    })
-}
-
-/// Computes how many bytes after code of `code_size` bytes must be free so that a perf with libunwind can unwind
-/// through this code. Leave these bytes free, and declare them in `jitsym_code.free_after`. Needs no session.
-///
-/// The result is the size of the encoded tables, 80 to 120 bytes for most code, plus up to 7 bytes of alignment. The
-/// result is 0 for `JITSYM_UNWIND_NONE` and for NULL. `code_size` is the size of the code that will be registered. If
-/// `code_size` is 0, the result is enough for code of any size. For an `.eh_frame` section, the result covers all
-/// entries. The code's address decides which entries describe the code, and this call does not know the address.
-///
-/// Returns `JITSYM_OK`; a status that names what is wrong with `unwind`; `JITSYM_ERR_NULL`, `_TOO_LARGE`.
-///
-/// Any thread, concurrently; not from a signal handler.
-///
-/// # Safety
-/// Each pointer is NULL or valid, as docs/conventions.md describes.
-#[no_mangle]
-pub unsafe extern "C" fn jitsym_unwind_size(
-    unwind: *const jitsym_unwind,
-    code_size: u64,
-    out: *mut u64,
-) -> jitsym_status {
-    boundary(|| {
-        if out.is_null() {
-            return Err(Error::Null);
-        }
-        // SAFETY: the caller promises that `unwind` is NULL or valid.
-        let unwind = unsafe { input::unwind(unwind)? };
-        let size = crate::format::unwind::room_needed(&unwind.as_unwind(), code_size)?;
-        // SAFETY: the pointer is not NULL, and the caller promises that the pointer is writable.
-        unsafe { out.write(size) };
-        Ok(())
     })
 }

@@ -28,8 +28,6 @@ pub enum jitsym_status {
     /// The size of the code, or of the range, is 0.
     JITSYM_ERR_SIZE_ZERO = 6,
     /// Address plus size is beyond the address space, or the code is at address 0.
-    ///
-    /// The bytes of `jitsym_code.free_after` count as a part of the size.
     JITSYM_ERR_ADDRESS_RANGE = 7,
     /// A size is above the limit of the function, or of a record.
     JITSYM_ERR_TOO_LARGE = 8,

@@ -6,7 +6,7 @@
 
 use super::get::u32_at;
 use super::jitdump::raw::{RawDebug, RawRecord, RawRecords};
-use super::jitdump::{frame_load, id, LOAD_FIXED_SIZE};
+use super::jitdump::{id, LOAD_FIXED_SIZE};
 
 /// The records of one piece of code. There may be no records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,13 +52,12 @@ impl<'a> Info<'a> {
         self.parts().lines?.debug_info()
     }
 
-    /// The records, except for the records of a frame load (see `jitdump::frame_load`).
     #[inline]
     pub fn records(self) -> RawRecords<'a> {
-        RawRecords::from(self.0, frame_load::len(self.0))
+        RawRecords::from(self.0, 0)
     }
 
-    /// Splits the information into its records. A frame load is skipped.
+    /// Splits the information into its records.
     pub fn parts(self) -> Parts<'a> {
         let mut parts = Parts::default();
         for record in self.records() {
@@ -78,17 +77,4 @@ impl<'a> Parts<'a> {
     pub fn eh_frame(&self) -> Option<&'a [u8]> {
         Some(self.tables?.unwinding_info()?.tables()?.0)
     }
-}
-
-/// Removes the frame load from the bytes of an `Info`. A frame load is only valid for one address of the code. Returns the new
-/// size of the unwind tables, or `None` if there is no frame load. If the tables are invalid, clears `info` and returns 0.
-pub fn remove_frame_load(info: &mut Vec<u8>) -> Option<u32> {
-    if frame_load::len(info) == 0 {
-        return None;
-    }
-    let left = frame_load::remove(info);
-    if left.is_none() {
-        info.clear();
-    }
-    Some(left.map_or(0, |len| len as u32))
 }

@@ -26,7 +26,7 @@ pub enum EventKind {
     UnregisterRange,
 }
 
-/// The fixed part of a record.
+/// The fixed part of a record. It lies in one cache line.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Event {
@@ -39,15 +39,12 @@ pub struct Event {
     /// Offset of the body in the chunk.
     pub body_at: u32,
     pub body_len: u32,
-    /// For `Load`, the place of the UNWINDING_INFO record, as an offset in the body. If the body has no UNWINDING_INFO record,
-    /// the place of the LOAD record. For `Move`, how many bytes are free after the new place.
-    pub unwinding_at: u32,
     pub tid: u32,
     pub kind: EventKind,
     pub flags: u8,
     pub name_len: u16,
-    /// For `Load`, the size of the unwind tables; 0 if there are none.
-    pub tables_len: u32,
+    /// Makes the record as long as a cache line.
+    pub unused: u64,
 }
 
 pub mod flag {
@@ -55,31 +52,23 @@ pub mod flag {
     pub const UNREADABLE: u8 = 1;
     /// The name was cleaned.
     pub const NAME_CHANGED: u8 = 2;
-    /// The caller declared the bytes after the code free, and these bytes suffice for the unwind tables.
-    pub const FREE_BEHIND: u8 = 4;
     /// The body ends with the code bytes.
-    pub const HAS_CODE: u8 = 8;
+    pub const HAS_CODE: u8 = 4;
     /// The body ends with the address at which the writer finds the code bytes.
-    pub const STABLE: u8 = 16;
-    /// The caller declared that other code follows without a gap. So the writer adds a frame load for the unwind tables, if
-    /// possible (`format::jitdump::frame_load`).
-    pub const PACKED: u8 = 32;
+    pub const STABLE: u8 = 8;
     /// The body begins with a record of inlined functions (`format::jitdump::inlines`).
-    pub const INLINES: u8 = 64;
+    pub const INLINES: u8 = 16;
     /// The code replaces live code of a region. The registering thread has noticed this, and has already reported it to
     /// perf.
-    pub const REPLACES: u8 = 128;
+    pub const REPLACES: u8 = 32;
+    /// The bytes after the code, or after the new place of moved code, hold no other code (`JITSYM_CODE_GAP`).
+    pub const GAP: u8 = 64;
 }
 
 impl Event {
     /// For `Move`, the address of the old place.
     pub fn old_addr(&self) -> u64 {
         self.size
-    }
-
-    /// For `Move`, how many bytes are free after the new place.
-    pub fn free_after(&self) -> u64 {
-        self.unwinding_at.into()
     }
 
     pub fn has(&self, flag: u8) -> bool {

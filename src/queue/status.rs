@@ -8,7 +8,7 @@ use crate::queue::quiesce::Quiesce;
 use crate::queue::write_gate::WriteGate;
 use crate::sys::clock::{self, Clock};
 use crate::sys::sync::outside::{Arc, Mutex, PoisonError};
-use crate::sys::{debug, refusal};
+use crate::sys::{debug, last_error};
 
 /// Values that the library passes to the sinks, and values that the sinks report.
 #[derive(Debug)]
@@ -217,7 +217,7 @@ impl LastError {
 
     pub fn set(&self, text: String) {
         debug::say(format_args!("failed: {text}"));
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (refusal::next_number(), text);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (last_error::next_number(), text);
     }
 }
 
@@ -225,7 +225,7 @@ impl LastError {
 macro_rules! with_counters {
     ($what:ident) => {
         $what! {
-            registered moved unregistered overwritten live dropped unreadable names_changed not_free
+            registered moved unregistered overwritten live dropped unreadable names_changed
             jitdump_bytes jitdump_records map_bytes map_entries map_rewrites map_forgotten write_errors waited recovered
             jitdump_lost jitdump_held jitdump_rewrites map_omitted
             region_code region_bytes region_generations region_late region_refused region_left_out calls_refused

@@ -28,14 +28,9 @@ pub struct Live {
     pub addr: u64,
     /// Below 4 GiB.
     pub size: u64,
-    /// The end of the free bytes after the code. The caller declared these bytes free, and the unwind tables are mapped
-    /// there.
-    pub reach: u64,
     pub index: u64,
     /// Where the code's group lies in the jitdump. When the code moves, the writer reads the group from this place.
     pub stored: Option<Stored>,
-    /// Size of the unwind tables in the group.
-    pub tables_len: u32,
     pub home: Home,
 }
 
@@ -48,9 +43,6 @@ pub(super) struct Entry {
     /// registration has neither.
     pub stored_offset: u64,
     pub stored_len: u32,
-    pub tables_len: u32,
-    /// Number of bytes after the code that the caller declared free (`Live::reach`).
-    pub beyond: u32,
     /// The number of the registration's piece among the pieces of its home.
     pub piece: u32,
     /// The generation of the id; 0 if no live registration has this slot. No id has generation 0.
@@ -58,7 +50,7 @@ pub(super) struct Entry {
     pub home: Home,
 }
 
-const _: () = assert!(size_of::<Entry>() == 40);
+const _: () = assert!(size_of::<Entry>() == 32);
 
 /// If this bit of `stored_offset` is set, the lower bits are a place in the memory of info records. No file is long enough
 /// for an offset with this bit.

@@ -14,10 +14,8 @@ impl Registry {
         Live {
             addr: piece.start,
             size: piece.size.into(),
-            reach: piece.end() + u64::from(entry.beyond),
             index: entry.index,
             stored: entry.stored(),
-            tables_len: entry.tables_len,
             home: entry.home,
         }
     }
@@ -80,11 +78,5 @@ impl Registry {
     /// Whether `live_in` has to search.
     pub fn may_be_live_in(&self, home: Home, start: u64, end: u64) -> bool {
         self.live_count(home) > 0 && self.places[home as usize].is_known_in(start, end)
-    }
-
-    /// Whether live code outside of regions begins in `[start, end)`.
-    pub fn live_begins_in(&self, start: u64, end: u64) -> bool {
-        let places = self.plain();
-        places.numbers_in(start, end).any(|number| places.pieces[number].owner().is_some())
     }
 }

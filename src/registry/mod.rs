@@ -28,8 +28,8 @@ mod tests;
 
 use entry::Entries;
 pub use entry::{Home, Live, Stored};
+pub use places::MapChange;
 use places::Places;
-pub use places::{Inserted, MapChange};
 
 #[derive(Debug, Default)]
 pub struct Registry {
@@ -41,7 +41,7 @@ pub struct Registry {
 impl Registry {
     /// Adds a registration, for which `make_room` has made room. If the new code overlaps live code of the same home, that
     /// older code ends, and its ids are pushed to `overwritten`.
-    pub fn insert(&mut self, id: u64, live: &Live, name: &[u8], overwritten: &mut Vec<u64>) -> Inserted {
+    pub fn insert(&mut self, id: u64, live: &Live, name: &[u8], overwritten: &mut Vec<u64>) -> MapChange {
         // This cannot happen with an id from `Ids`, because its slot is free.
         if self.id_in(id as u32) != 0 {
             self.remove(self.id_in(id as u32));

@@ -21,15 +21,6 @@ pub enum MapChange {
     Rewrite,
 }
 
-/// The result of `Registry::insert`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Inserted {
-    pub change: MapChange,
-    /// Whether the new code begins in bytes that were declared free after older live code. The older code lies before the new
-    /// code (`Live::reach`).
-    pub was_claimed: bool,
-}
-
 #[derive(Debug, Default)]
 pub(super) struct Places {
     pub pieces: Pieces,
@@ -78,25 +69,21 @@ impl Places {
         live: &Live,
         name: &[u8],
         overwritten: &mut Vec<u64>,
-    ) -> Inserted {
+    ) -> MapChange {
         let (start, end) = (live.addr, live.addr + live.size);
-        let mut inserted = Inserted { change: MapChange::Append, was_claimed: false };
+        let mut change = MapChange::Append;
         let place = self.starts.place(end);
         let highest = self.starts.before(place).map(|(_, number)| number);
         let overlapped = highest.filter(|&number| self.pieces[number].end() > start);
-        let before = if overlapped.is_none() { highest } else { self.last_before(start) };
-        // Live code that itself overlaps the new code does not count, because it is overwritten.
-        inserted.was_claimed =
-            before.is_some_and(|number| self.pieces[number].end() <= start && self.reach(entries, number) > start);
         let number = match overlapped {
             // This case is frequent, because code caches reuse the same places.
             Some(number) if (self.pieces[number].start, self.pieces[number].end()) == (start, end) => {
                 self.vacate(entries, number, overwritten);
                 let old = self.pieces[number].name;
                 if self.names.get(old) == name {
-                    inserted.change = MapChange::None;
+                    change = MapChange::None;
                 } else {
-                    inserted.change = MapChange::Rewrite;
+                    change = MapChange::Rewrite;
                     self.names.drop(old);
                     self.pieces[number].name = self.names.add(name);
                 }
@@ -105,7 +92,7 @@ impl Places {
             _ => {
                 let mut place = place;
                 if overlapped.is_some() {
-                    inserted.change = MapChange::Rewrite;
+                    change = MapChange::Rewrite;
                     self.clear(entries, start, end, overwritten);
                     place = self.starts.place(start);
                 }
@@ -120,25 +107,17 @@ impl Places {
             index: live.index,
             stored_offset: live.stored.map_or(0, |stored| stored.offset),
             stored_len: live.stored.map_or(0, |stored| stored.len as u32),
-            tables_len: live.tables_len,
-            beyond: (live.reach - live.addr - live.size).try_into().unwrap_or(u32::MAX),
             piece: number,
             generation: (id >> 32) as u32,
             home: live.home,
         };
         entries.set(id as u32, entry);
-        inserted
+        change
     }
 
     /// The last piece that begins before an address.
     pub fn last_before(&self, addr: u64) -> Option<u32> {
         self.starts.last_below(addr).map(|(_, number)| number)
-    }
-
-    /// The end of the bytes that were declared free after a piece's code; 0 if the piece is dead.
-    fn reach(&self, entries: &Entries, number: u32) -> u64 {
-        let piece = &self.pieces[number];
-        piece.owner().map_or(0, |slot| piece.end() + u64::from(entries.all[slot as usize].beyond))
     }
 
     /// Removes the range `[start, end)` from all pieces. The parts of these pieces that lie outside of the range stay as

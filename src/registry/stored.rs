@@ -31,15 +31,14 @@ impl Registry {
         Some(ids.into_iter().map(|(_, id)| id))
     }
 
-    /// Notes the place of live code's group in the jitdump, and the size of the unwind tables in this group.
+    /// Notes the place of live code's group in the jitdump.
     #[inline]
-    pub fn set_stored(&mut self, id: u64, stored: Option<Stored>, tables_len: u32) {
+    pub fn set_stored(&mut self, id: u64, stored: Option<Stored>) {
         if self.is_live(id) {
             let entry = &mut self.entries.all[id as u32 as usize];
             if let Some((_, len)) = entry.info() {
                 self.entries.info.drop(len);
             }
-            entry.tables_len = tables_len;
             entry.stored_offset = stored.map_or(0, |stored| stored.offset);
             entry.stored_len = stored.map_or(0, |stored| stored.len as u32);
         }
@@ -48,8 +47,7 @@ impl Registry {
     /// Keeps the info records of live code, and forgets the place of its group in the jitdump. If memory is short, the info
     /// records are not kept.
     pub fn keep_info(&mut self, id: u64, info: Info<'_>) {
-        let tables_len = self.entries.get(id).map_or(0, |entry| entry.tables_len);
-        self.set_stored(id, None, tables_len);
+        self.set_stored(id, None);
         if info.is_empty() || !self.is_live(id) {
             return;
         }

@@ -15,19 +15,19 @@ use crate::session::exit::{arm_waiting, at_quick_exit, flush_at_exit};
 use crate::session::flush_in_handler::flush_from_signal;
 use crate::session::lifecycle::STOP_TIMEOUT;
 use crate::session::process::blocking_guarded;
-use crate::sys::{loader, panic_guard};
+use crate::sys::{dynamic_symbols, panic_guard};
 
 static ARMED: AtomicBool = AtomicBool::new(false);
 
 #[ctor::ctor(unsafe)]
 fn at_load() {
-    loader::look_up();
+    dynamic_symbols::look_up();
     arm();
     if environment_asks_for_bridge() {
         // The function is looked up by name. If it were called directly, linkers would keep most of the library in every
         // program. A program with the static library has no function of that name. In such a program, the first session starts
         // the bridge.
-        let start = loader::function(c"jitsym_start_bridge");
+        let start = dynamic_symbols::function(c"jitsym_start_bridge");
         // SAFETY: only this library has a function of this name, and capi/bridge.rs defines the function with this type.
         if let Some(start) = unsafe { std::mem::transmute::<*mut c_void, Option<extern "C" fn()>>(start) } {
             start();

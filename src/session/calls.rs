@@ -16,8 +16,8 @@ use crate::session::process;
 use crate::session::register::{self, watch_thread_if_running};
 use crate::sink;
 use crate::sink::region::{CodeRegion, RegionOptions};
-use crate::sink::unwinder::by_callers;
-use crate::sys::{debugger, fork_lock, loader, reserve, thread, valgrind};
+use crate::sink::unwinder::told_in_calls;
+use crate::sys::{debugger, dynamic_symbols, fork_lock, reserve, thread, valgrind};
 
 fn unknown(id: Id) -> Error {
     Error::UnknownId.because("the id {x} was never given, or its code has been unregistered or replaced", [id.0])
@@ -128,7 +128,7 @@ impl Ref {
         let _inside = fork_lock::enter();
         let frames = register::frames(self, code)?;
         let id = self.outcome(register::register(self, code, flags))?;
-        by_callers::put(&self.shared.ids, id, (code.addr, code.size), frames).map(|()| id).inspect_err(|_| {
+        told_in_calls::put(&self.shared.ids, id, (code.addr, code.size), frames).map(|()| id).inspect_err(|_| {
             // No caller ever sees this id.
             let _ = register::unregister(self.process, self.shared, id);
         })
@@ -190,7 +190,8 @@ impl Ref {
         let Some(wanted) = self.wanted()? else { return self.still_open(()) };
         // As in `end`, no child is forked between the steps.
         let inside = wanted.has(Sinks::BY_CALLERS).then(fork_lock::enter);
-        let moving = inside.as_ref().map(|_| by_callers::Moving::new(&self.shared.ids, id, target.addr)).transpose()?;
+        let moving =
+            inside.as_ref().map(|_| told_in_calls::Moving::new(&self.shared.ids, id, target.addr)).transpose()?;
         let regions = &self.process.regions;
         let old = if regions.are_watching() { self.shared.ids.place_of(id) } else { None };
         let flags = old.map_or(0, |(addr, size)| {
@@ -205,7 +206,7 @@ impl Ref {
             }
         }
         let moved = moved.inspect(|()| self.process.checked.moved(self.shared, id, target));
-        let moved = self.outcome(moved).and_then(|()| moving.map_or(Ok(()), by_callers::Moving::end));
+        let moved = self.outcome(moved).and_then(|()| moving.map_or(Ok(()), told_in_calls::Moving::end));
         drop(inside);
         moved.and(self.known())
     }
@@ -220,7 +221,7 @@ impl Ref {
         }
         self.process.checked.ends(self.shared, id);
         let lay_down = || register::unregister(self.process, self.shared, id);
-        let ended = self.end(wanted, lay_down, || by_callers::remove(id));
+        let ended = self.end(wanted, lay_down, || told_in_calls::remove(id));
         let ended = if ended == Err(Error::UnknownId) { Err(unknown(id)) } else { ended };
         self.outcome(ended).and(self.known())
     }
@@ -244,7 +245,7 @@ impl Ref {
         }
         self.process.checked.ends_in(addr, size);
         let lay_down = || register::unregister_range(self.process, self.shared, addr, size);
-        let ended = self.end(wanted, lay_down, || by_callers::remove_in(addr, addr + size));
+        let ended = self.end(wanted, lay_down, || told_in_calls::remove_in(addr, addr + size));
         self.outcome(ended).and(self.known())
     }
 
@@ -272,7 +273,7 @@ impl Ref {
         let end = Instant::now() + STOP_TIMEOUT;
         let config = self.process.with_lifecycle(end, |_| self.config_for(sinks))?;
         // No lock may be held here.
-        loader::keep_this_loaded();
+        dynamic_symbols::keep_this_loaded();
         fork::watch();
         self.process.with_lifecycle(end, |lifecycle| {
             self.still_open(())?;

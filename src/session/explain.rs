@@ -12,7 +12,7 @@ use crate::api::error::{Error, Result};
 use crate::api::options::{Config, DumpDir, Sinks};
 use crate::queue::status::Status;
 use crate::sink::KINDS;
-use crate::sys::{debug, refusal};
+use crate::sys::{debug, last_error};
 
 /// The kind of values that an environment variable takes.
 enum Takes {
@@ -211,7 +211,7 @@ pub fn refused(error: Error) {
         return;
     }
     if error.is_callers() {
-        refusal::tell(error as u32);
+        last_error::tell(error as u32);
         if let Some(shared) = process::current_shared() {
             shared.status.counters.calls_refused.add(1);
             // Wakes the writer so that it publishes the counter for observers of the process.
@@ -230,13 +230,13 @@ struct InWords(Error);
 impl fmt::Display for InWords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let InWords(error) = self;
-        let noted = Some(refusal::last()).filter(|last| last.error == *error as u32);
+        let noted = Some(last_error::last()).filter(|last| last.error == *error as u32);
         write!(f, "{}: ", error.name())?;
         match &noted {
             Some(noted) if noted.has_text() => write!(f, "{noted}")?,
             _ => write!(f, "{error}")?,
         }
-        let code = noted.as_ref().and_then(refusal::Refusal::code);
+        let code = noted.as_ref().and_then(last_error::Refusal::code);
         code.map_or(Ok(()), |name| write!(f, " (code `{name}`)"))
     }
 }
@@ -245,7 +245,7 @@ impl fmt::Display for InWords {
 /// refusal. Empty if there was neither a failure nor a refusal.
 pub fn last_error() -> String {
     let failed = process::current().map(|process| process.host.last_error.get()).unwrap_or_default();
-    let refused = refusal::last();
+    let refused = last_error::last();
     let error = Error::ALL.iter().find(|error| **error as u32 == refused.error);
     match error {
         Some(&error) if refused.number > failed.0 => InWords(error).to_string(),

@@ -19,7 +19,7 @@ use crate::sink::retry::Retry;
 use crate::sys::sync::outside::Arc;
 use crate::sys::thread::Thread;
 use crate::sys::{barrier, debug, host_fds, panic_guard, rights, thread};
-use crate::writer::{self, in_place, Inheritance, Writer};
+use crate::writer::{self, threadless, Inheritance, Writer};
 
 /// The maximum time for which a close or the exit of the process waits for the writer. This is also the default timeout of a
 /// flush.
@@ -252,7 +252,7 @@ impl Lifecycle {
             inherited.regions.inspect(|inherited| regions.inherit(&shared.status, inherited));
             Some(inherited)
         };
-        let begin = || thread::quietly(|| in_place::begin(writer, &config, recover, home, inherited));
+        let begin = || thread::quietly(|| threadless::begin(writer, &config, recover, home, inherited));
         let Some(is_open) = panic_guard::guarded(|_| begin()) else {
             writer::fail(host, shared);
             return Err(Error::Internal);

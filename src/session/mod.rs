@@ -7,7 +7,7 @@ mod calls;
 mod check;
 pub mod collector;
 mod config;
-mod configs;
+mod config_slots;
 mod exit;
 mod explain;
 mod flush_in_handler;

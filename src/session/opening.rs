@@ -12,12 +12,12 @@ use crate::session::lifecycle::{self, Lifecycle, STOP_TIMEOUT};
 use crate::session::process::{self, Process};
 use crate::session::register::watch_thread_if_running;
 use crate::session::{autoload, explain, fork};
-use crate::sys::{loader, reserve, thread};
+use crate::sys::{dynamic_symbols, reserve, thread};
 use crate::writer::recover;
 
 /// Opens a session in this process, and returns its handle. In a forked child, first takes over the parent's sessions.
 pub fn open(options: &Options) -> Result<u64> {
-    loader::look_up();
+    dynamic_symbols::look_up();
     autoload::arm();
     if reserve::is_short() {
         return Err(Error::NoMemory);
@@ -51,7 +51,7 @@ fn open_in(process: &'static Process, options: &Options) -> Result<u64> {
     explain::decided(&config);
     if config.starts_writer() || config.bridge {
         // No lock may be held here.
-        loader::keep_this_loaded();
+        dynamic_symbols::keep_this_loaded();
         fork::watch();
     }
     let end = Instant::now() + STOP_TIMEOUT;

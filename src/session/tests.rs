@@ -96,7 +96,7 @@ fn a_sink_is_told_of_what_lives() {
     let moved = register(&session, 0x2000, "moved");
     register(&session, 0x3000, "overwritten");
     session
-        .move_code(moved, &MoveTarget { addr: 0x4000, bytes: Bytes::Here(&[0xc3; 16]), free_after: 0, stable: false })
+        .move_code(moved, &MoveTarget { addr: 0x4000, bytes: Bytes::Here(&[0xc3; 16]), stable: false, gap: false })
         .unwrap();
     session.unregister(first).unwrap();
     register(&session, 0x3008, "last");

@@ -14,7 +14,7 @@ use crate::queue::spool::layout::{Files, Progress};
 use crate::queue::status::Status;
 use crate::registry::Registry;
 use crate::sink::jitdump::backlog::Contents;
-use crate::sink::jitdump::left::forget_places;
+use crate::sink::jitdump::stopped::forget_places;
 use crate::sink::jitdump::{self, Jitdump};
 use crate::sink::perf_map::PerfMap;
 use crate::sink::region::{self, RegionSink, Regions};
@@ -75,7 +75,7 @@ impl SinkSet {
         let mut started = self.start(config, config.sinks);
         // Calls report code to the unwinder themselves only if the sink runs from the start. When the sink is enabled late,
         // some calls may already be running. These calls do not know of the sink, and would not report their code.
-        if started.has(Sinks::UNWINDER) && unwinder::by_callers::begin() {
+        if started.has(Sinks::UNWINDER) && unwinder::told_in_calls::begin() {
             started = started.with(Sinks::BY_CALLERS);
         }
         self.announce(config.sinks, started);

@@ -115,11 +115,10 @@ pub(super) fn read_ns(clock: libc::clockid_t) -> u64 {
 /// Reads the time stamp counter after all earlier instructions have completed.
 ///
 /// The order of stamps must be the order of events. `rdtsc` alone was seen to read the counter 1.4 µs before the preceding
-/// loads had completed (four cache misses in a row, Zen 5). A thread may load another thread's record and then make its own
-/// record. With `rdtsc` alone, the thread's own record could get an earlier time stamp than the record that it has loaded. The
-/// fence makes `rdtsc` wait for the loads. The minimum and the median of measured batches are 10.2 and 10.3 ns for `rdtsc`,
-/// 17.1 and 17.3 ns for `lfence; rdtsc`, 19.6 and 19.8 ns for `rdtscp` (which also waits), and 24.3 and 24.6 ns for
-/// `clock_gettime`.
+/// loads had completed (four cache misses in a row, Zen 5). With `rdtsc` alone, a thread that has read the record of another
+/// thread could give its own record an earlier time stamp than that record has. The fence makes `rdtsc` wait for the
+/// loads. The minimum and the median of measured batches are 10.2 and 10.3 ns for `rdtsc`, 17.1 and 17.3 ns for
+/// `lfence; rdtsc`, 19.6 and 19.8 ns for `rdtscp` (which also waits), and 24.3 and 24.6 ns for `clock_gettime`.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub fn arch_ticks() -> u64 {

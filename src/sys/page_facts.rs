@@ -17,21 +17,41 @@ const EXCLUSIVE: u64 = 1 << 56;
 /// How many pages one read covers.
 const STEP: usize = 64;
 
-/// Whether all pages of a range are untouched.
-pub fn are_untouched(start: u64, end: u64) -> io::Result<bool> {
-    let page = page_size() as u64;
-    let file = File::open("/proc/thread-self/pagemap")?;
-    let (mut from, to) = (start / page, end.div_ceil(page));
-    while from < to {
-        let mut entries = [[0; size_of::<u64>()]; STEP];
-        let count = STEP.min((to - from) as usize);
-        file.read_exact_at(entries[..count].as_flattened_mut(), from * size_of::<u64>() as u64)?;
-        if entries[..count].iter().any(|entry| u64::from_ne_bytes(*entry) & TOUCHED != 0) {
-            return Ok(false);
-        }
-        from += count as u64;
+/// Finds the pages that nobody has touched since they were mapped. In private memory without a file, such pages are zero.
+#[derive(Debug)]
+pub struct Untouched(File);
+
+impl Untouched {
+    /// `None` if the kernel does not tell, or if the answers are about other memory, as under an emulator.
+    pub fn new() -> Option<Untouched> {
+        let untouched = Untouched(File::open("/proc/thread-self/pagemap").ok()?);
+        let page = OwnedMapping::new(page_size(), READ_WRITE, PRIVATE, None).ok()?;
+        let start = page.start().as_ptr() as u64;
+        let before = untouched.has_all(start, start + page_size() as u64);
+        // SAFETY: the page was just mapped, and nobody else knows of it.
+        unsafe { page.start().write_volatile(1) };
+        (before && !untouched.has_all(start, start + page_size() as u64)).then_some(untouched)
     }
-    Ok(true)
+
+    /// Whether all pages of a range are untouched. False if unknown.
+    pub fn has_all(&self, start: u64, end: u64) -> bool {
+        let page = page_size() as u64;
+        let (mut from, to) = (start / page, end.div_ceil(page));
+        while from < to {
+            let mut entries = [[0; size_of::<u64>()]; STEP];
+            let entries = &mut entries[..STEP.min((to - from) as usize)];
+            let is_read = self.0.read_exact_at(entries.as_flattened_mut(), from * size_of::<u64>() as u64).is_ok();
+            if !is_read || entries.iter().any(|entry| is_touched(u64::from_ne_bytes(*entry))) {
+                return false;
+            }
+            from += entries.len() as u64;
+        }
+        true
+    }
+}
+
+fn is_touched(entry: u64) -> bool {
+    entry & TOUCHED != 0
 }
 
 /// Notices each child that was made since `new` and still has a copy of this process's memory. Unlike a fork handler of the C
@@ -71,7 +91,8 @@ mod tests {
     fn what_was_written_is_touched() {
         let (page, count) = (page_size() as u64, 3 * STEP as u64);
         let start = code_memory::reserve(count * page).unwrap();
-        let are_untouched = |from, to| super::are_untouched(start + from * page, start + to * page).unwrap();
+        let untouched = Untouched::new().unwrap();
+        let are_untouched = |from, to| untouched.has_all(start + from * page, start + to * page);
         assert!(are_untouched(0, count));
         // SAFETY: the range was just set aside, and nobody else knows of it.
         unsafe {
@@ -82,6 +103,8 @@ mod tests {
         assert!(!are_untouched(0, count - 1) && !are_untouched(count - 2, count));
         // SAFETY: nobody else knows of the range.
         unsafe { code_memory::unmap(start, count * page) };
+        let swapped = 1 << 62;
+        assert!(is_touched(IN_MEMORY) && is_touched(swapped) && !is_touched(EXCLUSIVE));
     }
 
     /// The child is made by a system call, so no fork handler runs.

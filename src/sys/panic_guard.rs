@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// of the thread's storage.
 pub struct PerThread {
     /// Two flags. `INSIDE` means that the thread runs code of this library. `NOTED` means that the reason for refusing the
-    /// current call was noted (`refusal::note`).
+    /// current call was noted (`last_error::note`).
     state: Cell<u8>,
     /// Whether the thread runs inside `beside_host`. In that case, other threads may change or unmap the code that this thread
     /// registers.
@@ -59,7 +59,7 @@ pub fn guarded<T>(body: impl FnOnce(&PerThread) -> T) -> Option<T> {
     }
 }
 
-/// Runs `body` as one call. Reasons that were noted for refusing earlier calls (`refusal::note`) do not count for `body`. Does
+/// Runs `body` as one call. Reasons that were noted for refusing earlier calls (`last_error::note`) do not count for `body`. Does
 /// not catch panics.
 #[inline]
 pub fn as_one_call<T>(body: impl FnOnce() -> T) -> T {

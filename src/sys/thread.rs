@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
 
 use rustix::thread::set_name;
 
-use super::loader::Optional;
+use super::dynamic_symbols::Optional;
 use super::{panic_guard, valgrind};
 
 /// The kernel's id of the calling thread.
@@ -399,7 +399,7 @@ fn be_ordinary() {
 
 /// Makes the C library call `end` when the calling thread ends. Returns false if there is no memory for this.
 ///
-/// `end` must stay loaded until the process ends (`loader`). When a plugin is unloaded, the C library forgets the plugin's exit
+/// `end` must stay loaded until the process ends (`dynamic_symbols`). When a plugin is unloaded, the C library forgets the plugin's exit
 /// handlers, but would still call `end`. The C library would even unload the plugin while another thread runs `end`.
 ///
 /// A destructor of thread-local storage is no alternative, because the C library ends the process if there is no memory to

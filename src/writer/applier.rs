@@ -6,9 +6,8 @@
 use std::sync::Arc;
 
 use crate::api::options::Sinks;
-use crate::format::info::{remove_frame_load, Info};
-use crate::format::jitdump::{clear_mapped_size, set_time};
-use crate::format::unwind;
+use crate::format::info::Info;
+use crate::format::jitdump::{map_tables, set_time};
 use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, Event, EventKind, Load};
 use crate::queue::spool::layout::Progress;
@@ -123,6 +122,10 @@ impl Applier {
         if event.has(flag::NAME_CHANGED) {
             counters.names_changed.add(1);
         }
+        if event.kind == EventKind::Load && event.has(flag::GAP) {
+            // SAFETY: the chunk is not recycled yet, and there is no other reference to this body.
+            map_tables(unsafe { chunk.body_mut(event) }, event.size, true);
+        }
         match event.kind {
             EventKind::Load => match self.region_of(event.addr, event.size, event.timestamp) {
                 Some(region) => self.load_in_region(region, chunk, event),
@@ -172,18 +175,10 @@ impl Applier {
 
     fn load(&mut self, chunk: Chunk, event: &Event) {
         self.status.counters.registered.add(1);
-        let end = event.addr + event.size;
-        let claimed = event.has(flag::FREE_BEHIND);
-        let mut reach = if claimed { end + unwind::room(event.size, event.tables_len as usize) } else { end };
-        if self.is_used(end, reach) {
-            // SAFETY: the chunk is not recycled yet, and there is no other reference to this body.
-            clear_mapped_size(unsafe { chunk.body_mut(event) }, event.unwinding_at as usize);
-            reach = end;
-        }
+        let (addr, size, index) = (event.addr, event.size, event.index);
         // SAFETY: the chunk is not recycled yet, and nobody writes to this body any more.
         let Some(load) = Load::new(event, unsafe { chunk.body(event) }) else { return };
-        let (addr, size, index, tables_len) = (event.addr, event.size, event.index, event.tables_len);
-        let live = Live { addr, size, reach, index, stored: None, tables_len, home: Home::Plain };
+        let live = Live { addr, size, index, stored: None, home: Home::Plain };
         self.insert(event.id, &live, load.name(), Origin::Registered(chunk, event, &load));
         if self.sinks.keep_info() {
             self.registry.keep_info(event.id, load.info());
@@ -207,14 +202,9 @@ impl Applier {
             return self.notify_read(event);
         };
         self.status.counters.moved.add(1);
-        // Info records that were kept when a jitdump stopped may contain a frame load for the old place.
-        live.tables_len = remove_frame_load(&mut info).unwrap_or(live.tables_len);
         // The group in the jitdump describes the code at its old place, so `stored` is taken out below.
         (live.addr, live.index) = (event.addr, event.index);
-        let end = live.addr + live.size;
-        let room = unwind::room(live.size, live.tables_len as usize);
-        let claimed = live.tables_len > 0 && event.free_after() >= room;
-        live.reach = if claimed && !self.is_used(end, end + room) { end + room } else { end };
+        map_tables(&mut info, live.size, event.has(flag::GAP));
         // SAFETY: the chunk is not recycled yet.
         let (body, before) = (unsafe { chunk.body(event) }, live.stored.take());
         self.insert(event.id, &live, &name, Origin::Moved { event, body, before });
@@ -239,28 +229,14 @@ impl Applier {
         }
     }
 
-    /// Whether bytes that were declared free hold live code. Counts false declarations.
-    fn is_used(&self, end: u64, reach: u64) -> bool {
-        let used = end < reach && self.registry.live_begins_in(end, reach);
-        if used {
-            self.status.counters.not_free.add(1);
-        }
-        used
-    }
-
     /// Adds code outside of regions to the registry, which has room for it, and tells the sinks.
     pub(super) fn insert(&mut self, id: u64, live: &Live, name: &[u8], origin: Origin<'_>) {
         if self.watching {
             self.name_parts(id, live, name, &origin);
         }
         self.retire_in_regions(live.addr, live.addr + live.size);
-        let inserted = self.registry.insert(id, live, name, &mut self.overwritten);
-        let code = Loaded { id, live, name, change: inserted.change, origin };
-        if inserted.was_claimed {
-            // The older code has claimed these bytes as free. It is too late to withdraw this claim, but the claim is
-            // counted as false.
-            self.status.counters.not_free.add(1);
-        }
+        let change = self.registry.insert(id, live, name, &mut self.overwritten);
+        let code = Loaded { id, live, name, change, origin };
         while let Some(old) = self.overwritten.pop() {
             self.status.counters.overwritten.add(1);
             self.sinks.gone(old);

@@ -6,7 +6,6 @@
 mod applier;
 mod collect;
 mod fork;
-pub mod in_place;
 mod inherit;
 mod life;
 mod merge;
@@ -19,6 +18,7 @@ mod sleep;
 mod source;
 #[cfg(test)]
 mod tests;
+pub mod threadless;
 
 use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;

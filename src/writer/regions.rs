@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::applier::{Applier, Notice};
 use crate::api::options::Sinks;
-use crate::format::info::{remove_frame_load, Info};
+use crate::format::info::Info;
+use crate::format::jitdump::map_tables;
 use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, CodeBytes, Event, Load};
 use crate::registry::{Home, Live, Stored};
@@ -166,8 +167,7 @@ impl Applier {
         // SAFETY: the chunk is not recycled yet, and nobody writes to this body any more.
         let Some(load) = Load::new(event, unsafe { chunk.body(event) }) else { return };
         let (addr, size, index) = (event.addr, event.size, event.index);
-        let (reach, tables_len, home) = (addr + size, event.tables_len, Home::Region);
-        let live = Live { addr, size, reach, index, stored: None, tables_len, home };
+        let live = Live { addr, size, index, stored: None, home: Home::Region };
         let bytes = if let CodeBytes::Here(bytes) = load.code() { bytes } else { &[] };
         let (id, time, name, info) = (event.id, event.timestamp, load.name(), load.info());
         let is_told = event.has(flag::REPLACES);
@@ -179,10 +179,9 @@ impl Applier {
     /// address. Returns the code, its name, and the bytes of its info.
     fn take_out(&mut self, id: u64) -> Option<(Live, Vec<u8>, Vec<u8>)> {
         let name = self.registry.name_of(id)?.to_vec();
-        let mut info = self.copy_of_info(id, self.registry.get(id)?.stored, &name);
+        let info = self.copy_of_info(id, self.registry.get(id)?.stored, &name);
         let mut live = self.registry.remove(id)?;
         live.stored = None;
-        live.tables_len = remove_frame_load(&mut info).unwrap_or(live.tables_len);
         Some((live, name, info))
     }
 
@@ -203,10 +202,11 @@ impl Applier {
         if to.is_none() && before.home == Home::Plain {
             return false;
         }
-        let Some((mut live, name, info)) = self.take_out(event.id) else { return false };
+        let Some((mut live, name, mut info)) = self.take_out(event.id) else { return false };
         self.status.counters.moved.add(1);
-        (live.addr, live.index, live.reach) = (event.addr, event.index, event.addr + live.size);
+        (live.addr, live.index) = (event.addr, event.index);
         live.home = if to.is_some() { Home::Region } else { Home::Plain };
+        map_tables(&mut info, live.size, event.has(flag::GAP));
         match to {
             Some(region) => {
                 let (id, time, name, info) = (event.id, event.timestamp, &name, Info::new(&info));

@@ -96,7 +96,7 @@ static void emit_jump(const char *opcode, size_t count, const void *target) {
     emit((const char *)&distance, 4);
 }
 
-/* Registers what has been emitted from `start` on, and leaves the gap. */
+/* Registers what has been emitted from `start` on, and leaves room for the unwind tables that `perf inject` maps after it. */
 static void finish(unsigned char *start, const char *name, const jitsym_unwind *unwind) {
     jitsym_code code = { .struct_size = sizeof code };
     code.addr = (uint64_t)(uintptr_t)start;
@@ -104,13 +104,13 @@ static void finish(unsigned char *start, const char *name, const jitsym_unwind *
     code.bytes = start;
     code.name = name;
     code.unwind = unwind;
-    jitsym_status status = jitsym_unwind_size(unwind, code.size, &code.free_after);
-    if (status == JITSYM_OK) status = jitsym_register(session, &code, NULL);
+    code.flags = JITSYM_CODE_GAP;
+    jitsym_status status = jitsym_register(session, &code, NULL);
     if (status != JITSYM_OK) {
         fprintf(stderr, "%s: %s\n", name, jitsym_status_text(status));
         exit(1);
     }
-    at += code.free_after + 16;
+    at += JITSYM_CODE_GAP_SIZE;
 }
 
 static void register_trace(unsigned char *start, const char *name, const struct luajit_trace *trace) {

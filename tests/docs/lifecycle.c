@@ -41,7 +41,7 @@ static jitsym_stats counters(void) {
 }
 
 static struct block part(unsigned char *run, unsigned char *write, int number, const char *name) {
-    struct block block = { run + number * PART, write + number * PART, PART, 0, name, 0 };
+    struct block block = { run + number * PART, write + number * PART, PART, name, 0 };
     return block;
 }
 
@@ -117,13 +117,12 @@ static void on(unsigned char *run, unsigned char *write) {
     /* A stub that leaves the stack pointer alone. */
     jitsym_unwind stub = { .struct_size = sizeof stub, .kind = JITSYM_UNWIND_FIXED_FRAME, .cfa_offset = 8 };
     struct block stubs = part(run, write, 32, "IC stubs");
-    CHECK(jitsym_unwind_size(&stub, stubs.size, &stubs.gap) == JITSYM_OK && stubs.gap > 0);
     publish(&stubs, &stub);
     CHECK(stubs.symbol != 0 && counters().live == 1);
     retire(&stubs);
 
     jitsym_stats stats = counters();
-    CHECK(stats.live == 0 && stats.dropped == 0 && stats.names_changed == 0 && stats.not_free == 0);
+    CHECK(stats.live == 0 && stats.dropped == 0 && stats.names_changed == 0);
 }
 
 int main(int argc, char **argv) {

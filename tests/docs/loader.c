@@ -1,4 +1,4 @@
-/* A runtime with the loader: starts where the library is missing, and registers where it is not. */
+/* A runtime with the loader: it has a map with the library and without it, if a map is asked for. */
 #include <stdio.h>
 #include <string.h>
 

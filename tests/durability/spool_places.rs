@@ -91,10 +91,12 @@ fn killed_with_a_small_spool() {
     for _ in 0..rounds(3) {
         let (seed, die_us) = (random.number() >> 1, 1000 + random.below(200_000));
         let plan = Plan { size: 8192, large: 300, seed, die_us, ..Plan::default() };
-        let recover = format!("'{}' recover --dir \"$spool\"", tool().display());
+        let recover = format!("du -k \"$spool\" | cut -f 1; '{}' recover --dir \"$spool\"", tool().display());
         let slow_disk = random.pick(&["rate=50000000", "block_at=1000000"]);
         let Some((log, dir)) = in_small_place("size=12m", &plan, slow_disk, &recover) else { return };
         println!("{}", log.trim_end());
+        let (used, log) = log.split_once('\n').expect("lines");
+        assert!(used.parse::<u32>().expect("KiB") <= 12 << 9, "half of the file system is for others: {used} KiB");
         let truth = Truth::read(&dir.join("truth"), true);
         assert!(log.starts_with(&format!("{}: ", truth.pid)), "{log}");
         check(&plan, &truth, &dir, State::Partial);

@@ -36,5 +36,5 @@ sum="select sum($terms) from (select i as a, i % 17 as b from generate_series(1,
 "$bin/pg_ctl" -D data -m fast stop >/dev/null
 trap - EXIT
 wait "$server" || :
-perf --buildid-dir "$dir/buildid" inject --jit -i perf.data -o injected.data
+"$dir/jitsym" inject -i perf.data -o injected.data
 perf --buildid-dir "$dir/buildid" script --no-inline -F ip,sym,dso -i injected.data >script.txt

@@ -1,7 +1,7 @@
 //! LuaJIT, with the guest of `tests/luajit`: each phase burns its time in one line, in another kind of trace.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
@@ -66,21 +66,26 @@ fn record(name: &str, way: Way, variables: &[(&str, &str)]) -> Recording {
     })
 }
 
+/// The samples of a phase in compiled code, which have names.
+fn check_names<'r>(what: &str, recording: &'r Recording, phase: &str) -> Vec<&'r Sample> {
+    let traces: Vec<&Sample> = recording.during(recording.phase(phase)).filter(|sample| sample.is_compiled()).collect();
+    let is_named = |sample: &&&Sample| {
+        let name = &sample.frames[0].0;
+        name.starts_with("TRACE_") && name.contains(".lua:") || name.starts_with("exit stubs ")
+    };
+    let named = traces.iter().filter(is_named).count();
+    let others = || {
+        let others = traces.iter().filter(|sample| !is_named(sample)).take(5);
+        format!("{:?}", others.map(|sample| &sample.frames).collect::<Vec<_>>())
+    };
+    at_least(&format!("{what}, {phase}: names"), named, traces.len(), ENOUGH, 99, others);
+    traces
+}
+
 fn check(what: &str, recording: &Recording) {
     let lines = hot_lines();
     for phase in PHASES {
-        let traces: Vec<&Sample> =
-            recording.during(recording.phase(phase)).filter(|sample| sample.is_compiled()).collect();
-        let is_named = |sample: &&&Sample| {
-            let name = &sample.frames[0].0;
-            name.starts_with("TRACE_") && name.contains(".lua:") || name.starts_with("exit stubs ")
-        };
-        let named = traces.iter().filter(is_named).count();
-        let others = || {
-            let others = traces.iter().filter(|sample| !is_named(sample)).take(5);
-            format!("{:?}", others.map(|sample| &sample.frames).collect::<Vec<_>>())
-        };
-        at_least(&format!("{what}, {phase}: names"), named, traces.len(), ENOUGH, 99, others);
+        let traces = check_names(what, recording, phase);
         let mut found: BTreeMap<&str, usize> = BTreeMap::new();
         for sample in &traces {
             *found.entry(&sample.line).or_default() += 1;
@@ -116,6 +121,18 @@ fn luajit_with_a_jitdump() {
     check("jitdump", &recording);
     let stubs = recording.dumped().into_iter().filter(|code| code.name.starts_with("exit stubs ")).count();
     assert!(stubs >= 1, "no exit stubs");
+}
+
+/// Without the library, the headers write the map: number, file and line of each trace, as LuaJIT's own writer did.
+#[test]
+fn luajit_without_the_library() {
+    let recording = record("luajit-alone", Way::Alone, &[("JITSYM", "map")]);
+    for phase in PHASES {
+        check_names("without the library", &recording, phase);
+    }
+    let source = luajit().parent().and_then(Path::parent).expect("prefix").join("build/src/lj_trace.c");
+    let source = std::fs::read_to_string(source).expect("source");
+    assert!(source.contains("lj_jitsym_addtrace") && !source.contains("perf-%d.map"));
 }
 
 /// gdb goes from the middle of a trace to `main`, with the trace's name, for which a user can set a breakpoint, and its line.

@@ -1,7 +1,7 @@
 //! MoarVM, which runs Debian's Rakudo.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use super::recording::{at_least, built, check_stacks, registered_and_gone, Recording, Sample, Way, STACKS};
@@ -54,27 +54,37 @@ fn is_of_guest(sample: &Sample) -> bool {
     sample.frames[0].0.contains("hot.raku:")
 }
 
+/// Of the samples of a phase in compiled code, those in the function that is hot. All of them have names.
+fn check_names<'r>(what: &str, recording: &'r Recording, phase: &str) -> Vec<&'r Sample> {
+    let (function, _) = hot(phase);
+    let compiled: Vec<&Sample> =
+        recording.during(recording.phase(phase)).filter(|sample| sample.is_compiled()).collect();
+    let others = |is_right: &dyn Fn(&Sample) -> bool| {
+        let wrong = compiled.iter().filter(|sample| !is_right(sample)).take(5);
+        format!("{:?}", wrong.map(|sample| (&sample.frames[0], &sample.line)).collect::<Vec<_>>())
+    };
+    // The clock and the core of Raku take a little of the time as well, the functions of other phases none.
+    let is_hot = |sample: &Sample| sample.frames[0].0.starts_with(&function) && is_of_guest(sample);
+    let is_named = |sample: &Sample| {
+        let name = &sample.frames[0].0;
+        is_hot(sample)
+            || is_of_guest(sample) && ["seconds ", "phase "].iter().any(|start| name.starts_with(start))
+            || ["#sources/", "gen/moar/"].iter().any(|core| name.contains(core))
+    };
+    let named = compiled.iter().filter(|sample| is_named(sample)).count();
+    at_least(&format!("{what}, {phase}: names"), named, compiled.len(), ENOUGH, 99, || others(&is_named));
+    let hot: Vec<&Sample> = compiled.iter().copied().filter(|sample| is_hot(sample)).collect();
+    at_least(&format!("{what}, {phase}: hot"), hot.len(), compiled.len(), ENOUGH, 50, || others(&is_hot));
+    hot
+}
+
 fn check(what: &str, recording: &Recording) {
     for phase in ["first", "second", "numbers"] {
-        let (function, line) = hot(phase);
-        let compiled: Vec<&Sample> =
-            recording.during(recording.phase(phase)).filter(|sample| sample.is_compiled()).collect();
+        let (hot, (_, line)) = (check_names(what, recording, phase), hot(phase));
         let others = |is_right: &dyn Fn(&Sample) -> bool| {
-            let wrong = compiled.iter().filter(|sample| !is_right(sample)).take(5);
+            let wrong = hot.iter().filter(|sample| !is_right(sample)).take(5);
             format!("{:?}", wrong.map(|sample| (&sample.frames[0], &sample.line)).collect::<Vec<_>>())
         };
-        // The clock and the core of Raku take a little of the time as well, the functions of other phases none.
-        let is_hot = |sample: &Sample| sample.frames[0].0.starts_with(&function) && is_of_guest(sample);
-        let is_named = |sample: &Sample| {
-            let name = &sample.frames[0].0;
-            is_hot(sample)
-                || is_of_guest(sample) && ["seconds ", "phase "].iter().any(|start| name.starts_with(start))
-                || ["#sources/", "gen/moar/"].iter().any(|core| name.contains(core))
-        };
-        let named = compiled.iter().filter(|sample| is_named(sample)).count();
-        at_least(&format!("{what}, {phase}: names"), named, compiled.len(), ENOUGH, 99, || others(&is_named));
-        let hot: Vec<&Sample> = compiled.iter().copied().filter(|sample| is_hot(sample)).collect();
-        at_least(&format!("{what}, {phase}: hot"), hot.len(), compiled.len(), ENOUGH, 50, || others(&is_hot));
         let is_at_line = |sample: &Sample| sample.line == line;
         let at_line = hot.iter().filter(|sample| is_at_line(sample)).count();
         at_least(&format!("{what}, {phase}: lines"), at_line, hot.len(), ENOUGH / 2, 99, || others(&is_at_line));
@@ -92,6 +102,20 @@ fn check(what: &str, recording: &Recording) {
     let others = || format!("{:?}", burning.iter().find(|sample| !is_called(sample)).map(|sample| &sample.frames));
     at_least(&format!("{what}, big: callers of C"), called, burning.len(), ENOUGH / 2, 90, others);
     check_stacks(what, recording, 3 * ENOUGH, |_| true);
+}
+
+/// Without the library, the headers write the map, for MoarVM's own variable too. MoarVM's own writer is gone.
+#[test]
+fn moarvm_without_the_library() {
+    for variable in ["MVM_JITSYM", "MVM_JIT_PERF_MAP"] {
+        let recording = record("moarvm-alone", Way::Alone, &[(variable, "1")]);
+        for phase in ["first", "second", "numbers"] {
+            check_names(variable, &recording, phase);
+        }
+    }
+    let source = raku().parent().and_then(Path::parent).expect("prefix").join("build/src/moar.c");
+    let source = std::fs::read_to_string(source).expect("source");
+    assert!(source.contains("MVM_jitsym_init") && !source.contains("/tmp/perf-"));
 }
 
 /// Records a guest that compiles functions and forgets them. Returns also what the library has said.

@@ -12,7 +12,11 @@ use crate::support::{
 
 /// The source of a runtime as Debian has it. Its package is called as the runtime, or otherwise.
 pub fn source(name: &str) -> PathBuf {
-    let package = if name.ends_with("cpython") { "python3.13" } else { name };
+    let package = match name {
+        "cpython" => "python3.13",
+        "newer-cpython" => "python3.14",
+        _ => name,
+    };
     fetched(&format!("{name}-source")).join(package)
 }
 
@@ -28,12 +32,14 @@ pub fn built(name: &str, program: &str) -> PathBuf {
 /// The ways in which code is announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// A jitdump, and `perf inject --jit`.
+    /// A jitdump, and `jitsym inject`.
     Jitdump,
     /// Regions, and nothing after the recording.
     Regions,
-    /// The bridge in a program without the library, and `perf inject --jit`.
+    /// The bridge in a program without the library, and `jitsym inject`.
     Bridge,
+    /// The perf map of a program that does not find the library.
+    Alone,
 }
 
 /// One frame of a stack: symbol and object.
@@ -95,6 +101,7 @@ impl Recording {
             // The runtime's own variable has to be enough.
             Way::Regions => record.env_remove("JITSYM"),
             Way::Bridge => record.env("JITSYM", "bridge").env("LD_PRELOAD", spaceless(&library)),
+            Way::Alone => record.env("JITSYM_LIB", "/nowhere/libjitsym.so"),
         };
         record.args(["-q", "-k", "1", "-e", "cpu-clock", "-F", "999"]).args(options).arg("-o").arg(&file);
         // Not by way of a shell: perf then sometimes loses all stacks that begin in the C library.
@@ -118,12 +125,8 @@ impl Recording {
         let phases: Vec<Phase> = phases.collect();
         assert!(!phases.is_empty(), "the guest printed nothing");
         let file = match way {
-            Way::Jitdump | Way::Bridge => {
-                let injected = file.with_extension("injected");
-                run(perf::perf("inject").arg("--jit").arg("-i").arg(&file).arg("-o").arg(&injected));
-                injected
-            }
-            Way::Regions => file,
+            Way::Jitdump | Way::Bridge => perf::inject_by_jitsym(&file),
+            Way::Regions | Way::Alone => file,
         };
         let samples = samples(&file, pid);
         Recording { file, phases, samples, files }

@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use jitsym_tool::check::report::{Printer, Style};
 use jitsym_tool::check::{check, Facts, Rule};
 
-/// A test that has a directory of its own is not where profilers look. What is free behind the code is said by those tests that
-/// unwind with it.
-const ALLOWED: [&str; 3] = ["dump-dir", "map-dir", "unwind-not-mapped"];
+/// A test that has a directory of its own is not where profilers look.
+const ALLOWED: [&str; 2] = ["dump-dir", "map-dir"];
 
 /// For tests that give descriptions of all kinds to the same few bytes, as if they were code.
 pub const OTHER_CODE: [&str; 5] =

@@ -56,7 +56,7 @@ pub fn record(name: &str, inject: bool, complete: impl Fn(&mut Command, &str)) -
             let pid = text.lines().find_map(|line| line.strip_prefix("pid ")).expect("pid");
             TmpFiles(pid.parse().expect("number"))
         });
-        let shown = if inject { injected(&data) } else { data.clone() };
+        let shown = if inject { perf::inject_by_jitsym(&data) } else { data.clone() };
         let stacks = Stacks::parse(&script(&shown), files);
         let count = stacks.stacks.iter().filter(|stack| is_compiled(&stack[0])).count();
         (stacks, count)
@@ -65,12 +65,6 @@ pub fn record(name: &str, inject: bool, complete: impl Fn(&mut Command, &str)) -
 
 /// How many samples in compiled code there are at least.
 const WANTED: usize = 300;
-
-fn injected(data: &Path) -> PathBuf {
-    let injected = data.with_file_name("injected.data");
-    run(perf::perf("inject").arg("--jit").arg("-i").arg(data).arg("-o").arg(&injected));
-    injected
-}
 
 fn script(data: &Path) -> String {
     let mut script = perf::perf("script");
@@ -89,7 +83,7 @@ impl Stacks {
 
 /// Whether the frame lies in compiled code, however perf calls that memory.
 pub fn is_compiled(frame: &PerfFrame) -> bool {
-    let names = ["/jitted-", "/tmp/jit-", "[JIT]", "//anon", "/tmp/perf-", "[anon", "[unknown]"];
+    let names = ["/jitted-", "/jitcode-", "/tmp/jit-", "[JIT]", "//anon", "/tmp/perf-", "[anon", "[unknown]"];
     names.iter().any(|name| frame.dso.contains(name)) || frame.dso.is_empty()
 }
 
@@ -142,7 +136,7 @@ pub fn check_lines(name: &str, file: &str, place: impl Fn(&str) -> (String, &'st
     };
     let ranges = ["first_leaf", "second_leaf"].map(|function| (function, range_of(function)));
     let mut script = perf::perf("script");
-    script.args(["--no-inline", "-G", "-F", "ip,sym,srcline", "-i"]).arg(scratch_dir(name).join("injected.data"));
+    script.args(["--no-inline", "-G", "-F", "ip,sym,srcline", "-i"]).arg(scratch_dir(name).join("perf.jit.data"));
     let text = stdout(&run(&mut script));
     let text: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let mut lines = Verdict::new(&format!("{name}: lines"));

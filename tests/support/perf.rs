@@ -101,7 +101,6 @@ pub struct Place {
     pub name: String,
     pub addr: u64,
     pub size: u64,
-    pub free_after: u64,
     /// Before and after the call that announced it.
     pub from: u64,
     pub done: u64,
@@ -188,11 +187,10 @@ impl Truth {
                     name: fields[2].into(),
                     addr: hex(3),
                     size: number(4),
-                    free_after: number(5),
-                    from: number(6),
-                    done: number(7),
-                    to: if number(8) == 0 { u64::MAX } else { number(8) },
-                    moved: fields[9] == "move",
+                    from: number(5),
+                    done: number(6),
+                    to: if number(7) == 0 { u64::MAX } else { number(7) },
+                    moved: fields[8] == "move",
                 }),
                 "phase" => {
                     truth.phases.push(fields[1].into());
@@ -358,6 +356,13 @@ impl Attached {
     }
 }
 
+/// Puts the jitdump into a recording by `jitsym inject`. Returns the new recording.
+pub fn inject_by_jitsym(data: &Path) -> PathBuf {
+    let injected = data.with_extension("jit.data");
+    run(Command::new(crate::support::tool()).arg("inject").arg("-i").arg(data).arg("-o").arg(&injected));
+    injected
+}
+
 /// A run of the program under `perf record`.
 pub struct Recording {
     pub truth: Truth,
@@ -418,6 +423,11 @@ impl Recording {
     /// With call stacks and the clock of the jitdump.
     pub fn with_stacks(name: &str, program: &Path, arguments: &[&str]) -> Self {
         Self::new(name, program, WITH_STACKS, arguments)
+    }
+
+    /// Puts the jitdump into the recording by `jitsym inject`.
+    pub fn inject_by_jitsym(&self) -> PathBuf {
+        inject_by_jitsym(&self.data)
     }
 
     /// The recording with what the jitdump says worked into it.
@@ -794,10 +804,21 @@ pub fn check_lines(truth: &Truth, samples: &[Sample], at_least: usize) {
     let file = truth.source.file_name().expect("file name").to_string_lossy();
     let (mut leaves, mut callers) = (Verdict::new("lines of leaves"), Verdict::new("lines of callers"));
     let mut last = Verdict::new("lines of the last row");
+    // An object of `jitsym inject` has many functions. Its place in memory is known from its samples.
+    let is_leaf = |sample: &&Sample| sample.frames.first().is_some_and(PerfFrame::is_injected);
+    let leaf = |sample: &Sample| (sample.frames[0].dso.clone(), sample.ip.wrapping_sub(sample.frames[0].ip));
+    let bases: HashMap<String, u64> = samples.iter().filter(is_leaf).map(leaf).collect();
+    let offset_of = |frame: &PerfFrame, time: u64| {
+        if frame.dso.contains("/jitted-") {
+            return Some(frame.ip - TEXT_OFFSET);
+        }
+        let at = frame.ip.wrapping_add(*bases.get(&frame.dso)?);
+        Some(at - truth.place_at(at, time)?.addr)
+    };
     for sample in samples {
         for (depth, frame) in sample.frames.iter().enumerate().filter(|(_, frame)| frame.is_injected()) {
             let function = truth.function(&frame.sym).unwrap_or_else(|| panic!("function {frame:?}"));
-            let offset = frame.ip - TEXT_OFFSET;
+            let Some(offset) = offset_of(frame, sample.time) else { continue };
             let expected = format!("{file}:{}", function.line_at(offset));
             let right = frame.srcline.as_deref() == Some(&*expected);
             let verdict = if depth == 0 { &mut leaves } else { &mut callers };

@@ -50,8 +50,8 @@ pub struct Step {
     pub row_size_known: bool,
     /// The name has to be cleaned, which takes another way through the library.
     pub unclean: bool,
-    /// Free bytes behind the code: none, one less than are needed, as many as are needed.
-    pub free: u8,
+    /// Declared with a gap behind it.
+    pub gap: bool,
     /// Moved once more.
     pub moved: bool,
 }
@@ -73,10 +73,10 @@ pub fn step() -> impl Strategy<Value = Step> {
     ];
     let garbage = prop_oneof![2 => Just(0), 1 => any::<u32>()];
     let flags =
-        (prop::bool::weighted(0.1), any::<bool>(), prop::bool::weighted(0.2), 0u8..3, prop::bool::weighted(0.1));
+        (prop::bool::weighted(0.1), any::<bool>(), prop::bool::weighted(0.2), any::<bool>(), prop::bool::weighted(0.1));
     (0usize..24, change, size, garbage, flags).prop_map(|(which, change, size, garbage, flags)| {
-        let (larger, row_size_known, unclean, free, moved) = flags;
-        Step { which, change, size, garbage, larger, row_size_known, unclean, free, moved }
+        let (larger, row_size_known, unclean, gap, moved) = flags;
+        Step { which, change, size, garbage, larger, row_size_known, unclean, gap, moved }
     })
 }
 

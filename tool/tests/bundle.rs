@@ -3,6 +3,9 @@
 
 #[path = "bundle/hostile.rs"]
 mod hostile;
+#[allow(dead_code)]
+#[path = "inject/parts.rs"]
+mod parts;
 #[path = "../../tests/support/perf.rs"]
 mod perf;
 #[path = "bundle/places.rs"]
@@ -49,11 +52,15 @@ fn unpacked(bundle: &Path) -> PathBuf {
 
 /// Arguments for a perf that reads an unpacked bundle.
 fn of_bundle(dir: &Path) -> Vec<PathBuf> {
-    let mut arguments = vec!["--symfs".into(), dir.join("symbols"), "-i".into(), dir.join("perf.data")];
-    if dir.join("kallsyms").exists() {
-        arguments.extend(["--kallsyms".into(), dir.join("kallsyms")]);
-    }
-    arguments
+    [
+        "--symfs".into(),
+        dir.join("symbols"),
+        "--kallsyms".into(),
+        dir.join("kallsyms"),
+        "-i".into(),
+        dir.join("perf.data"),
+    ]
+    .into()
 }
 
 /// The same for a recording.
@@ -117,7 +124,7 @@ fn the_same_elsewhere() {
     fs::remove_dir_all(dir.join("symbols")).expect("symbols");
     fs::create_dir(dir.join("symbols")).expect("symbols");
     let text = script(perf::perf("script"), &of_bundle(&dir), NAMES);
-    assert!(!text.contains(" main+0x") && !text.contains("leaf_"), "{text}");
+    assert!(!text.contains(" main+0x") && !text.contains(" leaf_"), "{text}");
 }
 
 /// The same with the perf of each newer suite. perf 6.1 has found other stacks in some places, so each makes its own bundle.
@@ -191,14 +198,43 @@ fn by_the_commands_of_jitsym() {
     assert!(!stdout(&run(&mut annotate)).contains("spin 9000"));
 }
 
-/// Names of a perf map, by frame pointers: a bundle has them when the map is gone.
+/// Line tables may spell the path of a file in several ways. The file is in the bundle once, and the bundle can be read.
+#[test]
+fn a_source_with_two_names() {
+    let dir = fresh_dir("two-names");
+    let (raw, data, source) = (dir.join("perf.data"), dir.join("jit.data"), dir.join("source.txt"));
+    fs::write(&source, "one line\n").expect("source");
+    let names = [source.display().to_string(), format!("{}/.//source.txt", dir.display())];
+    let program = compile("gcc", &["tool/tests/inject/shapes.c"], Link::None, &["-std=gnu99"], "shapes");
+    {
+        let _alone = serial();
+        let mut record = perf::perf("record");
+        record.args(["-q", "-k", "1", "-e", "cpu-clock", "-F", "999", "-o"]).arg(&raw).arg("--").arg(program);
+        run(record.arg(&dir).arg("sources").args(&names));
+    }
+    run(jitsym(&["inject", "-i"]).arg(&raw).arg("-o").arg(&data));
+    // The control: the objects have both names.
+    let objects = fs::read_dir(dir.join("jit.data.objects")).expect("objects");
+    let objects: Vec<u8> = objects.flat_map(|entry| fs::read(entry.expect("entry").path()).expect("object")).collect();
+    let has =
+        |name: &String| objects.windows(name.len() + 1).any(|part| part.strip_suffix(b"\0") == Some(name.as_bytes()));
+    assert!(names.iter().all(has), "{names:?}");
+    let (bundle, printed) = bundled(&data, &[]);
+    assert_eq!(printed.matches("source file: ").count(), 1, "{printed}");
+    let place = unpacked(&bundle).join("sources").join(source.strip_prefix("/").expect("path"));
+    assert_eq!(fs::read_to_string(place).expect("source"), "one line\n");
+    assert!(stdout(&run(jitsym(&["top"]).arg(&bundle))).contains("with_source  [JIT]"));
+}
+
+/// Names of a perf map, by frame pointers: a bundle has them when the map is gone. No sample is in the kernel, and perf takes the
+/// same arguments for such a bundle.
 #[test]
 fn names_of_a_perf_map() {
     let _alone = serial();
     let data = fresh_dir("perf-map").join("perf.data");
     let files = until_enough(30, |pace| {
         let mut record = perf::perf("record");
-        record.args(["-k", "1", "-e", "cpu-clock", "-F", "999", "-g", "-o"]).arg(&data);
+        record.args(["-k", "1", "-e", "cpu-clock:u", "-F", "999", "-g", "-o"]).arg(&data);
         record.args(["--", "sh", "-c", "echo $$; exec \"$@\"", "sh"]).arg(toy::toy());
         record.arg(root().join("examples/hello.toy")).arg(pace.to_string()).env("JITSYM", "map");
         let output = perf::whole(&data, || run(&mut record));
@@ -212,6 +248,7 @@ fn names_of_a_perf_map() {
     let (bundle, _) = bundled(&data, &[]);
     drop(files);
     let dir = unpacked(&bundle);
+    assert_eq!(fs::read_to_string(dir.join("kallsyms")).expect("a list"), "");
     assert_same(&before, &script(perf::perf("script"), &of_bundle(&dir), fields));
     assert!(before.contains(" pixel+0x"), "{before}");
     assert!(!script(perf::perf("script"), &of_recording(&data), fields).contains(" pixel+0x"), "the map is gone");

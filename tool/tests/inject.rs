@@ -9,6 +9,8 @@ mod damage;
 mod damaged;
 #[path = "inject/made.rs"]
 mod made;
+#[path = "inject/parts.rs"]
+mod parts;
 #[path = "../../tests/support/perf.rs"]
 mod perf;
 #[path = "inject/refusals.rs"]

@@ -7,6 +7,8 @@ mod newer;
 mod perf;
 #[path = "record/planted.rs"]
 mod planted;
+#[path = "record/probes.rs"]
+mod probes;
 #[path = "record/refusals.rs"]
 mod refusals;
 #[path = "record/runtimes.rs"]

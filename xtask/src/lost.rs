@@ -37,14 +37,6 @@ pub const LOST: &[Lost] = &[
         instead: "a jitdump and `perf inject --jit`, or bpftrace",
     },
     Lost {
-        readers: &["perf-bookworm/dwarf", "perf-trixie/dwarf"],
-        scenarios: &["packed-up", "packed-down", "ends-with-call"],
-        what: &[What::Stacks],
-        at: None,
-        reason: "libunwind reads the tables in memory behind the code, where the next function is",
-        instead: "leave `jitsym_unwind_size` bytes free behind the code and say so in `free_after`; or say `JITSYM_CODE_PACKED`; or perf 7, or frame pointers",
-    },
-    Lost {
         readers: &[
             "perf-bookworm/dwarf", "perf-bookworm/region", "perf-bookworm/adopted", "perf-trixie/dwarf",
             "perf-trixie/region", "perf-trixie/adopted",
@@ -58,7 +50,10 @@ pub const LOST: &[Lost] = &[
         instead: "frame pointers; names are right in any case",
     },
     Lost {
-        readers: &["perf-bookworm/region", "perf-bookworm/adopted", "perf-trixie/region", "perf-trixie/adopted"],
+        readers: &[
+            "perf-bookworm/dwarf", "perf-bookworm/region", "perf-bookworm/adopted", "perf-trixie/dwarf", "perf-trixie/region",
+            "perf-trixie/adopted",
+        ],
         scenarios: &["ends-with-call"],
         what: &[What::Stacks],
         at: Some(&[0]),
@@ -95,7 +90,7 @@ pub const LOST: &[Lost] = &[
         what: &[What::Stacks],
         at: None,
         reason: "samply takes a name like `py::fib:/src/fib.py` for one of CPython, and shows a second frame for it",
-        instead: "do not begin names with `py::`",
+        instead: "do not begin names with `py::`, except for Python code",
     },
     Lost {
         readers: &["samply/jitdump", "samply/map"],

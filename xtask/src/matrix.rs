@@ -381,7 +381,7 @@ fn is_quick(id: &str, scenario: &str) -> bool {
     let mode = id.rsplit('/').next().unwrap_or_default();
     match scenario {
         "moves" if mode == "stops" => true,
-        "declared-gap" | "row-tables" | "fixed-frame" | "callbacks" | "moves" => mode == "dwarf",
+        "gaps" | "row-tables" | "fixed-frame" | "callbacks" | "moves" => mode == "dwarf",
         "packed-down" => ["dwarf", "map", "region"].contains(&mode),
         "reuse" => mode == "dwarf" || mode == "map",
         "region-adopted" => mode == "region",

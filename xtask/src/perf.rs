@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use crate::attach::{self, Held};
 use crate::matrix::{Outcome, Task, What};
-use crate::program::{Leftovers, Program, Scenario, Written};
+use crate::program::{self, Leftovers, Program, Scenario, Written};
 use crate::score::{self, Sample, Share};
 use crate::suites::{self, Cache};
 use crate::truth::{Truth, Unwind};
@@ -41,7 +41,7 @@ pub struct Mode {
 impl Mode {
     /// Whether there is anything to learn: attaching differs from starting in what perf finds at its beginning.
     pub fn is_about(&self, scenario: &str) -> bool {
-        let found = ["declared-gap", "frame-pointers", "many", "threads", "attach-late", "namespace", "region-adopted"];
+        let found = ["gaps", "frame-pointers", "many", "threads", "attach-late", "namespace", "region-adopted"];
         self.written.is_about(scenario) && (!self.attach || found.contains(&scenario))
     }
 
@@ -133,7 +133,11 @@ impl Perf {
     pub fn measure(&self, recording: &Recording, dir: &Path, mode: &Mode) -> Result<Outcome> {
         let truth = &recording.truth;
         let is_jitdump = mode.written == Written::Jitdump;
-        let data = if is_jitdump { self.inject(dir, &recording.data)? } else { recording.data.clone() };
+        let data = match is_jitdump {
+            true if truth.options.get("gap").is_some_and(|gap| gap == "yes") => self.inject(dir, &recording.data)?,
+            true => self.inject_with(&program::build_tool()?, dir, &recording.data)?,
+            false => recording.data.clone(),
+        };
         let flat = script::parse(&self.script(dir, &data, &["-G", "-F", script::FIELDS])?)?;
         let stacks = script::parse(&self.script(dir, &data, &["-F", script::FIELDS])?)?;
         let samples = script::samples(truth, &flat, &stacks)?;

@@ -1,11 +1,28 @@
 //! Running other programs: what fails is an error with all that the program printed.
 
+use std::fs::File;
+use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
+
+/// Opens a file and locks it until it is dropped. `None` if another process holds the lock, unless this one waits for it.
+pub fn lock(path: &Path, waits: bool) -> Result<Option<File>> {
+    let about = || format!("cannot lock {}", path.display());
+    let file = File::create(path).with_context(about)?;
+    let how = if waits { libc::LOCK_EX } else { libc::LOCK_EX | libc::LOCK_NB };
+    // SAFETY: the descriptor is open.
+    if unsafe { libc::flock(file.as_raw_fd(), how) } == 0 {
+        return Ok(Some(file));
+    }
+    match io::Error::last_os_error() {
+        error if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        error => Err(error).with_context(about),
+    }
+}
 
 /// A command in an environment that does not depend on who runs it.
 pub fn command(program: impl AsRef<Path>) -> Command {

@@ -2,7 +2,6 @@
 //! with the suite's own libraries. Nothing is installed, and no privilege is needed.
 
 use std::fs::{self, File};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,6 +18,8 @@ pub struct Set {
     alone: &'static [&'static str],
     /// Whether sources are wanted, unpacked as Debian builds them, and no packages: each below its own name.
     sources: bool,
+    /// The description of a source in the archive, and its SHA-256. An archive may list a version that it has no more.
+    description: Option<(&'static str, &'static str)>,
     /// Debian's name of another architecture that packages are taken of.
     foreign: Option<&'static str>,
     commands: &'static [&'static str],
@@ -26,7 +27,7 @@ pub struct Set {
 
 impl Set {
     const fn new(name: &'static str, packages: &'static [&'static str], commands: &'static [&'static str]) -> Set {
-        Set { name, packages, alone: &[], sources: false, foreign: None, commands }
+        Set { name, packages, alone: &[], sources: false, description: None, foreign: None, commands }
     }
 
     /// Everything that there is in the set, as a name for it.
@@ -47,7 +48,14 @@ const LUAJIT: Set = Set::new("luajit", &["luajit"], &["luajit"]);
 const MOARVM_SOURCE: Set = Set { sources: true, ..Set::new("moarvm-source", &["moarvm"], &[]) };
 const LUAJIT_SOURCE: Set = Set { sources: true, ..Set::new("luajit-source", &["luajit"], &[]) };
 const CPYTHON_SOURCE: Set = Set { sources: true, ..Set::new("cpython-source", &["python3.13"], &[]) };
-const NEWER_CPYTHON_SOURCE: Set = Set { sources: true, ..Set::new("newer-cpython-source", &["python3.13"], &[]) };
+const NEWER_CPYTHON_SOURCE: Set = Set {
+    sources: true,
+    description: Some((
+        "pool/main/p/python3.14/python3.14_3.14.7-1.dsc",
+        "cc0e605221af514ef83d0445ef163c8ef05fcc53b54cf7b71ccedbbd28dbea90",
+    )),
+    ..Set::new("newer-cpython-source", &["python3.14"], &[])
+};
 const CARGO_C: Set = Set::new("cargo-c", &["cargo-c"], &["cargo-cinstall"]);
 /// Systems to change the root directory to, with what somebody needs who builds the archives of a release (Debian 13), or
 /// programs with them.
@@ -106,6 +114,7 @@ const CROSS_AARCH64: Set = Set {
     packages: &["libstd-rust-dev"],
     alone: &["rustc", "libstd-rust-dev:arm64", "qemu-user"],
     sources: false,
+    description: None,
     foreign: Some("arm64"),
     commands: &["rustc", "qemu-aarch64"],
 };
@@ -114,6 +123,7 @@ const CROSS_RISCV64: Set = Set {
     packages: &["libstd-rust-dev"],
     alone: &["rustc", "libstd-rust-dev:riscv64", "qemu-user"],
     sources: false,
+    description: None,
     foreign: Some("riscv64"),
     commands: &["rustc", "qemu-riscv64"],
 };
@@ -239,13 +249,7 @@ impl Cache {
     /// Held until dropped; others that want the same wait.
     pub fn lock(&self, name: &str) -> Result<File> {
         fs::create_dir_all(&self.dir).with_context(|| format!("{}", self.dir.display()))?;
-        let path = self.dir.join(format!("{name}.lock"));
-        let file = File::create(&path).with_context(|| format!("{}", path.display()))?;
-        // SAFETY: the descriptor is open.
-        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } != 0 {
-            bail!("cannot lock {}: {}", path.display(), std::io::Error::last_os_error());
-        }
-        Ok(file)
+        run::lock(&self.dir.join(format!("{name}.lock")), true)?.context("another process holds the lock")
     }
 
     fn fetch(&self, suite: &str, set: &Set, dir: &Path) -> Result<()> {
@@ -269,7 +273,7 @@ impl Cache {
         let apt_get = || apt_get(&apt, set.foreign);
         run::success(apt_get().arg("update"))?;
         if set.sources {
-            return unpack_sources(set, &root, apt_get);
+            return unpack_sources(set, &root, &mirror, apt_get);
         }
         run::success(apt_get().args(["--download-only", "--yes", "install"]).args(set.packages))?;
         if !set.alone.is_empty() {
@@ -296,17 +300,41 @@ impl Cache {
 }
 
 /// Sources with Debian's patches, each in a directory that is called as its package.
-fn unpack_sources(set: &Set, root: &Path, apt_get: impl Fn() -> Command) -> Result<()> {
+fn unpack_sources(set: &Set, root: &Path, mirror: &str, apt_get: impl Fn() -> Command) -> Result<()> {
     for package in set.packages {
         let dir = root.join(format!("{package}.fetched"));
         fs::create_dir_all(&dir)?;
-        run::success(apt_get().args(["--download-only", "source", package]).current_dir(&dir))?;
+        let fetched = run::success(apt_get().args(["--download-only", "source", package]).current_dir(&dir));
+        match (fetched, set.description) {
+            (Ok(_), _) => {}
+            (Err(_), Some((path, hash))) => download_source(mirror, path, hash, &dir)?,
+            (Err(error), None) => return Err(error),
+        }
         let description = fs::read_dir(&dir)?.flatten().map(|entry| entry.path());
         let description = description.filter(|path| path.extension().is_some_and(|extension| extension == "dsc"));
         let description = description.last().with_context(|| format!("no source of {package}"))?;
         let to = root.join(package);
         run::success(run::command("dpkg-source").args(["--quiet", "--extract"]).arg(description).arg(&to))?;
         fs::remove_dir_all(&dir)?;
+    }
+    Ok(())
+}
+
+/// Fetches a source, of which the description with this hash names the files and their hashes.
+fn download_source(mirror: &str, path: &str, hash: &str, dir: &Path) -> Result<()> {
+    let (pool, name) = path.rsplit_once('/').context("path in the archive")?;
+    let download = |name: &str, hash: &str| {
+        let mut helper = run::command("/usr/lib/apt/apt-helper");
+        helper.arg("download-file").arg(format!("{mirror}/{pool}/{name}")).arg(dir.join(name));
+        run::success(helper.arg(format!("SHA256:{hash}")))
+    };
+    download(name, hash)?;
+    let description = fs::read_to_string(dir.join(name))?;
+    let files = description.lines().skip_while(|line| *line != "Checksums-Sha256:").skip(1);
+    for file in files.take_while(|line| line.starts_with(' ')) {
+        let fields: Vec<&str> = file.split_whitespace().collect();
+        let [hash, _, name] = fields[..] else { bail!("{path}: {file:?}") };
+        download(name, hash)?;
     }
     Ok(())
 }

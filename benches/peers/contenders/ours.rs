@@ -125,7 +125,6 @@ impl Contender for Jitsym {
                 lines: ptr::null(),
                 line_count: 0,
                 line_size: 0,
-                free_after: 0,
                 flags: 0,
                 reserved: 0,
                 inlines: ptr::null(),

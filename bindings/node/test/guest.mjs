@@ -4,7 +4,7 @@
 // `cold` has none and is described by rows, and moved half-way.
 
 import koffi from 'koffi';
-import { Session, Sink, unwindSize } from 'jitsym';
+import { Session, Sink } from 'jitsym';
 
 const RBX = 3;
 const RSP = 7;
@@ -47,10 +47,10 @@ class Memory {
   }
 
   /** Copies code behind the last, and returns its address and its bytes there. */
-  place(code, gap) {
+  place(code) {
     const at = this.used;
     this.view.set(code, at);
-    this.used = (at + code.length + gap + 15) & ~15;
+    this.used = (at + code.length + 15) & ~15;
     return [this.addr + BigInt(at), this.view.subarray(at, at + code.length)];
   }
 }
@@ -59,12 +59,12 @@ class Fn {
   places = [];
 
   constructor(name, code, unwind, rows) {
-    Object.assign(this, { name, code, unwind, rows, gap: unwindSize(unwind, code.length) });
+    Object.assign(this, { name, code, unwind, rows });
   }
 
   put(memory) {
     const before = now();
-    const [addr, bytes] = memory.place(this.code, this.gap);
+    const [addr, bytes] = memory.place(this.code);
     this.addr = addr;
     return [before, bytes];
   }
@@ -77,15 +77,15 @@ class Fn {
     const [before, bytes] = this.put(memory);
     const [[, line], ...more] = this.rows;
     const where = more.length ? { lines: this.rows.map(([offset, line]) => ({ offset, line, column: 1, file })) } : { file, line };
-    const { addr, name, unwind, gap } = this;
-    this.code_ = session.register({ addr, size: this.code.length, name, bytes, unwind, ...where, freeAfter: gap });
+    const { addr, name, unwind } = this;
+    this.code_ = session.register({ addr, size: this.code.length, name, bytes, unwind, ...where });
     if (!more.length) this.name = `${name} ${file}:${line}`;
     this.noted(before, 'register');
   }
 
   move(memory) {
     const [before, bytes] = this.put(memory);
-    this.code_.move(this.addr, { bytes, freeAfter: this.gap });
+    this.code_.move(this.addr, { bytes });
     this.noted(before, 'move');
     this.places.at(-2).gone = before;
   }
@@ -152,7 +152,7 @@ functions.forEach((fn, index) => {
   out.push(['function', index, fn.name, size]);
   for (const [offset, line] of fn.rows) out.push(['row', index, offset, line, 1]);
   for (const { addr, before, done, gone, how } of fn.places) {
-    out.push(['place', index, fn.name, addr.toString(16), size, fn.gap, before, done, gone, how]);
+    out.push(['place', index, fn.name, addr.toString(16), size, before, done, gone, how]);
   }
 });
 for (const [leaf, nanoseconds] of stacks) out.push(['stack', 'main', nanoseconds, leaf, 'middle', 'outer', '@koffi']);

@@ -30,23 +30,22 @@ class Memory:
         self.size, self.used = size, 0
         self.addr = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
 
-    def place(self, code, gap):
+    def place(self, code):
         """Copies code behind the last, and returns its address and its bytes there."""
         at = self.used
         self.map[at : at + len(code)] = code
-        self.used = (at + len(code) + gap + 15) & ~15
+        self.used = (at + len(code) + 15) & ~15
         return self.addr + at, memoryview(self.map)[at : at + len(code)]
 
 
 class Function:
     def __init__(self, name, code, unwind, rows):
         self.name, self.code, self.unwind, self.rows = name, code, unwind, rows
-        self.gap = jitsym.unwind_size(unwind, len(code))
         self.places = []
 
     def put(self, memory):
         before = time.monotonic_ns()
-        self.addr, data = memory.place(self.code, self.gap)
+        self.addr, data = memory.place(self.code)
         return before, data
 
     def noted(self, before, how):
@@ -58,7 +57,7 @@ class Function:
         if len(self.rows) == 1:
             where = {"file": source, "line": self.rows[0][1]}
         self.registered = session.register(
-            self.addr, len(self.code), self.name, data, unwind=self.unwind, free_after=self.gap, **where
+            self.addr, len(self.code), self.name, data, unwind=self.unwind, **where
         )
         if len(self.rows) == 1:
             self.name = f"{self.name} {source}:{self.rows[0][1]}"
@@ -66,7 +65,7 @@ class Function:
 
     def move(self, memory):
         before, data = self.put(memory)
-        self.registered.move(self.addr, data, free_after=self.gap)
+        self.registered.move(self.addr, data)
         self.noted(before, "move")
         self.places[-2][3] = before
 
@@ -133,7 +132,7 @@ def main():
         out += [("row", index, offset, line, 1) for offset, line in function.rows]
         out.append(("code", index, function.code.hex()))
         for addr, before, done, gone, how in function.places:
-            fields = (f"{addr:x}", len(function.code), function.gap, before, done, gone, how)
+            fields = (f"{addr:x}", len(function.code), before, done, gone, how)
             out.append(("place", index, function.name, *fields))
     for leaf, nanoseconds in stacks:
         out.append(("stack", "main", nanoseconds, leaf, "middle", "outer", "@ffi", "@ctypes", "@python"))

@@ -251,25 +251,19 @@ class Regions(TestCase):
 
 
 class Descriptions(TestCase):
-    def test_sizes_are_those_that_registering_needs(self):
+    def test_frames_arrive(self):
         rows = jitsym.Rows([jitsym.Row(0, 7, 8), jitsym.Row(1, 7, 16, {3: -16})])
         with self.session() as session:
             for index, unwind in enumerate([jitsym.FramePointer(5), jitsym.FixedFrame(24, {3: -16}), rows]):
-                gap = jitsym.unwind_size(unwind, 6)
-                self.assertGreater(gap, 40)
-                session.register(ADDR + 4096 * index, 6, "framed", CODE, unwind=unwind, free_after=gap)
-            self.assertEqual(self.counted(session, "not_free"), [0])
+                session.register(ADDR + 4096 * index, 6, "framed", CODE, unwind=unwind)
 
-            def written(addr, packed):
+            def written(addr, unwind):
                 (before,) = self.counted(session, "jitdump_bytes")
-                session.register(addr, 6, "a name", CODE, unwind=rows, packed=packed)
+                session.register(addr, 6, "a name", CODE, unwind=unwind)
                 return self.counted(session, "jitdump_bytes")[0] - before
 
-            # A second record.
-            self.assertGreater(written(ADDR + (2 << 16), True), written(ADDR + (1 << 16), False))
-        self.assertEqual(jitsym.unwind_size(None), 0)
-        more = jitsym.Rows([*rows.rows, jitsym.Row(5, 7, 8)])
-        self.assertGreater(jitsym.unwind_size(more, 6), jitsym.unwind_size(rows, 6))
+            more = jitsym.Rows([*rows.rows, jitsym.Row(5, 7, 8)])
+            self.assertGreater(written(ADDR + (2 << 16), more), written(ADDR + (1 << 16), rows))
 
     def test_lines_are_tuples_of_any_kind(self):
         with self.session() as session:
@@ -295,8 +289,8 @@ class Descriptions(TestCase):
             self.assertEqual(self.counted(session, "registered"), [1])
 
     def test_a_ready_eh_frame(self):
-        with self.assertRaises(jitsym.InvalidArgument):
-            jitsym.unwind_size(jitsym.EhFrame(b"\x10\0\0\0\0\0"), 6)
+        with self.session() as session, self.assertRaises(jitsym.InvalidArgument):
+            session.register(ADDR, 6, "a name", CODE, unwind=jitsym.EhFrame(b"\x10\0\0\0\0\0"))
 
     def test_an_eh_frame_is_counted_from_where_it_is(self):
         mapping = mmap.mmap(-1, 4096)

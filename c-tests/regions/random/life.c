@@ -55,7 +55,6 @@ static void announce(void *argument) {
     code.name = name;
     code.bytes = function->arena->write + function->at + part->at;
     code.unwind = &part->unwind;
-    code.flags = sinks & JITSYM_SINK_JITDUMP ? JITSYM_CODE_PACKED : 0;
     part->unwind.eh_frame_addr = code.addr + 0x10000;
     check(jitsym_register(session, &code, &function->parts[i].id), "jitsym_register");
   }

@@ -20,8 +20,6 @@ pub struct Function {
     pub name: String,
     id: FuncId,
     code: Vec<u8>,
-    /// Free bytes behind the code.
-    gap: u64,
     /// How to unwind it; `None` if Cranelift does not know, or the table for it cannot be made.
     unwind: Option<UnwindInfo>,
     /// Offset in the code, and line of the source.
@@ -91,17 +89,12 @@ impl Compiler {
             .map(|relocation| ModuleReloc::from_mach_reloc(relocation, &context.func, id))
             .collect();
 
-        // Some free bytes behind the code let older builds of perf unwind through it.
-        let table = self.eh_frame(unwind.as_ref(), 0)?;
-        let gap = match &table {
-            Some(table) => jitsym::unwind_size(&Unwind::EhFrame { bytes: table, addr: 0 }, code.len() as u64)?,
-            None => 0,
-        };
+        // Free bytes behind the code let `perf inject` of older builds of perf unwind through it.
         let mut padded = code.clone();
-        padded.resize(code.len() + gap as usize, 0);
+        padded.resize(code.len() + jitsym::CODE_GAP_SIZE as usize, 0);
         let alignment = u64::from(compiled.buffer.alignment);
         self.module.define_function_bytes(id, alignment, &padded, &relocations)?;
-        Ok(Function { name: name.to_string(), id, code, gap, unwind, lines })
+        Ok(Function { name: name.to_string(), id, code, unwind, lines })
     }
 
     /// Makes Cranelift's intermediate code of the statements.
@@ -166,7 +159,7 @@ impl Compiler {
             bytes: Bytes::Here(bytes),
             unwind: table.as_ref().map_or(Unwind::None, |table| Unwind::EhFrame { bytes: table, addr: 0 }),
             lines: Lines::Rows(&lines),
-            free_after: function.gap,
+            gap: true,
             ..Code::new(addr, bytes.len() as u64, &function.name)
         })?;
         Ok(())

@@ -35,7 +35,6 @@ pub enum Call {
     Stats(Session, SizeIn),
     LastError(Session, u16),
     Path(Session, u32, u16),
-    UnwindSize(UnwindIn, Size),
     Nothing,
 }
 
@@ -223,7 +222,6 @@ pub struct CodeIn {
     inlines: Vec<InlineIn>,
     many_inlines: u8,
     inline_size: SizeIn,
-    free_after: Size,
     flags: u8,
     reserved: u8,
     file: Option<Bytes>,
@@ -245,7 +243,7 @@ fn count(entries: usize, many: u8) -> usize {
 fn flags(flags: u8) -> u32 {
     match flags {
         0..=127 => 0,
-        128..=250 => 1,
+        128..=250 => u32::from(flags & 7),
         more => u32::from(more),
     }
 }
@@ -291,7 +289,6 @@ impl CodeIn {
             lines: if line_count == 0 { null() } else { memory.array(&lines, line_count, real_stride).cast() },
             line_count: line_count,
             line_size: stride,
-            free_after: self.free_after.of(),
             flags: code_flags,
             reserved: u32::from(self.reserved / 250),
             inlines: match inline_count {
@@ -369,7 +366,6 @@ pub struct TargetIn {
     odd: bool,
     addr: Addr,
     bytes: bool,
-    free_after: Size,
     flags: u8,
     reserved: u8,
     tail: u8,
@@ -382,7 +378,6 @@ impl TargetIn {
         let fields = fields!(jitsym_move_target {
             addr: self.addr.of(place),
             bytes: bytes.cast(),
-            free_after: self.free_after.of(),
             flags: flags(self.flags),
             reserved: u32::from(self.reserved / 250),
         });

@@ -37,8 +37,8 @@ unsafe impl Plain for jitsym_inline {
 }
 
 const STABLE: u32 = jitsym_code_flag::JITSYM_CODE_STABLE as u32;
-const PACKED: u32 = jitsym_code_flag::JITSYM_CODE_PACKED as u32;
 const MORE: u32 = jitsym_code_flag::JITSYM_CODE_MORE as u32;
+const GAP: u32 = jitsym_code_flag::JITSYM_CODE_GAP as u32;
 
 #[inline(always)]
 fn check_code_flags(flags: u32, known: u32, reserved: u32) -> Result<()> {
@@ -74,8 +74,8 @@ impl<'a> CodeInput<'a> {
     pub fn with_code<T>(self, body: impl FnOnce(&Code<'_>) -> Result<T>) -> Result<T> {
         // SAFETY: all fields and the data behind the pointers among them are valid (see `CodeInput`).
         let code = unsafe { self.0.read_unaligned() };
-        check_code_flags(code.flags, STABLE | PACKED | MORE, code.reserved | code.reserved2)?;
-        check_range(code.addr, code.size, code.free_after)?;
+        check_code_flags(code.flags, STABLE | MORE | GAP, code.reserved | code.reserved2)?;
+        check_range(code.addr, code.size)?;
         let lines = self.lines()?;
         // SAFETY: as above.
         unsafe {
@@ -91,10 +91,9 @@ impl<'a> CodeInput<'a> {
                 unwind: unwind.as_unwind(),
                 lines: if lines.rows.count == 0 { Lines::Rows(&[]) } else { Lines::Table(&lines) },
                 inlines: &inlines,
-                free_after: code.free_after,
                 stable: code.flags & STABLE != 0,
-                packed: code.flags & PACKED != 0,
                 more: code.flags & MORE != 0,
+                gap: code.flags & GAP != 0,
             })
         }
     }
@@ -156,7 +155,7 @@ impl Given for CodeInput<'_> {
         let (flags, reserved) = unsafe { (field!(from, flags), field!(from, reserved) | field!(from, reserved2)) };
         // SAFETY: as above.
         let (bytes, inline_count) = unsafe { (field!(from, bytes), field!(from, inline_count)) };
-        flags & !(PACKED | MORE) | reserved == 0 && !bytes.is_null() && inline_count == 0
+        flags & !(MORE | GAP) | reserved == 0 && !bytes.is_null() && inline_count == 0
     }
 
     #[inline(always)]
@@ -169,18 +168,6 @@ impl Given for CodeInput<'_> {
     fn size(&self) -> u64 {
         // SAFETY: the struct and the data behind its pointers are valid (see `CodeInput`).
         unsafe { field!(self.0, size) }
-    }
-
-    #[inline(always)]
-    fn free_after(&self) -> u64 {
-        // SAFETY: the struct and the data behind its pointers are valid (see `CodeInput`).
-        unsafe { field!(self.0, free_after) }
-    }
-
-    #[inline(always)]
-    fn packed(&self) -> bool {
-        // SAFETY: the struct and the data behind its pointers are valid (see `CodeInput`).
-        unsafe { field!(self.0, flags) & PACKED != 0 }
     }
 
     #[inline(always)]
@@ -199,6 +186,12 @@ impl Given for CodeInput<'_> {
     fn template<'c>(&self, cache: &'c mut Cache, addr: u64, size: u64) -> Result<Option<&'c UnwindingTemplate>> {
         // SAFETY: the struct and the data behind its pointers are valid (see `CodeInput`).
         unsafe { template(field!(self.0, unwind), cache, addr, size) }
+    }
+
+    #[inline(always)]
+    fn has_gap(&self) -> bool {
+        // SAFETY: the struct and the data behind its pointers are valid (see `CodeInput`).
+        unsafe { field!(self.0, flags) & GAP != 0 }
     }
 
     #[inline(always)]
@@ -297,9 +290,9 @@ unsafe fn bytes<'a>(start: *const c_void, size: u64) -> Bytes<'a> {
 pub unsafe fn move_target<'a>(from: *const jitsym_move_target, size: u64) -> Result<MoveTarget<'a>> {
     // SAFETY: the caller's promise.
     let raw = unsafe { read(from)? };
-    check_code_flags(raw.flags, STABLE, raw.reserved)?;
-    let stable = raw.flags & STABLE != 0;
+    check_code_flags(raw.flags, STABLE | GAP, raw.reserved)?;
+    let (stable, gap) = (raw.flags & STABLE != 0, raw.flags & GAP != 0);
     // SAFETY: the caller's promise.
     let bytes = unsafe { bytes(raw.bytes, size) };
-    Ok(MoveTarget { addr: raw.addr, bytes, free_after: raw.free_after, stable })
+    Ok(MoveTarget { addr: raw.addr, bytes, stable, gap })
 }

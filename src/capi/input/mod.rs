@@ -14,7 +14,6 @@ mod unwind;
 pub use code::{code, move_target, range_flags, CodeInput};
 pub use options::{options, sink, sinks};
 pub use region::region;
-pub use unwind::unwind;
 
 use std::ffi::{c_char, CStr};
 use std::marker::PhantomData;

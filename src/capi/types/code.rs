@@ -16,23 +16,20 @@ pub enum jitsym_code_flag {
     /// wait until the writer has read the bytes, 10 seconds at most. If the process is killed before the writer has
     /// read the bytes, the record is recovered without the bytes.
     JITSYM_CODE_STABLE = 1,
-    /// Lets perf with libunwind unwind if other code follows without a gap.
-    ///
-    /// Set the flag for code that has an unwind description, if `free_after` is 0 or smaller than the result of
-    /// `jitsym_unwind_size`. The flag adds a small record to the jitdump. The record describes an unused place below
-    /// the code, and perf finds the unwind tables after this place. With this record, `perf inject` writes the code's
-    /// object file twice, and the process has up to 1 GiB less address space. The flag has no effect if this address
-    /// space is used up, or if no unused place lies within 1.75 GiB below the code. `jitsym_move_target` does not
-    /// accept the flag. Code that was registered with the flag keeps the flag when it moves, unless no jitdump is
-    /// written at that time.
-    JITSYM_CODE_PACKED = 2,
     /// This call waits for no sink: more code is registered before this code runs.
     ///
     /// Without the flag, a call waits for `JITSYM_SINK_VALGRIND`, `JITSYM_SINK_UNWINDER`, and `JITSYM_SINK_GDB` while a
     /// debugger listens, because these sinks must know of code before it runs. The next call without the flag, or
     /// `jitsym_flush`, waits until the sinks know all code registered so far. `jitsym_move_target` does not accept the
     /// flag.
-    JITSYM_CODE_MORE = 4,
+    JITSYM_CODE_MORE = 2,
+    /// `JITSYM_CODE_GAP_SIZE` bytes after the code hold no other code as long as this code lives.
+    ///
+    /// Then `perf inject` maps the unwind tables of this code into these bytes, and a perf that is built with libunwind, as
+    /// most are before perf 7, can unwind through this code. Larger tables are not mapped. Other code in these bytes would
+    /// lose its name, also in a forked child that has the code of its parent. `jitsym inject`, perf 7 and regions need no
+    /// gap. For moved code, the flag of `jitsym_move_target` counts.
+    JITSYM_CODE_GAP = 4,
 }
 
 /// Flags of a range of code. Bits that can be combined.
@@ -129,12 +126,6 @@ pub struct jitsym_code {
     pub line_count: usize,
     /// `sizeof(jitsym_line)`; 0 stands for the size in version 0.1.
     pub line_size: usize,
-    /// Bytes after the code that hold no other code as long as this code lives.
-    ///
-    /// If there are at least as many free bytes as `jitsym_unwind_size` reports, a perf that is built with libunwind
-    /// (as most are before perf 7) can unwind through this code. Declare only bytes that are free, because other code
-    /// in declared bytes would lose its name.
-    pub free_after: u64,
     /// `JITSYM_CODE_*` bits.
     pub flags: u32,
     /// Must be 0.
@@ -176,13 +167,9 @@ pub struct jitsym_move_target {
     ///
     /// These are the bytes at the new place.
     pub bytes: *const c_void,
-    /// Free bytes; see `jitsym_code.free_after`.
-    ///
-    /// The free bytes follow the new place.
-    pub free_after: u64,
     /// `JITSYM_CODE_*` bits, for the new place.
     ///
-    /// Only `JITSYM_CODE_STABLE` is allowed.
+    /// Only `JITSYM_CODE_STABLE` and `JITSYM_CODE_GAP` are allowed.
     pub flags: u32,
     /// Must be 0.
     pub reserved: u32,

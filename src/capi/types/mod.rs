@@ -37,6 +37,8 @@ pub enum jitsym_limit {
     JITSYM_DIR_MAX = 1023,
     /// The largest code: 2 GiB - 1, minus the size of its unwind tables.
     JITSYM_CODE_SIZE_MAX = 0x7fff_ffff,
+    /// The free bytes after code with the flag `JITSYM_CODE_GAP`.
+    JITSYM_CODE_GAP_SIZE = 256,
 }
 
 /// Where symbols are written. Bits that can be combined.
@@ -45,7 +47,7 @@ pub enum jitsym_limit {
 pub enum jitsym_sink {
     /// `perf-PID.map`: names for `perf report`, bpftrace, samply, blazesym.
     JITSYM_SINK_MAP = 1,
-    /// `jit-PID.dump`, for `perf inject --jit`: names with times, code, lines, call stacks.
+    /// `jit-PID.dump`, for `jitsym inject` and perf: names with times, code, lines, call stacks.
     ///
     /// If that name [is taken](conventions.md#files), the pid in the name gets leading zeros.
     JITSYM_SINK_JITDUMP = 2,
@@ -79,4 +81,5 @@ const _: () = {
     assert!(jitsym_limit::JITSYM_NAME_MAX as usize == limits::NAME_MAX);
     assert!(jitsym_limit::JITSYM_DIR_MAX as usize == limits::DIR_MAX);
     assert!(jitsym_limit::JITSYM_CODE_SIZE_MAX as u64 == limits::CODE_SIZE_MAX);
+    assert!(jitsym_limit::JITSYM_CODE_GAP_SIZE as u64 == limits::CODE_GAP_SIZE);
 };

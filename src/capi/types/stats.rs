@@ -51,8 +51,6 @@ pub struct jitsym_stats {
     pub unreadable: u64,
     /// Names that were cleaned or cut.
     pub names_changed: u64,
-    /// Values of `free_after` that were false and are ignored.
-    pub not_free: u64,
     /// Bytes written to the jitdump after its header.
     pub jitdump_bytes: u64,
     /// Code records written to the jitdump.
@@ -110,7 +108,7 @@ pub struct jitsym_stats {
     ///
     /// Each new name begins a generation, which [docs/regions.md](regions.md#epochs) calls an epoch.
     pub region_generations: u64,
-    /// Generations that began too late or never, so that samples may have wrong names.
+    /// Generations that began too late or never, so that samples may have wrong names or stacks.
     pub region_late: u64,
     /// Regions that got no file, and memory that could not be adopted.
     ///

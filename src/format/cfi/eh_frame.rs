@@ -38,7 +38,6 @@ struct Kept<'a> {
     fde: read::FrameDescriptionEntry<Reader<'a>>,
     /// Index of the FDE's CIE.
     cie: usize,
-    code: Range<u64>,
     /// The part of the FDE's range that lies in the code.
     range: Range<u64>,
 }
@@ -48,10 +47,7 @@ struct Kept<'a> {
 ///
 /// An entry that starts before the code or ends after it is cut, so that no table claims addresses of other code. If an entry
 /// starts before the code, the instructions for the part before the code determine the state at the start of the code.
-///
-/// If `code` is `None`, all entries are converted, as if each began at the start of the code. The size of the result is then an
-/// upper bound for any code.
-pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placement: &Placement) -> Result<Entries> {
+pub(super) fn entries(bytes: &[u8], addr: u64, code: Range<u64>, placement: &Placement) -> Result<Entries> {
     let readable = readable(bytes, placement.arch)?;
     let mut section = EhFrame::new(&readable, LittleEndian);
     section.set_address_size(8);
@@ -77,7 +73,6 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placeme
         let number = number.map_err(|_| Error::UnwindFormat)?;
         let fde = partial.parse(|_, _, _| Ok(cies[number].from.clone())).map_err(read_error)?;
         let whole = fde.initial_address()..fde.initial_address().saturating_add(fde.len());
-        let code = code.clone().unwrap_or(whole.clone());
         let range = whole.start.max(code.start)..whole.end.min(code.end);
         if range.is_empty() {
             continue;
@@ -91,13 +86,13 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Option<Range<u64>>, placeme
             kept_bytes += fde.cie().entry_len();
         }
         kept.try_reserve(1).map_err(|_| Error::NoMemory)?;
-        kept.push(Kept { fde, cie: number, code, range });
+        kept.push(Kept { fde, cie: number, range });
     }
     check_memory(kept_bytes)?;
 
     let mut out = Entries { table: FrameTable::default(), fdes: Vec::new(), b_key: false };
     let mut has_trampolines = false;
-    for Kept { fde, cie: number, code, range: kept } in kept {
+    for Kept { fde, cie: number, range: kept } in kept {
         let whole = fde.initial_address()..fde.initial_address().saturating_add(fde.len());
         let len = u32::try_from(kept.end - kept.start).unwrap_or(u32::MAX).min(i32::MAX as u32);
         let start = kept.start - code.start;

@@ -138,10 +138,10 @@ pub fn encode(arch: Arch, unwind: &Unwind, code_addr: u64, code_size: u64) -> Re
     let placement = Placement::behind(arch, code_size);
     if let Unwind::EhFrame { bytes, addr } = *unwind {
         let end = code_addr.checked_add(code_size).ok_or(Error::AddressRange)?;
-        let entries = eh_frame::entries(bytes, addr, Some(code_addr..end), &placement)?;
+        let entries = eh_frame::entries(bytes, addr, code_addr..end, &placement)?;
         return tables(&entries, code_size).map(Some);
     }
-    let entries = presets::entries(unwind, code_size, code_size, &placement)?;
+    let entries = presets::entries(unwind, code_size, &placement)?;
     let mut tables = tables(&entries, code_size)?;
     tables.fde = fde_offsets(&tables.bytes).next();
     Ok(Some(tables))
@@ -155,19 +155,6 @@ pub fn check_code_size(code_size: u64) -> Result<()> {
         1..=CODE_SIZE_MAX => Ok(()),
         _ => Err(Error::TooLarge),
     }
-}
-
-/// An upper bound for the size of a description's tables, for code of any size and address.
-///
-/// For [`Unwind::EhFrame`], the bound is the size of the tables that have all entries of the section.
-pub fn size_bound(arch: Arch, unwind: &Unwind) -> Result<usize> {
-    let placement = Placement::behind(arch, 0);
-    let entries = match *unwind {
-        Unwind::None => return Ok(0),
-        Unwind::EhFrame { bytes, addr } => eh_frame::entries(bytes, addr, None, &placement)?,
-        _ => presets::entries(unwind, u64::MAX, 0, &placement)?,
-    };
-    Ok(tables(&entries, 0)?.bytes.len())
 }
 
 /// Writes `.eh_frame` and `.eh_frame_hdr`.

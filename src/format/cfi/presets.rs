@@ -108,8 +108,8 @@ fn first_place(fixed: &FixedFrame) -> Option<u32> {
     [fixed.pushed, fixed.sp_set].into_iter().find(|&place| place != 0)
 }
 
-/// The CIE and the FDE of a description. The places must lie in code of `limit` bytes. The size in the FDE is `code_size`.
-pub(super) fn entries(unwind: &Unwind, limit: u64, code_size: u64, placement: &Placement) -> Result<Entries> {
+/// The CIE and the FDE of a description of code of `code_size` bytes.
+pub(super) fn entries(unwind: &Unwind, code_size: u64, placement: &Placement) -> Result<Entries> {
     let mut program = Program::new(placement.arch.abi());
     let key = match unwind {
         Unwind::FramePointer(fp) => fp.signed,
@@ -117,14 +117,14 @@ pub(super) fn entries(unwind: &Unwind, limit: u64, code_size: u64, placement: &P
         _ => None,
     };
     match unwind {
-        Unwind::FramePointer(fp) => program.frame_pointer(&resolve_frame_pointer(placement.arch, fp, limit)?)?,
-        Unwind::FixedFrame(fixed) => program.fixed_frame(&resolve_fixed(placement.arch, fixed, limit)?)?,
+        Unwind::FramePointer(fp) => program.frame_pointer(&resolve_frame_pointer(placement.arch, fp, code_size)?)?,
+        Unwind::FixedFrame(fixed) => program.fixed_frame(&resolve_fixed(placement.arch, fixed, code_size)?)?,
         Unwind::Rows(rows) => {
             let mut least = 0;
             for row in *rows {
-                if u64::from(row.offset) < least || u64::from(row.offset) >= limit {
+                if u64::from(row.offset) < least || u64::from(row.offset) >= code_size {
                     let text = "a row has offset {}: at least {} and less than {} are allowed";
-                    return Err(Error::UnwindOrder.because(text, [row.offset.into(), least, limit]));
+                    return Err(Error::UnwindOrder.because(text, [row.offset.into(), least, code_size]));
                 }
                 least = u64::from(row.offset) + 1;
                 let state = program.state(row.cfa_register, row.cfa_offset, row.saved)?;

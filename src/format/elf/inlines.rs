@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use gimli::leb128::write::unsigned;
 
-use super::numbers::Numbers;
+use super::name_numbers::Numbers;
 use crate::api::code::Inline;
 use crate::format::jitdump::inlines;
 use crate::format::jitdump::raw::{RawEntry, RawRecord};

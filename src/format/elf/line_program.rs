@@ -4,7 +4,7 @@ use gimli::leb128::write::{signed, unsigned};
 
 use super::function::{set_length, Function, Row};
 use super::inlines::Inlines;
-use super::numbers::{are_same, Numbers};
+use super::name_numbers::{are_same, Numbers};
 
 /// Special opcodes advance the line by -5 to 8, and the address by at most 17 bytes.
 const LINE_BASE: i64 = -5;

@@ -10,7 +10,7 @@ mod function;
 pub mod header;
 pub mod inlines;
 pub mod line_program;
-mod numbers;
+mod name_numbers;
 pub mod object;
 pub mod read;
 #[cfg(test)]

@@ -9,6 +9,7 @@ use crate::api::code::{FixedFrame, Inline, Line, Lines, Unwind};
 use crate::format::arch::Arch;
 use crate::format::cfi;
 use crate::format::info::Info;
+use crate::format::jitdump::LOAD_FIXED_SIZE;
 use crate::format::jitdump::{inlines, Group, PREFIX_SIZE};
 
 #[test]
@@ -115,8 +116,8 @@ fn record(lines: &[Line<'_>]) -> Vec<u8> {
         unwind: None,
     };
     let mut out = vec![0; group.size().unwrap()];
-    let layout = group.write(1, &mut out, 0).unwrap().unwrap();
-    out.truncate(layout.load);
+    let code_at = group.write(1, &mut out, 0).unwrap().unwrap();
+    out.truncate(code_at - LOAD_FIXED_SIZE - 2);
     out
 }
 

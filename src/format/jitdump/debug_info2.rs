@@ -104,7 +104,7 @@ impl<'a> Parts<'a> {
             if begins != NONE {
                 function = begins;
             }
-            let goes_on = self.places.get(index + 1).is_some_and(|next| next >> 32 == offset.into());
+            let goes_on = self.places.get(index + 1).is_some_and(|next| next >> 32 == u64::from(offset));
             if goes_on || u64::from(offset) >= group.size {
                 continue;
             }
@@ -301,7 +301,7 @@ mod tests {
         };
         let mut made = made(&group(b"main", &lines, 12), &[inline]);
         assert_eq!(made, expected(ADDR));
-        relocate(&mut made, &Relocation { timestamp: 0, tid: 1, addr: 0x5000, index: 1, mapped_size: 0 });
+        relocate(&mut made, &Relocation { timestamp: 0, tid: 1, addr: 0x5000, index: 1 });
         assert_eq!(made, expected(0x5000));
     }
 

@@ -10,7 +10,6 @@
 //! record.
 
 pub mod debug_info2;
-pub mod frame_load;
 pub mod inlines;
 mod lines;
 pub mod raw;
@@ -29,6 +28,7 @@ use super::get::u64_at;
 use super::put::Put;
 use crate::api::code::Lines;
 use crate::api::error::Result;
+use crate::api::limits::CODE_GAP_SIZE;
 use crate::format::cfi::Tables;
 
 /// The fields of the file header.
@@ -76,33 +76,11 @@ pub struct Group<'a> {
     /// Cleaned name without NUL.
     pub name: &'a [u8],
     pub lines: Lines<'a>,
-    /// `.eh_frame` and `.eh_frame_hdr`.
-    pub unwind: Option<Unwinding<'a>>,
-}
-
-/// Unwind tables in the order that perf reads: first `.eh_frame`, then `.eh_frame_hdr` (tools/perf/util/genelf.c,
-/// `jit_add_eh_frame_info`). The specification reverses the order, but no version of perf can unwind with tables in the
-/// reversed order.
-#[derive(Clone, Copy)]
-pub struct Unwinding<'a> {
-    /// Both tables. With an empty `.eh_frame_hdr`, perf would use the tables for all later code, so `.eh_frame_hdr` is never
+    /// Unwind tables in the order that perf reads: first `.eh_frame`, then `.eh_frame_hdr` (tools/perf/util/genelf.c,
+    /// `jit_add_eh_frame_info`). The specification reverses the order, but no version of perf can unwind with tables in the
+    /// reversed order. With an empty `.eh_frame_hdr`, perf would use the tables for all later code, so `.eh_frame_hdr` is never
     /// empty.
-    pub tables: &'a Tables,
-    /// If the memory after the code is free and has room for the tables, this field is the size of the tables. Otherwise this
-    /// field is 0. The distance from the start of the code to the tables is the code size, rounded up to 8. perf extends the
-    /// code's mapping to the end of the tables, and a build of perf with libunwind reads the tables there.
-    pub mapped_size: u64,
-}
-
-/// The places of the parts of a group: offsets from the start of the group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
-    /// Offset of the UNWINDING_INFO record, or of LOAD if the group has no unwind tables.
-    pub unwinding: usize,
-    /// Offset of the LOAD record.
-    pub load: usize,
-    /// Offset of the code bytes. This is also the size of the group without its code bytes.
-    pub code: usize,
+    pub unwind: Option<&'a Tables>,
 }
 
 impl Group<'_> {
@@ -112,7 +90,7 @@ impl Group<'_> {
     }
 
     fn unwinding_size(&self) -> usize {
-        self.unwind.map_or(0, |unwind| UNWINDING_FIXED_SIZE + unwind.tables.bytes.len())
+        self.unwind.map_or(0, |tables| UNWINDING_FIXED_SIZE + tables.bytes.len())
     }
 
     /// Checks the line table, and returns the size of the group without the code bytes.
@@ -121,9 +99,10 @@ impl Group<'_> {
         Ok(debug + self.fixed_size())
     }
 
-    /// Writes the group without its code bytes to the start of `out`. After the group, `behind` further bytes must fit into
-    /// `out`. Returns `None` if `out` is too small. After `None` or an error, the bytes in `out` are undefined.
-    pub fn write(&self, timestamp: u64, out: &mut [u8], behind: usize) -> Result<Option<Layout>> {
+    /// Writes the group without its code bytes to the start of `out`. Returns the size of what was written. After the group,
+    /// `behind` further bytes must fit into `out`. Returns `None` if `out` is too small. After `None` or an error, the bytes in
+    /// `out` are undefined.
+    pub fn write(&self, timestamp: u64, out: &mut [u8], behind: usize) -> Result<Option<usize>> {
         let fixed_size = self.fixed_size();
         let Some(room) = out.len().checked_sub(fixed_size + behind) else { return Ok(None) };
         let unwinding = if self.lines.is_empty() {
@@ -135,12 +114,11 @@ impl Group<'_> {
             return Ok(None);
         }
         let (load, code) = (unwinding + self.unwinding_size(), unwinding + fixed_size);
-        if let Some(unwind) = &self.unwind {
+        if let Some(tables) = self.unwind {
             let record = &mut out[unwinding..load];
-            let (len, hdr_size) = (unwind.tables.bytes.len(), unwind.tables.hdr_size);
-            let head = unwinding_head(timestamp, len, hdr_size, unwind.mapped_size);
+            let head = unwinding_head(timestamp, tables.bytes.len(), tables.hdr_size);
             record[..UNWINDING_FIXED_SIZE].copy_from_slice(&head);
-            unwind.tables.copy_to(&mut record[UNWINDING_FIXED_SIZE..], self.size);
+            tables.copy_to(&mut record[UNWINDING_FIXED_SIZE..], self.size);
         }
         let (pid, tid, index) = (self.pid, self.tid, self.index);
         let fixed = Load { pid, tid, addr: self.addr, size: self.size, index, name_len: self.name.len() };
@@ -148,7 +126,7 @@ impl Group<'_> {
         // SAFETY: the slice has the length of the record without its code.
         unsafe { put_load_fixed(record.as_mut_ptr(), timestamp, &fixed) };
         record[LOAD_FIXED_SIZE..code - load - 1].copy_from_slice(self.name);
-        Ok(Some(Layout { unwinding, load, code }))
+        Ok(Some(code))
     }
 }
 
@@ -196,16 +174,6 @@ pub unsafe fn put_time(record: *mut u8, timestamp: u64) {
     unsafe { record.add(std::mem::offset_of!(LoadFixed, timestamp)).cast::<u64>().write_unaligned(timestamp) };
 }
 
-/// Changes the `Unwinding::mapped_size` of a written UNWINDING_INFO record.
-///
-/// # Safety
-/// `record` points to an UNWINDING_INFO record, and nobody else accesses the record.
-#[inline(always)]
-unsafe fn put_mapped_size(record: *mut u8, mapped_size: u64) {
-    // SAFETY: the caller's promise.
-    unsafe { record.add(32).cast::<u64>().write_unaligned(mapped_size) };
-}
-
 /// The part of a LOAD record before its name.
 #[repr(C)]
 struct LoadFixed {
@@ -233,23 +201,21 @@ pub struct Relocation {
     /// The new address of the code.
     pub addr: u64,
     pub index: u64,
-    /// The new `Unwinding::mapped_size`.
-    pub mapped_size: u64,
 }
 
 /// Sets the time stamp of each record in a group.
 pub fn set_time(group: &mut [u8], timestamp: u64) {
-    for_each_record(group, |_, record, _| put_at(record, 8, &timestamp.to_ne_bytes()));
+    for_each_record(group, |_, record| put_at(record, 8, &timestamp.to_ne_bytes()));
 }
 
-/// Calls `change` for each record of a group. The `bool` says whether the record belongs to a frame load.
-fn for_each_record(group: &mut [u8], mut change: impl FnMut(u32, &mut [u8], bool)) {
-    let (mut at, frame_load) = (0, frame_load::len(group));
+/// Calls `change` for each record of a group.
+fn for_each_record(group: &mut [u8], mut change: impl FnMut(u32, &mut [u8])) {
+    let mut at = 0;
     while let Some(record) = raw(group, at) {
         // The last record may lack its code bytes.
         let end = (at + record.total_size).min(group.len());
-        change(record.id, &mut group[at..end], at < frame_load);
-        if record.id == id::LOAD && at >= frame_load {
+        change(record.id, &mut group[at..end]);
+        if record.id == id::LOAD {
             return;
         }
         at = end;
@@ -257,21 +223,17 @@ fn for_each_record(group: &mut [u8], mut change: impl FnMut(u32, &mut [u8], bool
 }
 
 /// Changes a group so that the group describes the same code at another address. The group lacks its code bytes. The
-/// unwind tables do not change, because they are relative to the place where perf puts them. The address of a frame load does
-/// not change. The caller must remove a frame load that was made for the old address.
+/// unwind tables do not change, because they are relative to the place where perf puts them.
 pub fn relocate(group: &mut [u8], change: &Relocation) {
-    for_each_record(group, |id, record, is_frame_load| {
+    for_each_record(group, |id, record| {
         put_at(record, 8, &change.timestamp.to_ne_bytes());
         match id {
             id::DEBUG_INFO2 => put_at(record, PREFIX_SIZE, &change.addr.to_ne_bytes()),
             id::DEBUG_INFO => relocate_debug(record, change.addr),
-            id::UNWINDING_INFO if !is_frame_load => put_at(record, 32, &change.mapped_size.to_ne_bytes()),
             id::LOAD => {
                 put_at(record, 20, &change.tid.to_ne_bytes());
-                if !is_frame_load {
-                    put_at(record, 24, &change.addr.to_ne_bytes());
-                    put_at(record, 32, &change.addr.to_ne_bytes());
-                }
+                put_at(record, 24, &change.addr.to_ne_bytes());
+                put_at(record, 32, &change.addr.to_ne_bytes());
                 put_at(record, 48, &change.index.to_ne_bytes());
             }
             _ => {}
@@ -281,7 +243,7 @@ pub fn relocate(group: &mut [u8], change: &Relocation) {
 
 /// Sets the process of a group to `pid`, and sets the registering thread to the main thread of this process.
 pub fn set_process(group: &mut [u8], pid: u32) {
-    for_each_record(group, |id, record, _| {
+    for_each_record(group, |id, record| {
         if id == id::LOAD {
             put_at(record, 16, &pid.to_ne_bytes());
             put_at(record, 20, &pid.to_ne_bytes());
@@ -301,13 +263,17 @@ fn relocate_debug(record: &mut [u8], addr: u64) {
     }
 }
 
-/// Sets the `Unwinding::mapped_size` of a group to 0. A caller does this if the memory after the code is not free.
-/// Does nothing if the record at `layout_unwinding` is a LOAD.
-pub fn clear_mapped_size(group: &mut [u8], layout_unwinding: usize) {
-    let record = group.get_mut(layout_unwinding..).unwrap_or_default();
-    if record.starts_with(&id::UNWINDING_INFO.to_ne_bytes()) {
-        put_at(record, 32, &0u64.to_ne_bytes());
-    }
+/// Lets perf map the unwind tables of a group after its code if the code has a gap there and the tables have room in it. A perf
+/// with libunwind reads the tables in this mapping. The tables begin at the next multiple of 8, counted from the start of the
+/// code (linux tools/perf/util/jitdump.c, `jit_repipe_code_load`). `size`: of the code.
+pub fn map_tables(group: &mut [u8], size: u64, has_gap: bool) {
+    let room = if has_gap { CODE_GAP_SIZE - (size.wrapping_neg() & 7) } else { 0 };
+    for_each_record(group, |id, record| {
+        if id == id::UNWINDING_INFO {
+            let mapped = u64_at(record, 16).filter(|&tables| tables <= room).unwrap_or(0);
+            put_at(record, 32, &mapped.to_ne_bytes());
+        }
+    });
 }
 
 #[cfg(test)]

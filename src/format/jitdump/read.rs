@@ -5,12 +5,12 @@ use std::ops::Range;
 
 use super::raw::{RawHeader, RawRecords};
 use super::record::{id, raw, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZE};
-use super::{frame_load, Header};
+use super::Header;
 use crate::format::get::u64_at;
 
 /// Whether `head` is a whole group without its code bytes, and describes code of `size` bytes whose name has `name_len` bytes.
 pub fn is_group_head(head: &[u8], size: u64, name_len: usize) -> bool {
-    let mut at = frame_load::len(head);
+    let mut at = 0;
     while let Some(record) = raw(head, at) {
         let end = at + record.total_size;
         match record.id {
@@ -66,8 +66,8 @@ pub struct GroupPlace {
     pub size: u64,
     pub index: u64,
     pub name: Vec<u8>,
-    /// Size of the code's unwind tables.
-    pub tables_len: u32,
+    /// Whether the code has unwind tables.
+    pub has_tables: bool,
 }
 
 /// Reads the records in a part of a file, except for the code bytes, and calls `found` for each piece of code. `read_at` takes
@@ -79,38 +79,30 @@ pub fn places(
     mut found: impl FnMut(GroupPlace) -> io::Result<()>,
 ) -> io::Result<()> {
     let Range { start, end: len } = part;
-    let (mut at, mut group, mut tables_len, mut mapped) = (start, start, 0, 0);
+    let (mut at, mut group, mut has_tables) = (start, start, false);
     let mut fixed = [0; MOVE_SIZE];
     while at + PREFIX_SIZE as u64 <= len {
         let known = (len - at).min(MOVE_SIZE as u64) as usize;
         read_at(&mut fixed[..known], at)?;
         let Some(record) = raw(&fixed[..known], 0).filter(|record| at + record.total_size as u64 <= len) else { break };
         let word = |offset: usize| u64_at(&fixed[..known], offset).unwrap_or(0);
-        match record.id {
-            id::LOAD if record.total_size > LOAD_FIXED_SIZE => {
-                let (addr, size, index) = (word(32), word(40), word(48));
-                let Some(name_len) = (record.total_size - LOAD_FIXED_SIZE - 1).checked_sub(size as usize) else {
-                    break;
-                };
-                // The length comes from the file and may be large, so a failed allocation must be an error.
-                let mut name = Vec::new();
-                name.try_reserve_exact(name_len)?;
-                name.resize(name_len, 0);
-                read_at(&mut name, at + LOAD_FIXED_SIZE as u64)?;
-                let head_len = (at - group) as usize + LOAD_FIXED_SIZE + name_len + 1;
-                if frame_load::is_one(size, &name, tables_len.into(), mapped) {
-                    // The group of the code continues after the frame load.
-                    at += record.total_size as u64;
-                    continue;
-                }
-                found(GroupPlace { offset: group, head_len, addr, size, index, name, tables_len })?;
-            }
-            id::UNWINDING_INFO => (tables_len, mapped) = (word(16) as u32, word(32)),
-            _ => {}
+        if record.id == id::LOAD && record.total_size > LOAD_FIXED_SIZE {
+            let (addr, size, index) = (word(32), word(40), word(48));
+            let Some(name_len) = (record.total_size - LOAD_FIXED_SIZE - 1).checked_sub(size as usize) else {
+                break;
+            };
+            // The length comes from the file and may be large, so a failed allocation must be an error.
+            let mut name = Vec::new();
+            name.try_reserve_exact(name_len)?;
+            name.resize(name_len, 0);
+            read_at(&mut name, at + LOAD_FIXED_SIZE as u64)?;
+            let head_len = (at - group) as usize + LOAD_FIXED_SIZE + name_len + 1;
+            found(GroupPlace { offset: group, head_len, addr, size, index, name, has_tables })?;
         }
+        has_tables |= record.id == id::UNWINDING_INFO;
         at += record.total_size as u64;
         if !matches!(record.id, id::DEBUG_INFO2 | id::DEBUG_INFO | id::UNWINDING_INFO) {
-            (group, tables_len, mapped) = (at, 0, 0);
+            (group, has_tables) = (at, false);
         }
     }
     Ok(())

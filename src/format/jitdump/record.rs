@@ -48,14 +48,16 @@ pub(super) fn put_prefix(put: &mut Put<'_>, timestamp: u64, id: u32, total_size:
 }
 
 /// The part of an UNWINDING_INFO record before its tables, which have `len` bytes.
+///
+/// The last field says how many bytes of the tables perf maps after the code. It is 0 here; `map_tables` sets it.
 #[inline(always)]
-pub(super) fn unwinding_head(time: u64, len: usize, hdr_size: usize, mapped_size: u64) -> [u8; UNWINDING_FIXED_SIZE] {
+pub(super) fn unwinding_head(time: u64, len: usize, hdr_size: usize) -> [u8; UNWINDING_FIXED_SIZE] {
     let mut record = [0; UNWINDING_FIXED_SIZE];
     let mut put = Put::new(&mut record);
     put_prefix(&mut put, time, id::UNWINDING_INFO, UNWINDING_FIXED_SIZE + len);
     put.u64(len as u64);
     put.u64(hdr_size as u64);
-    put.u64(mapped_size);
+    put.u64(0);
     debug_assert!(put.is_full());
     record
 }

@@ -17,7 +17,6 @@ pub struct UnwindingTemplate {
     /// The largest code size in bytes.
     code_max: u64,
     len: usize,
-    tables_len: usize,
     /// The two distances back to the code, which depend on the size of the code. Each pair is the offset of a distance in the
     /// record, and the value of this distance for code of size 0.
     to_code: [(u32, u32); 2],
@@ -31,7 +30,7 @@ impl UnwindingTemplate {
 
     /// The template for code without unwind tables. The record of this template has no bytes. `copy_to` accepts the template.
     pub const fn empty() -> UnwindingTemplate {
-        UnwindingTemplate { code_max: 0, len: 0, tables_len: 0, to_code: [(0, 0); 2], size_at: 0, bytes: [0; MAX] }
+        UnwindingTemplate { code_max: 0, len: 0, to_code: [(0, 0); 2], size_at: 0, bytes: [0; MAX] }
     }
 
     /// `None` if the tables are too long, or if they are not a single description of the whole code.
@@ -39,9 +38,9 @@ impl UnwindingTemplate {
         let (tables_len, code_max) = (tables.bytes.len(), tables.code_max());
         let len = UNWINDING_FIXED_SIZE + tables_len;
         let places = tables.places()?;
-        let mut template = UnwindingTemplate { len, tables_len, code_max, ..UnwindingTemplate::empty() };
+        let mut template = UnwindingTemplate { len, code_max, ..UnwindingTemplate::empty() };
         let record = template.bytes.get_mut(..len)?;
-        record[..UNWINDING_FIXED_SIZE].copy_from_slice(&unwinding_head(0, tables_len, tables.hdr_size, 0));
+        record[..UNWINDING_FIXED_SIZE].copy_from_slice(&unwinding_head(0, tables_len, tables.hdr_size));
         record[UNWINDING_FIXED_SIZE..].copy_from_slice(&tables.bytes);
         let in_record = |at: usize| UNWINDING_FIXED_SIZE + at;
         // Each distance counts from the offset `from` in the tables back to the code.
@@ -62,18 +61,12 @@ impl UnwindingTemplate {
         self.len
     }
 
-    /// Size of the record's tables in bytes.
-    #[inline(always)]
-    pub fn tables_len(&self) -> usize {
-        self.tables_len
-    }
-
-    /// Writes the record without the time stamp. `is_for` must accept `code_size`. `mapped_size` is described in `Unwinding`.
+    /// Writes the record without the time stamp. `is_for` must accept `code_size`.
     ///
     /// # Safety
     /// `out` has room for the record and for `SLACK` more bytes, and nobody else accesses this memory.
     #[inline(always)]
-    pub unsafe fn copy_to(&self, out: *mut u8, mapped_size: u64, code_size: u64) {
+    pub unsafe fn copy_to(&self, out: *mut u8, code_size: u64) {
         let from = self.bytes.as_ptr();
         // SAFETY: the caller's promise, and `new` has checked that all places lie within the record.
         unsafe {
@@ -87,7 +80,6 @@ impl UnwindingTemplate {
             put(first.0 as usize, first.1.wrapping_sub(code_at));
             put(second.0 as usize, second.1.wrapping_sub(code_at));
             put(self.size_at, code_size as u32);
-            super::put_mapped_size(out, mapped_size);
         }
     }
 }

@@ -25,7 +25,7 @@ fn ready() -> Tables {
     Tables::ready(&[1, 2, 3, 4, 5, 6], 2)
 }
 
-fn group<'a>(lines: &'a [Line<'a>], unwind: Option<Unwinding<'a>>) -> Group<'a> {
+fn group<'a>(lines: &'a [Line<'a>], unwind: Option<&'a Tables>) -> Group<'a> {
     Group {
         pid: 100,
         tid: 101,
@@ -49,7 +49,7 @@ fn bytes_at(time: u64, group: &Group<'_>) -> Vec<u8> {
     assert_eq!(group.write(time, &mut vec![0; size - 1], 0), Ok(None));
     assert_eq!(group.write(time, &mut vec![0; size + 4], 5), Ok(None));
     let mut out = vec![0xee; size + 5];
-    assert_eq!(group.write(time, &mut out, 5).unwrap().unwrap().code, size);
+    assert_eq!(group.write(time, &mut out, 5).unwrap().unwrap(), size);
     assert_eq!(out.split_off(size), [0xee; 5]);
     out
 }
@@ -108,10 +108,9 @@ fn golden_debug_info() {
 #[test]
 fn golden_unwinding_info() {
     let ready = ready();
-    let unwind = Unwinding { tables: &ready, mapped_size: 6 };
-    let out = bytes(&group(&[], Some(unwind)));
+    let out = bytes(&group(&[], Some(&ready)));
     let expected =
-        [&le32(4)[..], &le32(46), &le64(0x1111_2222_3333_4444), &le64(6), &le64(2), &le64(6), &[1, 2, 3, 4, 5, 6]]
+        [&le32(4)[..], &le32(46), &le64(0x1111_2222_3333_4444), &le64(6), &le64(2), &le64(0), &[1, 2, 3, 4, 5, 6]]
             .concat();
     assert_eq!(out[..46], expected);
 }
@@ -151,7 +150,7 @@ fn rows_in_any_order() {
         sorted.sort_by_key(|line| line.offset);
         let (made, expected) = (group(&given, None), group(&sorted, None));
         assert_eq!(bytes(&made), bytes(&expected), "round {round}: {given:?}");
-        let Layout { code, .. } = made.write(TIME, &mut [0; 4000], 0).unwrap().unwrap();
+        let code = made.write(TIME, &mut [0; 4000], 0).unwrap().unwrap();
         let too_small = made.write(TIME, &mut vec![0; code - 1], 0);
         assert_eq!(too_small, Ok(None), "round {round}: {given:?}");
     }
@@ -215,8 +214,7 @@ fn rows_are_read_as_far_as_a_record_goes() {
 fn records_come_back() {
     let lines = [line(0, 10, 3, b"/a.lua")];
     let ready = ready();
-    let unwind = Unwinding { tables: &ready, mapped_size: 0 };
-    let file = [&[0; HEADER_SIZE][..], &bytes(&group(&lines, Some(unwind))), &[0x90; 8], &le32(3), &le32(16), &le64(1)]
+    let file = [&[0; HEADER_SIZE][..], &bytes(&group(&lines, Some(&ready))), &[0x90; 8], &le32(3), &le32(16), &le64(1)]
         .concat();
     let mut records = RawRecords::from(&file, HEADER_SIZE);
     assert_eq!(records.next().unwrap().id, id::DEBUG_INFO);
@@ -244,34 +242,46 @@ fn a_torn_record_ends_the_file() {
 fn relocation_equals_a_fresh_group() {
     let lines = [line(0, 10, 3, b"/a.lua"), line(5, 12, 0, b"/b.lua")];
     let ready = ready();
-    let unwind = |mapped_size| Some(Unwinding { tables: &ready, mapped_size });
-    let mut moved = bytes(&group(&lines, unwind(0)));
-    relocate(&mut moved, &Relocation { timestamp: 77, tid: 5, addr: 0x1234_5678, index: 3, mapped_size: 6 });
-    let fresh = Group { tid: 5, addr: 0x1234_5678, index: 3, ..group(&lines, unwind(6)) };
-    assert_eq!(moved, bytes_at(77, &fresh));
+    let fresh = bytes_at(77, &Group { tid: 5, addr: 0x1234_5678, index: 3, ..group(&lines, Some(&ready)) });
+    let mut moved = bytes(&group(&lines, Some(&ready)));
+    relocate(&mut moved, &Relocation { timestamp: 77, tid: 5, addr: 0x1234_5678, index: 3 });
+    assert_eq!(moved, fresh);
 }
 
 #[test]
-fn a_claim_of_free_bytes_can_be_taken_back() {
+fn tables_are_mapped_in_a_gap() {
     let lines = [line(0, 10, 3, b"/a.lua")];
-    let ready = ready();
-    let unwind = |mapped_size| Some(Unwinding { tables: &ready, mapped_size });
-    let claimed = group(&lines, unwind(6));
-    let mut out = bytes(&claimed);
-    clear_mapped_size(&mut out, claimed.write(TIME, &mut [0; 1000], 0).unwrap().unwrap().unwinding);
-    assert_eq!(out, bytes(&group(&lines, unwind(0))));
+    let mapped = |tables_len: usize, size: u64, has_gap| {
+        let mut ready = ready();
+        ready.bytes = vec![7; tables_len];
+        let before = bytes(&group(&lines, Some(&ready)));
+        let mut out = before.clone();
+        map_tables(&mut out, size, has_gap);
+        let changed = (0..out.len()).filter(|&at| out[at] != before[at]).count();
+        let mut records = RawRecords::from(&out, 0).filter(|record| record.id == id::UNWINDING_INFO);
+        let mapped = records.next().unwrap().unwinding_info().unwrap().mapped_size;
+        // Without a gap the group is again as it was.
+        map_tables(&mut out, size, false);
+        assert_eq!(out, before);
+        (changed > 0, mapped)
+    };
+    assert_eq!(mapped(6, 8, false), (false, 0));
+    assert_eq!(mapped(6, 8, true), (true, 6));
+    // The tables begin at a multiple of 8.
+    assert_eq!([mapped(256, 8, true).1, mapped(257, 8, true).1], [256, 0]);
+    assert_eq!([mapped(249, 1, true).1, mapped(250, 1, true).1], [249, 0]);
     // A group without unwind tables stays as it is.
-    let bare = group(&lines, None);
-    let mut out = bytes(&bare);
-    clear_mapped_size(&mut out, bare.write(TIME, &mut [0; 1000], 0).unwrap().unwrap().unwinding);
-    assert_eq!(out, bytes(&bare));
+    let bare = bytes(&group(&lines, None));
+    let mut out = bare.clone();
+    map_tables(&mut out, 8, true);
+    assert_eq!(out, bare);
 }
 
 #[test]
 fn a_group_can_be_given_another_time() {
     let lines = [line(0, 10, 3, b"/a.lua")];
     let ready = ready();
-    let unwind = Some(Unwinding { tables: &ready, mapped_size: 0 });
+    let unwind = Some(&ready);
     // The code bytes look like another record.
     let code = le32(4).repeat(2);
     let mut out = [bytes(&group(&lines, unwind)), code.clone()].concat();
@@ -282,9 +292,8 @@ fn a_group_can_be_given_another_time() {
 #[test]
 fn a_group_of_another_process() {
     let (lines, tables) = ([line(0, 1, 0, b"a")], Tables::ready(&[1, 2, 3, 4], 2));
-    let unwind = Unwinding { tables: &tables, mapped_size: 4 };
-    let mut head = bytes(&group(&lines, Some(unwind)));
-    let other = Group { pid: 7, tid: 7, ..group(&lines, Some(unwind)) };
+    let mut head = bytes(&group(&lines, Some(&tables)));
+    let other = Group { pid: 7, tid: 7, ..group(&lines, Some(&tables)) };
     assert!(is_group_of(&head, 8, 7 << 32, b"fib"));
     for (size, index, name) in
         [(9, 7 << 32, &b"fib"[..]), (8, 6 << 32, b"fib"), (8, 7 << 32, b"fia"), (8, 7 << 32, b"ib")]

@@ -1,4 +1,4 @@
-//! The room that unwind tables need after code, and a cache of encoded tables.
+//! A cache of encoded unwind tables.
 
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests;
@@ -8,35 +8,6 @@ use crate::api::error::{Error, Result};
 use crate::format::arch::{Arch, NATIVE};
 use crate::format::cfi::{self, Tables};
 use crate::format::jitdump::UnwindingTemplate;
-
-/// The number of bytes that tables of `tables_len` bytes need after code of `code_size` bytes. The distance from the code's
-/// start to the tables is the code size, rounded up to 8, as in the ELF file that perf makes (linux tools/perf/util/jitdump.c,
-/// `jit_repipe_code_load`).
-pub fn room(code_size: u64, tables_len: usize) -> u64 {
-    code_size.wrapping_neg() % 8 + tables_len as u64
-}
-
-/// How many bytes must be free after code of `code_size` bytes, so that the unwind tables of the code fit there. The result
-/// includes the bytes for alignment. If `code_size` is 0, the result is enough for code of any size. Returns 0 if there are no
-/// tables.
-///
-/// All entries of an `.eh_frame` section are counted. Which of the entries are used depends on the code's address, and the
-/// address is not known here.
-pub fn room_needed(unwind: &Unwind, code_size: u64) -> Result<u64> {
-    if matches!(unwind, Unwind::None) {
-        return Ok(0);
-    }
-    let arch = NATIVE.ok_or(Error::Arch)?;
-    if code_size == 0 {
-        return Ok(7 + cfi::size_bound(arch, unwind)? as u64);
-    }
-    cfi::check_code_size(code_size)?;
-    let tables_len = match unwind {
-        Unwind::EhFrame { .. } => cfi::size_bound(arch, unwind)?,
-        _ => cfi::encode(arch, unwind, 0, code_size)?.map_or(0, |tables| tables.bytes.len()),
-    };
-    Ok(room(code_size, tables_len))
-}
 
 /// The words of a caller's `jitsym_unwind` after its size field. Some of the words are pointers, for example to the saved
 /// registers. So descriptions with equal words may have different tables.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::api::code::{FramePointer, UnwindRow};
-use crate::format::jitdump::{put_time, Group, Unwinding};
+use crate::format::jitdump::{put_time, Group, LOAD_FIXED_SIZE};
 
 const SAVED: [SavedRegister; 2] = [SavedRegister { reg: 3, offset: -24 }, SavedRegister { reg: 12, offset: -32 }];
 
@@ -30,8 +30,6 @@ fn ask(cache: &mut Cache, unwind: &Unwind, size: u64) -> *const u8 {
 fn nothing() {
     let mut cache = Cache::default();
     assert_eq!(cache.tables(&Unwind::None, 0, 100), Ok(None));
-    assert_eq!(room_needed(&Unwind::None, 0), Ok(0));
-    assert_eq!(room_needed(&Unwind::None, u64::MAX), Ok(0));
     assert_eq!(cache.entries.capacity() + cache.key.capacity(), 0);
 }
 
@@ -149,28 +147,6 @@ fn not_kept() {
 }
 
 #[test]
-fn room_is_padding_and_tables() {
-    let tables = fresh(&fp(0), 100).unwrap().unwrap();
-    for size in 4..30 {
-        let padding = (8 - size % 8) % 8;
-        assert_eq!(room_needed(&fp(0), size), Ok(padding + tables.bytes.len() as u64), "{size}");
-        assert_eq!(room(size, tables.bytes.len()), padding + tables.bytes.len() as u64);
-    }
-    assert_eq!(room_needed(&fp(0), 3), Err(Error::UnwindOrder));
-    assert_eq!(room_needed(&fp(0), 1 << 31), Err(Error::TooLarge));
-
-    // An epilogue that ends before the end of the code makes the tables larger. The bound includes such an epilogue.
-    let moar = FramePointer { epilogue_begin: 30, epilogue_end: 31, saved: &SAVED, ..FramePointer::default() };
-    let eh_frame = Unwind::EhFrame { bytes: &tables.bytes[..tables.eh_frame_size()], addr: 104 };
-    for unwind in [fp(0), Unwind::FramePointer(moar), Unwind::FixedFrame(FixedFrame::new(8, &[])), eh_frame] {
-        let bound = room_needed(&unwind, 0).unwrap();
-        let largest = (31..60).map(|size| room_needed(&unwind, size).unwrap()).max();
-        assert_eq!(Some(bound), largest, "{unwind:?}");
-    }
-    assert_eq!(room_needed(&eh_frame, 1 << 31), Err(Error::TooLarge));
-}
-
-#[test]
 fn the_same_raw_description_again_is_the_same_tables() {
     // SAFETY: `raw` is a reference.
     let is_ready = |cache: &Cache, raw: &Raw, size| unsafe { cache.is_ready(raw, size) };
@@ -201,20 +177,19 @@ fn a_copied_record_is_a_fresh_one() {
         for unwind in &frames {
             let tables = fresh(unwind, size).unwrap().unwrap();
             let (lines, name) = (crate::api::code::Lines::Rows(&[]), b"name");
-            let unwinding = Some(Unwinding { tables: &tables, mapped_size: 40 });
-            let group = Group { pid: 1, tid: 2, index: 3, addr: 4096, size, name, lines, unwind: unwinding };
+            let group = Group { pid: 1, tid: 2, index: 3, addr: 4096, size, name, lines, unwind: Some(&tables) };
             let mut written = vec![0; group.size().unwrap()];
-            let layout = group.write(77, &mut written, 0).unwrap().unwrap();
+            let load_at = group.write(77, &mut written, 0).unwrap().unwrap() - LOAD_FIXED_SIZE - name.len() - 1;
 
             let template = cache.template(unwind, 0, size).unwrap().unwrap();
-            assert_eq!((template.record_len(), template.tables_len()), (layout.load, tables.bytes.len()));
+            assert_eq!(template.record_len(), load_at);
             let mut copied = vec![0xaa; template.record_len() + UnwindingTemplate::SLACK];
             // SAFETY: `copied` has room for the record and `SLACK` more bytes.
             unsafe {
-                template.copy_to(copied.as_mut_ptr(), 40, size);
+                template.copy_to(copied.as_mut_ptr(), size);
                 put_time(copied.as_mut_ptr(), 77);
             }
-            assert_eq!(copied[..template.record_len()], written[..layout.load], "{unwind:?} of {size} bytes");
+            assert_eq!(copied[..template.record_len()], written[..load_at], "{unwind:?} of {size} bytes");
         }
     }
     // Tables that are too long have no template.

@@ -78,7 +78,7 @@ pub struct Shared {
     unread: AtomicI64,
     /// Why threads have to do something after their next record (`wake`).
     attention: AtomicU8,
-    /// Whether a thread could not run the writer in place (`in_place`), because another thread was running it, or forked.
+    /// Whether a thread could not run the writer in place (`queue/in_place`), because another thread was running it, or forked.
     missed: AtomicBool,
     /// Whether a lack of free chunks has woken the writer, and the writer has begun no round after that.
     hurried: AtomicBool,
@@ -318,7 +318,7 @@ impl Shared {
         let end = Instant::now() + Duration::from_millis(self.max_wait_ms.load(Ordering::Relaxed).into());
         let mut message = message;
         // The channel's blocking `send` is not used, because it needs thread-local storage with a destructor (see
-        // `sys/loader`).
+        // `sys/dynamic_symbols`).
         while let Err(full) = self.messages.0.try_send(message) {
             if Instant::now() >= end {
                 self.status.counters.dropped.add(1);

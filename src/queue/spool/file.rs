@@ -11,6 +11,7 @@ use rustix::fs::OFlags;
 
 use crate::format::file_names::{parse, FileKind};
 use crate::sys::clock::monotonic_ns;
+use crate::sys::file::leaves_room;
 use crate::sys::held_dir::Dir;
 use crate::sys::owner_process::{start_time, Owner};
 use crate::sys::process::{is_alive, user};
@@ -44,6 +45,11 @@ impl NamedSpool {
     pub fn is_lost(&self) -> bool {
         let is_there = fs::symlink_metadata(&self.path).is_ok_and(|data| number_of(&data) == self.file);
         !is_there && directory_of(&self.path).is_ok_and(|dir| dir == self.dir)
+    }
+
+    /// Whether others keep enough free space in the file system if the spool takes `len` more bytes.
+    pub fn may_take(&self, len: usize) -> bool {
+        self.path.parent().is_none_or(|dir| leaves_room(dir, len))
     }
 
     /// Removes the file's name, unless the spool is lost.

@@ -27,7 +27,7 @@ use crate::sys::mapping::{page_size, Region};
 use crate::sys::owner_process::Owner;
 
 const MAGIC: u64 = u64::from_le_bytes(file::START);
-const VERSION: u32 = 9;
+const VERSION: u32 = 10;
 
 /// This word in the directory means that the unit is part of a chunk that begins in an earlier unit. Any other word is the
 /// number of units of the chunk that begins in this unit, or 0 if no chunk begins here.

@@ -7,8 +7,8 @@
 
 pub mod file;
 pub mod layout;
-pub mod of_others;
 pub mod published;
+pub mod read_living;
 mod text_cell;
 
 use std::io;
@@ -32,8 +32,8 @@ pub struct Memory {
     start: usize,
     /// The lock is held for short moments only.
     spool: Mutex<Option<Arc<NamedSpool>>>,
-    /// Which units are private memory, because the file system had no room left or because chunks are being moved out of the
-    /// spool.
+    /// Which units are private memory, because the file system had too little free space or because chunks are being moved out
+    /// of the spool.
     private: Box<[AtomicBool]>,
 }
 
@@ -173,6 +173,7 @@ impl Memory {
     pub fn make_chunk(&self, units: &Range<usize>, size: usize) -> io::Result<Chunk> {
         let bytes = self.bytes(units.start, size);
         let provide = || match self.known_spool() {
+            Some(spool) if !spool.may_take(size) => Err(io::ErrorKind::StorageFull.into()),
             Some(_) => self.region.provide(bytes.clone()),
             None => {
                 self.region.populate(bytes.clone());

@@ -134,7 +134,7 @@ fn a_child_has_the_ids_of_live_code_and_no_other() {
     let mut registry = Registry::default();
     for (at, id) in (0..).zip(&all) {
         let (addr, home) = (0x1000 * at, if at % 3 == 0 { Home::Region } else { Home::Plain });
-        let live = Live { addr, size: 40, reach: addr + 40, index: 0, stored: None, tables_len: 0, home };
+        let live = Live { addr, size: 40, index: 0, stored: None, home };
         match at % 4 {
             // In case 0, the id has ended, and the registry has no entry for it. In case 1, the id has ended, but the
             // registry still has its entry.

@@ -350,7 +350,7 @@ fn register(object: &[u8]) -> Result<Option<Vec<Id>>> {
             None => Unwind::None,
         };
         // If the tables cannot be parsed, or the lines are not in order, at least the name is registered.
-        let plain = Code { name: function.name, packed: true, ..Code::new(function.addr, function.size, "") };
+        let plain = Code { name: function.name, ..Code::new(function.addr, function.size, "") };
         let code = Code { unwind, lines: Lines::Rows(&rows), ..plain };
         let registered = session.register(&code, None).or_else(|_| session.register(&plain, None));
         ids.extend(registered.ok());

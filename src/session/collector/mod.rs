@@ -4,7 +4,7 @@
 //! code keeps this frame pointer.
 
 mod lines;
-pub mod told;
+pub mod reported_code;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,8 +17,8 @@ use crate::session::handle::Ref;
 use crate::session::rust_api::open;
 use crate::sys::{fork_lock, rights};
 pub use lines::Row;
-pub use told::Method;
-use told::{Registrations, State};
+pub use reported_code::Method;
+use reported_code::{Registrations, State};
 
 /// The handle of the session that the collector has opened, or 0. The session stays open for the life of the process and its
 /// forked children.

@@ -12,7 +12,7 @@ use crate::api::limits::CODE_SIZE_MAX;
 use crate::api::Id;
 use crate::format::jitdump::{put_debug, put_load_fixed, put_time, Load, UnwindingTemplate, LOAD_FIXED_SIZE};
 use crate::format::name;
-use crate::format::unwind::{self, Cache};
+use crate::format::unwind::Cache;
 use crate::queue::record::{flag, Event, EventKind};
 
 static NO_TABLES: UnwindingTemplate = UnwindingTemplate::empty();
@@ -25,28 +25,17 @@ pub trait Given: Copy {
     fn is_usual(&self) -> bool;
     fn addr(&self) -> u64;
     fn size(&self) -> u64;
-    fn free_after(&self) -> u64;
-    fn packed(&self) -> bool;
     fn name(&self) -> &[u8];
     /// The address of the code's bytes. May be used only if `is_usual` returns true.
     fn bytes(&self) -> *const u8;
     /// A template of the record of the code's unwind tables. The caller copies the template for code of this size.
     fn template<'c>(&self, cache: &'c mut Cache, addr: u64, size: u64) -> Result<Option<&'c UnwindingTemplate>, Error>;
+    /// Whether the bytes after the code hold no other code.
+    fn has_gap(&self) -> bool;
     fn has_lines(&self) -> bool;
     /// Writes as much of the record of the code's lines as `out` holds, and returns the size of the whole record. `None` if
     /// something about the lines is unusual. The caller sets the record's time stamp later.
     fn put_lines(&self, size: u64, out: &mut [u8]) -> Option<usize>;
-}
-
-/// See [`Unwinding::mapped_size`].
-#[inline(always)]
-pub fn mapped_size(tables_len: usize, size: u64, free_after: u64) -> u64 {
-    // Most hosts declare no free bytes.
-    if free_after != 0 && free_after >= unwind::room(size, tables_len) {
-        tables_len as u64
-    } else {
-        0
-    }
 }
 
 impl Local {
@@ -68,8 +57,7 @@ impl Local {
         if !in_range || !code.is_usual() {
             return Err(flags);
         }
-        let (end, is_beyond) = code.addr().overflowing_add(size);
-        if is_beyond || end.checked_add(code.free_after()).is_none() {
+        if code.addr().checked_add(size).is_none() {
             return Err(flags);
         }
         let template = match code.template(&mut self.unwind, code.addr(), size) {
@@ -108,13 +96,8 @@ impl Local {
             let out = unsafe { room.as_mut_ptr().add(lines_len) };
             // SAFETY: as above.
             let load = unsafe { out.add(template.record_len()) };
-            let mut flags = known | flag::HAS_CODE | if code.packed() { flag::PACKED } else { 0 };
-            let mapped_size = mapped_size(template.tables_len(), size, code.free_after());
-            if mapped_size != 0 {
-                flags |= flag::FREE_BEHIND;
-            }
             // SAFETY: as above.
-            unsafe { template.copy_to(out, mapped_size, size) };
+            unsafe { template.copy_to(out, size) };
             // SAFETY: as above.
             if unsafe { !name::copy_plain(name, load.add(LOAD_FIXED_SIZE)) } {
                 break 'registered None;
@@ -141,12 +124,11 @@ impl Local {
                 size,
                 body_at: 0,
                 body_len: (lines_len + needed) as u32,
-                unwinding_at: lines_len as u32,
                 tid: self.tid,
                 kind: EventKind::Load,
-                flags,
+                flags: known | flag::HAS_CODE | if code.has_gap() { flag::GAP } else { 0 },
                 name_len: name_len as u16,
-                tables_len: template.tables_len() as u32,
+                unused: 0,
             });
             // SAFETY: as above.
             unsafe { load.add(LOAD_FIXED_SIZE + name_len + 1).copy_from_nonoverlapping(code.bytes(), size as usize) };
@@ -176,14 +158,6 @@ impl Given for &Code<'_> {
         self.size
     }
 
-    fn free_after(&self) -> u64 {
-        self.free_after
-    }
-
-    fn packed(&self) -> bool {
-        self.packed
-    }
-
     fn name(&self) -> &[u8] {
         self.name
     }
@@ -197,6 +171,10 @@ impl Given for &Code<'_> {
 
     fn template<'c>(&self, cache: &'c mut Cache, addr: u64, size: u64) -> Result<Option<&'c UnwindingTemplate>, Error> {
         cache.template(&self.unwind, addr, size)
+    }
+
+    fn has_gap(&self) -> bool {
+        self.gap
     }
 
     fn has_lines(&self) -> bool {

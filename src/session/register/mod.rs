@@ -13,7 +13,8 @@ use crate::api::limits::CODE_SIZE_MAX;
 use crate::api::options::Sinks;
 use crate::api::Id;
 use crate::format::cfi::absolute::Frame;
-use crate::format::jitdump::{debug_info2, inlines, Group, Unwinding};
+use crate::format::cfi::Tables;
+use crate::format::jitdump::{debug_info2, inlines, Group};
 use crate::format::name;
 use crate::format::name_and_file::Composed;
 use crate::format::unwind::Cache;
@@ -22,12 +23,11 @@ use crate::queue::shared::Shared;
 use crate::session::handle::Ref;
 use crate::session::process::Process;
 use crate::sink::region::Regions;
-use crate::sink::unwinder::by_callers;
+use crate::sink::unwinder::told_in_calls;
 use crate::sys;
 use crate::sys::debug;
 use crate::sys::panic_guard::PerThread;
 use crate::sys::valgrind::{self, Tool};
-use fast_path::mapped_size;
 pub use fast_path::Given;
 use records::{Bare, Load, Move, Tail};
 use thread::with_local;
@@ -40,7 +40,7 @@ const STABLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Records a registration. `flags`: the result of `Regions::before_code`, which contains flags for the record.
 pub fn register(session: &Ref, code: &Code<'_>, flags: u8) -> Result<Id> {
-    check_range(code.addr, code.size, code.free_after)?;
+    check_range(code.addr, code.size)?;
     check_bytes(&code.bytes, code.size)?;
     with_local(session.process, session.shared, |local| {
         // If the thread's state has `NO_HANDLE`, `usual_local` returns `None` in the thread's later calls. This is needed under
@@ -55,14 +55,14 @@ pub fn register(session: &Ref, code: &Code<'_>, flags: u8) -> Result<Id> {
 
 /// The frames to report to the unwinder for this code. Fails if the address range or the unwind description is invalid.
 pub fn frames(session: &Ref, code: &Code<'_>) -> Result<Vec<Frame>> {
-    check_range(code.addr, code.size, code.free_after)?;
+    check_range(code.addr, code.size)?;
     with_local(session.process, session.shared, |local| {
-        let Some(unwind) = unwinding(session.shared, code, &mut local.unwind)? else { return Ok(Vec::new()) };
+        let Some(tables) = unwinding(session.shared, code, &mut local.unwind)? else { return Ok(Vec::new()) };
         let mut bytes = Vec::new();
-        bytes.try_reserve_exact(unwind.tables.bytes.len()).map_err(|_| Error::NoMemory)?;
-        bytes.resize(unwind.tables.bytes.len(), 0);
-        unwind.tables.copy_to(&mut bytes, code.size);
-        by_callers::frames(&bytes[..unwind.tables.eh_frame_size()], (code.addr, code.size))
+        bytes.try_reserve_exact(tables.bytes.len()).map_err(|_| Error::NoMemory)?;
+        bytes.resize(tables.bytes.len(), 0);
+        tables.copy_to(&mut bytes, code.size);
+        told_in_calls::frames(&bytes[..tables.eh_frame_size()], (code.addr, code.size))
     })
 }
 
@@ -109,7 +109,7 @@ pub fn move_code(
     flags: u8,
 ) -> Result<()> {
     let size = shared.ids.size_of(id).ok_or(Error::UnknownId)?;
-    check_range(target.addr, size, target.free_after)?;
+    check_range(target.addr, size)?;
     check_bytes(&target.bytes, size)?;
     wait_until_read(shared, shared.ids.is_unread(id));
     with_local(process, shared, |local| local.move_code(id, size, target, flags))
@@ -161,7 +161,7 @@ fn wait_until_read(shared: &Shared, unread: bool) {
 }
 
 /// Refuses addresses and sizes that no code can have.
-pub fn check_range(addr: u64, size: u64, free_after: u64) -> Result<()> {
+pub fn check_range(addr: u64, size: u64) -> Result<()> {
     match size {
         0 => return Err(Error::SizeZero.because("code.size is 0", [])),
         1..=CODE_SIZE_MAX => {}
@@ -169,9 +169,9 @@ pub fn check_range(addr: u64, size: u64, free_after: u64) -> Result<()> {
     }
     // An address of 0 means that the host ignored a failed allocation. If the address in a line or a record is 0, readers of
     // the files treat the line or record as damaged.
-    let text = "addr is {x}, size {}, free_after {}: the address is 0, or the end beyond all addresses";
-    let end = addr.checked_add(size).filter(|_| addr != 0).and_then(|end| end.checked_add(free_after));
-    end.map(drop).ok_or_else(|| Error::AddressRange.because(text, [addr, size, free_after]))
+    let text = "addr is {x}, size {}: the address is 0, or the end beyond all addresses";
+    let end = addr.checked_add(size).filter(|_| addr != 0);
+    end.map(drop).ok_or_else(|| Error::AddressRange.because(text, [addr, size]))
 }
 
 fn check_bytes(bytes: &Bytes<'_>, size: u64) -> Result<()> {
@@ -240,23 +240,14 @@ impl Local {
         }
         let index = self.next_index();
         let mut event = self.event(EventKind::Load, 0, index, code.addr, code.size);
-        event.flags = flags;
+        event.flags = flags | if code.gap { flag::GAP } else { 0 };
         if *name != *code.name {
             event.flags |= flag::NAME_CHANGED;
-        }
-        if code.packed {
-            event.flags |= flag::PACKED;
         }
         let name = name::lengthen(name);
         event.name_len = name.len() as u16;
         let shared = self.thread_queue.shared;
         let unwind = unwinding(shared, code, &mut self.unwind)?;
-        if let Some(unwind) = &unwind {
-            if unwind.mapped_size != 0 {
-                event.flags |= flag::FREE_BEHIND;
-            }
-            event.tables_len = unwind.tables.bytes.len() as u32;
-        }
         let (pid, tid) = (self.pid, self.tid);
         let (addr, size, lines) = (code.addr, code.size, code.lines);
         let mut group = Group { pid, tid, index, addr, size, name: &name, lines, unwind };
@@ -288,9 +279,7 @@ impl Local {
         let shared = self.thread_queue.shared;
         let index = self.next_index();
         let mut event = self.event(EventKind::Move, id.0, index, target.addr, 0);
-        event.flags = flags;
-        // The writer checks whether the free bytes suffice, because only the writer has the tables.
-        event.unwinding_at = u32::try_from(target.free_after).unwrap_or(u32::MAX);
+        event.flags = flags | if target.gap { flag::GAP } else { 0 };
         let tail = Tail::new(shared, shared.wanted(), &target.bytes, target.addr, size, target.stable);
         let unread = matches!(tail, Tail::Later(_));
         shared.add_unread(unread.into());
@@ -351,8 +340,6 @@ fn inlines_of(
 }
 
 /// The unwind tables of code, if they are wanted. An invalid description is an error even if no tables are wanted.
-fn unwinding<'c>(shared: &Shared, code: &Code<'_>, cache: &'c mut Cache) -> Result<Option<Unwinding<'c>>> {
-    let tables = cache.tables(&code.unwind, code.addr, code.size)?.filter(|_| shared.unwind_records());
-    Ok(tables
-        .map(|tables| Unwinding { tables, mapped_size: mapped_size(tables.bytes.len(), code.size, code.free_after) }))
+fn unwinding<'c>(shared: &Shared, code: &Code<'_>, cache: &'c mut Cache) -> Result<Option<&'c Tables>> {
+    Ok(cache.tables(&code.unwind, code.addr, code.size)?.filter(|_| shared.unwind_records()))
 }

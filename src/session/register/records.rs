@@ -94,16 +94,10 @@ impl Fill for Load<'_> {
         first.copy_from_slice(&self.inlines);
         let own = inlines::len(first);
         set_time(&mut first[own..], timestamp);
-        let Some(layout) = self.group.write(timestamp, room, self.tail.len())? else { return Ok(None) };
-        let group_len = layout.code + self.tail.len();
-        let flags = self.event.flags | self.tail.write(&mut room[layout.code..group_len]);
-        Ok(Some(Event {
-            timestamp,
-            flags,
-            unwinding_at: (first.len() + layout.unwinding) as u32,
-            body_len: (first.len() + group_len) as u32,
-            ..self.event
-        }))
+        let Some(code_at) = self.group.write(timestamp, room, self.tail.len())? else { return Ok(None) };
+        let group_len = code_at + self.tail.len();
+        let flags = self.event.flags | self.tail.write(&mut room[code_at..group_len]);
+        Ok(Some(Event { timestamp, flags, body_len: (first.len() + group_len) as u32, ..self.event }))
     }
 }
 

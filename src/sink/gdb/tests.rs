@@ -13,7 +13,7 @@ use crate::api::code::{FixedFrame, Line, Lines, Unwind};
 use crate::format::arch::Arch;
 use crate::format::cfi;
 use crate::format::info::Info;
-use crate::format::jitdump::{Group, Unwinding};
+use crate::format::jitdump::{Group, LOAD_FIXED_SIZE};
 use crate::queue::status::Status;
 use crate::sink::random::{Random, Seed};
 use crate::sink::{Close, Sink};
@@ -41,11 +41,10 @@ pub fn info(addr: u64, truth: &Truth) -> Vec<u8> {
     let line = truth.line.map(|line| Line { offset: 0, line: line as u32, column: 0, file: b"/a.toy" });
     let (size, name) = (truth.size, truth.name.as_bytes());
     let lines = Lines::Rows(line.as_slice());
-    let unwind = Some(Unwinding { tables: &tables, mapped_size: 0 });
-    let group = Group { pid: 1, tid: 1, index: 1, addr, size, name, lines, unwind };
+    let group = Group { pid: 1, tid: 1, index: 1, addr, size, name, lines, unwind: Some(&tables) };
     let mut out = vec![0; group.size().unwrap()];
-    let layout = group.write(1, &mut out, 0).unwrap().unwrap();
-    out.truncate(layout.load);
+    let code_at = group.write(1, &mut out, 0).unwrap().unwrap();
+    out.truncate(code_at - LOAD_FIXED_SIZE - name.len() - 1);
     out
 }
 

@@ -14,8 +14,8 @@ use crate::registry::Stored;
 use crate::sink::owned_file::OwnedFile;
 use crate::sys::mapping::View;
 
-/// The offsets of the written groups. There is an entry for each run of consecutive groups. The key is the run's place in the
-/// order of all groups. The value is the run's offset in the file, or `NOWHERE`.
+/// The offsets of the written groups. There is an entry for each run of consecutive groups. The key is the index of
+/// the run's first group among all groups. The value is the run's offset in the file, or `NOWHERE`.
 #[derive(Debug, Default)]
 pub struct Places(BTreeMap<u64, u64>);
 

@@ -6,7 +6,7 @@
 //! built from the registry's data and the bytes at the address of the code.
 
 use super::backlog::Contents;
-use super::left::Reopened;
+use super::stopped::Reopened;
 use super::Jitdump;
 use crate::api::code::Lines;
 use crate::format::jitdump::{inlines, is_group_of, relocate, set_process};
@@ -23,7 +23,6 @@ const BATCH_GROUPS: usize = 1024;
 struct Pending {
     id: u64,
     stored: Stored,
-    tables_len: u32,
 }
 
 impl Jitdump {
@@ -67,31 +66,26 @@ impl Jitdump {
         while batch.len() < BATCH_BYTES && pending.len() < BATCH_GROUPS {
             let Some(id) = self.unwritten.as_mut().and_then(Iterator::next) else { break };
             // The code may have ended or moved since it was listed.
-            let Some(mut live) = registry.get(id).filter(|live| self.lacks(live)) else { continue };
-            // Other code may have come into the free bytes after this code, and the file may already have a group for the other
-            // code. The group of this code is written later. If the mapping of this group had the free bytes too, the mapping
-            // would hide the other code. So the mapping ends where this code ends.
-            let end = live.addr + live.size;
-            live.reach = if registry.live_begins_in(end, live.reach) { end } else { live.reach };
+            let Some(live) = registry.get(id).filter(|live| self.lacks(live)) else { continue };
             if let Some(stored) = self.reopened.find(live.index).filter(|_| self.goes_on) {
-                registry.set_stored(id, Some(stored), live.tables_len);
+                registry.set_stored(id, Some(stored));
                 continue;
             }
             if live.stored.is_some_and(|stored| self.contents.is_underway(stored)) {
                 // The parent forked while it was writing this group. Only the parent has the lines and tables of the code.
-                registry.set_stored(id, None, live.tables_len);
+                registry.set_stored(id, None);
                 left_out += 1;
                 continue;
             }
             let (start, offset) = (batch.len(), self.contents.next + batch.len() as u64);
             let put = self.put_group(&mut batch, registry, id, &live, timestamp);
-            let Some((len, tables_len)) = put else {
+            let Some(len) = put else {
                 batch.truncate(start);
                 self.status.counters.unreadable.add(1);
                 continue;
             };
             lens.push(batch.len() - start);
-            pending.push(Pending { id, stored: Stored { offset, len }, tables_len });
+            pending.push(Pending { id, stored: Stored { offset, len } });
         }
         self.write_batch(registry, &mut batch, &mut lens, &mut pending);
         self.count(0, 0, left_out);
@@ -110,10 +104,10 @@ impl Jitdump {
         let Some(live) = registry.get(id) else { return };
         let mut batch = Vec::new();
         match self.put_group(&mut batch, registry, id, &live, timestamp) {
-            Some((len, tables_len)) => {
+            Some(len) => {
                 let stored = Stored { offset: self.contents.next, len };
                 self.put(&[&batch], &[batch.len()]);
-                registry.set_stored(id, Some(stored), tables_len);
+                registry.set_stored(id, Some(stored));
             }
             None => self.status.counters.unreadable.add(1),
         }
@@ -131,15 +125,14 @@ impl Jitdump {
         if !batch.is_empty() {
             self.put(&[batch], lens);
         }
-        for Pending { id, stored, tables_len } in pending.drain(..) {
-            registry.set_stored(id, Some(stored), tables_len);
+        for Pending { id, stored } in pending.drain(..) {
+            registry.set_stored(id, Some(stored));
         }
         batch.clear();
         lens.clear();
     }
 
-    /// Appends a group with its code bytes to `out`. Returns the length of the group without the code bytes, and the length of
-    /// its unwind tables.
+    /// Appends a group with its code bytes to `out`. Returns the length of the group without the code bytes.
     pub(super) fn put_group(
         &self,
         out: &mut Vec<u8>,
@@ -147,13 +140,13 @@ impl Jitdump {
         id: u64,
         live: &Live,
         timestamp: u64,
-    ) -> Option<(usize, u32)> {
+    ) -> Option<usize> {
         let (name, pid) = (registry.name_of(id)?, self.status.pid);
         let start = out.len();
         let copied = copy_group(out, &self.contents, live, name, timestamp);
-        if let Some((len, tables_len)) = copied {
+        if let Some(len) = copied {
             set_process(&mut out[start..], pid);
-            return Some((len, tables_len));
+            return Some(len);
         }
         out.truncate(start);
         let info = registry.info_of(id).bytes();
@@ -164,13 +157,13 @@ impl Jitdump {
         if !whole && self.contents.ancestors() == 0 {
             self.status.counters.unreadable.add(1);
         }
-        Some((len, if records.is_empty() { 0 } else { live.tables_len }))
+        Some(len)
     }
 }
 
 /// In a forked child: copies the group that the code has in the jitdump of an ancestor, and appends the copy and the code bytes
-/// to `out`. Returns the same two lengths as `put_group`, or `None` if no such group can be copied.
-fn copy_group(out: &mut Vec<u8>, file: &Contents, live: &Live, name: &[u8], timestamp: u64) -> Option<(usize, u32)> {
+/// to `out`. Returns the same length as `put_group`, or `None` if no such group can be copied.
+fn copy_group(out: &mut Vec<u8>, file: &Contents, live: &Live, name: &[u8], timestamp: u64) -> Option<usize> {
     let Stored { offset, len } = live.stored.filter(|&stored| file.is_inherited(stored))?;
     let start = out.len();
     let whole = len.checked_add(live.size as usize)?;
@@ -182,7 +175,7 @@ fn copy_group(out: &mut Vec<u8>, file: &Contents, live: &Live, name: &[u8], time
         return None;
     }
     relocate(head, &relocation(live, 0, timestamp));
-    Some((len, live.tables_len))
+    Some(len)
 }
 
 /// Builds a group from the registry's data and the bytes at the address of the code, and appends the group to `out`. Returns
@@ -207,8 +200,7 @@ fn make_group(
 }
 
 fn relocation(live: &Live, tid: u32, timestamp: u64) -> Relocation {
-    let mapped_size = if live.reach > live.addr + live.size { live.tables_len.into() } else { 0 };
-    Relocation { timestamp, tid, addr: live.addr, index: live.index, mapped_size }
+    Relocation { timestamp, tid, addr: live.addr, index: live.index }
 }
 
 /// Appends `more` zeros to the buffer. Returns `None` if there is no memory.

@@ -37,12 +37,6 @@ impl Groups {
         self.add_piece(chunk, at, len);
     }
 
-    /// Adds bytes of a record to the last group.
-    pub fn add_in_chunk(&mut self, chunk: Chunk, at: usize, len: usize) {
-        self.grow(len);
-        self.add_piece(chunk, at, len);
-    }
-
     #[inline(always)]
     fn add_piece(&mut self, chunk: Chunk, at: usize, len: usize) {
         match self.pieces.last_mut() {

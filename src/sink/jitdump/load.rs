@@ -1,8 +1,8 @@
 //! Adds the groups of newly registered code and of moved code to the jitdump. Most groups are written without a change, because
 //! the record already contains the whole group.
 
-use super::{frame_load_space, Jitdump};
-use crate::format::jitdump::{frame_load, is_group_named, relocate, set_process, Relocation};
+use super::Jitdump;
+use crate::format::jitdump::{is_group_named, map_tables, relocate, set_process, Relocation};
 use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, CodeBytes, Event, Load};
 use crate::registry::{Live, Registry, Stored};
@@ -12,102 +12,63 @@ use crate::sys::{process_memory, reserve};
 impl Jitdump {
     /// Collects the group of the code for the next write, and notes in the registry where the group will be.
     pub(super) fn add(&mut self, code: &Loaded<'_>, registry: &mut Registry) {
-        let (stored, tables_len) = match code.origin {
-            Origin::Registered(chunk, event, load) => self.add_record(code.live, chunk, event, load),
+        let stored = match code.origin {
+            Origin::Registered(chunk, event, load) => Some(self.add_record(code.live, chunk, event, load)),
             Origin::Moved { event, body, before } => match self.add_moved(code, event, body, before) {
                 None if before.is_some_and(|stored| self.contents.is_inherited(stored)) => {
                     return self.write_one(registry, code.id, event.timestamp);
                 }
-                moved => moved.map_or((before, code.live.tables_len), |(stored, len)| (Some(stored), len)),
+                moved => moved.or(before),
             },
             Origin::LeftRegion(time, _) => return self.write_one(registry, code.id, time),
         };
-        registry.set_stored(code.id, stored, tables_len);
+        registry.set_stored(code.id, stored);
         if self.groups.are_many() {
             self.flush();
         }
     }
 
     #[inline]
-    fn add_record(&mut self, live: &Live, chunk: Chunk, event: &Event, load: &Load<'_>) -> (Option<Stored>, u32) {
-        let (head, at) = (load.head(), event.body_at as usize + load.inlines_len());
-        let is_packed = event.has(flag::PACKED) && live.reach == live.addr + live.size;
-        let (CodeBytes::Here(bytes), false) = (load.code(), is_packed) else {
-            return self.add_in_parts(live, chunk, at, load, is_packed);
+    fn add_record(&mut self, live: &Live, chunk: Chunk, event: &Event, load: &Load<'_>) -> Stored {
+        let (head_len, at) = (load.head().len(), event.body_at as usize + load.inlines_len());
+        let stored = Stored { offset: self.next_place(), len: head_len };
+        let CodeBytes::Here(bytes) = load.code() else {
+            self.groups.push(chunk, at, head_len);
+            self.add_code(live, load.code());
+            return stored;
         };
-        let stored = Stored { offset: self.next_place(), len: head.len() };
-        self.groups.push(chunk, at, head.len() + bytes.len());
-        (Some(stored), live.tables_len)
+        self.groups.push(chunk, at, head_len + bytes.len());
+        stored
     }
 
-    /// Adds a group that may get a frame load, or whose code bytes are not in the record. The bytes are missing if the flag
-    /// `STABLE` is set, or if the code was registered before the jitdump was started.
+    /// Adds code bytes that are not in the record to the last group. The bytes are missing if the flag `STABLE` is set, or if
+    /// the code was registered before the jitdump was started.
     #[cold]
     #[inline(never)]
-    fn add_in_parts(
-        &mut self,
-        live: &Live,
-        chunk: Chunk,
-        at: usize,
-        load: &Load<'_>,
-        is_packed: bool,
-    ) -> (Option<Stored>, u32) {
-        let (head, offset) = (load.head(), self.next_place());
-        let doubled = if is_packed { self.doubled(head, live) } else { None };
-        let (len, tables_len) = match doubled {
-            Some((group, tables_len)) => {
-                let len = group.len();
-                self.groups.push_owned(group);
-                (len, tables_len)
-            }
-            None => {
-                self.groups.push(chunk, at, head.len());
-                (head.len(), live.tables_len)
-            }
-        };
-        let place = match load.code() {
-            CodeBytes::Here(bytes) => {
-                self.groups.add_in_chunk(chunk, at + head.len(), bytes.len());
-                return (Some(Stored { offset, len }), tables_len);
-            }
-            CodeBytes::At(place) => place,
-            CodeBytes::InPlace => live.addr,
-        };
+    fn add_code(&mut self, live: &Live, code: CodeBytes<'_>) {
+        let place = if let CodeBytes::At(place) = code { place } else { live.addr };
         self.groups.add(self.read_code(place, live.size), live.size as usize);
-        (Some(Stored { offset, len }), tables_len)
     }
 
     /// Adds a new LOAD for code that has moved, because perf 7.2 crashes on MOVE records, and no version of perf unwinds
     /// through code that a MOVE record has moved. `None` if the group of the code cannot be read.
     #[cold]
     #[inline(never)]
-    fn add_moved(
-        &mut self,
-        code: &Loaded<'_>,
-        event: &Event,
-        body: &[u8],
-        before: Option<Stored>,
-    ) -> Option<(Stored, u32)> {
-        let (mut live, before) = (*code.live, before?);
+    fn add_moved(&mut self, code: &Loaded<'_>, event: &Event, body: &[u8], before: Option<Stored>) -> Option<Stored> {
+        let (live, before) = (code.live, before?);
         let mut group = self.read_back(before)?;
         // The parent may have changed its file since the fork.
         let is_inherited = self.contents.is_inherited(before);
         if is_inherited && !is_group_named(&group, live.size, code.name) {
             return None;
         }
-        let had_frame_load = frame_load::len(&group) > 0;
-        if had_frame_load {
-            live.tables_len = frame_load::remove(&mut group)? as u32;
-        }
-        let mapped_size = if live.reach > live.addr + live.size { live.tables_len.into() } else { 0 };
         let (timestamp, tid) = (event.timestamp, event.tid);
         if is_inherited {
             set_process(&mut group, self.status.pid);
         }
-        relocate(&mut group, &Relocation { timestamp, tid, addr: live.addr, index: live.index, mapped_size });
-        if had_frame_load && mapped_size == 0 {
-            (group, live.tables_len) = self.doubled(&group, &live).unwrap_or((group, live.tables_len));
-        }
+        let place = Relocation { timestamp, tid, addr: live.addr, index: live.index };
+        relocate(&mut group, &place);
+        map_tables(&mut group, live.size, event.has(flag::GAP));
         let code = if event.has(flag::HAS_CODE) {
             self.copy_code(body)
         } else {
@@ -116,26 +77,13 @@ impl Jitdump {
         let stored = Stored { offset: self.next_place(), len: group.len() };
         self.groups.push_owned(group);
         self.groups.add(code, live.size as usize);
-        Some((stored, live.tables_len))
+        Some(stored)
     }
 
     /// Returns the place that the next group gets in the order of all groups. Groups that are collected, but not written yet,
     /// are counted too.
     pub(super) fn next_place(&self) -> u64 {
         self.contents.next + self.groups.bytes() as u64
-    }
-
-    /// Makes the group of packed code with a frame load, and permanently reserves address space for the frame load. Returns the
-    /// group, and the length of its new tables. `None` if the code has no tables, or if address space or memory is lacking.
-    fn doubled(&self, head: &[u8], live: &Live) -> Option<(Vec<u8>, u32)> {
-        // No address space can be reserved in a dead process.
-        if live.tables_len == 0 || self.dead {
-            return None;
-        }
-        let addr = frame_load_space::place(live.addr, frame_load::room(live.size, live.tables_len as usize))?;
-        let mut group = Vec::new();
-        let tables_len = frame_load::add(head, addr, &mut group)?;
-        Some((group, tables_len as u32))
     }
 
     /// Reads a group back from the file. When code moves, its tables and lines are needed again. Moves are rare, and it would

@@ -7,13 +7,12 @@ mod append;
 pub mod backlog;
 mod copy_live;
 mod foreign_records;
-mod frame_load_space;
 mod groups;
-pub mod left;
 mod load;
 mod own_file;
 mod repair;
 mod rewrite;
+pub mod stopped;
 
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
@@ -36,7 +35,7 @@ use crate::sys::file::{self, Held};
 use crate::sys::marker::Marker;
 use backlog::{Backlog, Contents, Places};
 use groups::Groups;
-use left::{forget_places, Reopened};
+use stopped::{forget_places, Reopened};
 
 /// Describes the jitdump sink.
 pub static KIND: Kind = Kind {

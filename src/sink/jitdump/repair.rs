@@ -86,10 +86,10 @@ impl Jitdump {
             // `time` is the time of the last applied record. The code is live at that time, and timestamps in the file must
             // not decrease.
             let put = self.put_group(&mut group, registry, id, &live, time);
-            let (len, tables_len) = put.ok_or(io::ErrorKind::OutOfMemory)?;
+            let len = put.ok_or(io::ErrorKind::OutOfMemory)?;
             let stored = Stored { offset: self.contents.next, len };
             self.put_again(&group)?;
-            registry.set_stored(id, Some(stored), tables_len);
+            registry.set_stored(id, Some(stored));
         }
         Ok(())
     }

@@ -21,7 +21,8 @@ use crate::sys::clock::NEVER;
 use crate::sys::code_memory::{self, Sharing, READ_EXEC, READ_WRITE};
 use crate::sys::mapping::{page_size, reserve_at};
 use crate::sys::maps::{self, Mapping};
-use crate::sys::{debug, page_facts, reserve, thread};
+use crate::sys::page_facts::Untouched;
+use crate::sys::{debug, reserve, thread};
 
 /// The maximum distance from code to its tables. It is limited because the distances between code and tables are 32-bit
 /// numbers.
@@ -259,7 +260,7 @@ fn may_be_arena(maps: &[Mapping], end: u64) -> bool {
     let len: u64 = below().map(|mapping| mapping.len_within(start, end)).sum();
     len == ARENA_LEAST
         && below().any(|mapping| mapping.protection != 0)
-        && page_facts::are_untouched(start, end).is_ok_and(|is_all| is_all)
+        && Untouched::new().is_some_and(|untouched| untouched.has_all(start, end))
 }
 
 /// Returns the mappings of a range. Fails if the range has a gap, or contains memory that cannot be adopted.
@@ -299,7 +300,7 @@ pub(super) fn swap(new: New, place: &Placement, pieces: &[Mapping]) -> io::Resul
         place.check_private_exec(memory, if never_flips { both } else { READ_EXEC })?;
         place.map_tables(Sharing::Private, memory, |_| true)?;
         for (done, piece) in pieces.iter().enumerate() {
-            exchange(piece, memory, place.base).inspect_err(|_| take_back(&pieces[..done]))?;
+            exchange(piece, memory, place.base, true).inspect_err(|_| take_back(&pieces[..done]))?;
         }
         // The header page may lie over the first page of the code. The process has its own copy of this page now, so the
         // code there does not change.

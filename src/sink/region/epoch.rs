@@ -231,16 +231,18 @@ impl Region {
         }
         naming.path.set_file_name(&fresh);
         naming.names.push_back((last, old));
-        if let Ok(file) = naming.file() {
-            let sharing = if let Backing::TwoViews { .. } = self.kind { Sharing::Shared } else { Sharing::Private };
-            let _ = self.place.map_tables(sharing, &file, |range| self.owns(range));
-            if let Backing::TwoViews { .. } = self.kind {
-                let last = self.end() - page_size() as u64;
-                if self.map_code(&file, last, self.end()).is_err() {
-                    // perf does not know the new name.
-                    status.counters.region_late.add(1);
-                }
+        let shown = naming.file().and_then(|file| {
+            let two_views = matches!(self.kind, Backing::TwoViews { .. });
+            let sharing = if two_views { Sharing::Shared } else { Sharing::Private };
+            let tables = self.place.map_tables(sharing, &file, |range| self.owns(range));
+            if two_views {
+                self.map_code(&file, self.end() - page_size() as u64, self.end())?;
             }
+            tables
+        });
+        if shown.is_err() {
+            // perf does not know the new name of the code, or of the tables: perf 6 looks for them in mappings of that name.
+            status.counters.region_late.add(1);
         }
         self.named_at.store(now, Ordering::Relaxed);
         self.epoch.store(epoch, Ordering::Release);

@@ -10,7 +10,7 @@ use crate::sys::code_memory::{self, Advice, Sharing};
 use crate::sys::fork_lock::Parting;
 use crate::sys::mapping::page_size;
 use crate::sys::maps::Mapping;
-use crate::sys::page_facts::Witness;
+use crate::sys::page_facts::{Untouched, Witness};
 use crate::sys::{file, process_memory};
 
 /// How many bytes are copied at a time. A block is larger than any piece of the reserve of memory (`sys::reserve`), which is
@@ -22,10 +22,13 @@ pub(super) const BLOCK: usize = 128 << 10;
 ///
 /// Returns `WouldBlock` if the process was forked meanwhile. In that case the child may execute the bytes of the file, so
 /// nobody may change the file.
-pub(super) fn exchange(piece: &Mapping, file: &File, base: u64) -> io::Result<()> {
+///
+/// `are_attributes_known`: whether `look_up_attributes` has accepted the piece. Then no userfaultfd supplies its contents, so
+/// pages that nobody has touched are zero, and are not read.
+pub(super) fn exchange(piece: &Mapping, file: &File, base: u64, are_attributes_known: bool) -> io::Result<()> {
     let (addr, len, offset) = (piece.start, piece.end - piece.start, piece.start - base);
     provide_if_possible(file, offset, len)?;
-    let pages = copy_to_file(piece, file, offset)?;
+    let pages = copy_to_file(piece, file, offset, are_attributes_known)?;
     // From here until the process has its own copies of the pages, a forked child would see later changes of the file in these
     // pages.
     let (parting, witness) = (Parting::begin().ok_or_else(forked)?, Witness::new()?);
@@ -76,7 +79,16 @@ pub(super) fn take_back(pieces: &[Mapping]) {
 }
 
 /// Calls `each` for all pages of a range, except for pages that contain only zeros.
-pub(super) fn for_pages(range: Range<u64>, mut each: impl FnMut(u64, &[u8]) -> io::Result<()>) -> io::Result<()> {
+pub(super) fn for_pages(range: Range<u64>, each: impl FnMut(u64, &[u8]) -> io::Result<()>) -> io::Result<()> {
+    for_pages_unless(range, |_, _| false, each)
+}
+
+/// Like `for_pages`, but does not read blocks for which `is_zero` is true.
+fn for_pages_unless(
+    range: Range<u64>,
+    is_zero: impl Fn(u64, u64) -> bool,
+    mut each: impl FnMut(u64, &[u8]) -> io::Result<()>,
+) -> io::Result<()> {
     // `/proc/thread-self/mem` also shows memory whose protection forbids reading. A process without a free descriptor reads the
     // memory in another way.
     let memory = File::open("/proc/thread-self/mem").ok();
@@ -86,13 +98,17 @@ pub(super) fn for_pages(range: Range<u64>, mut each: impl FnMut(u64, &[u8]) -> i
     let mut addr = range.start;
     while addr < range.end {
         let part = &mut block[..(range.end - addr).min(BLOCK as u64) as usize];
+        if is_zero(addr, addr + part.len() as u64) {
+            addr += part.len() as u64;
+            continue;
+        }
         if memory.as_ref().is_none_or(|memory| memory.read_exact_at(part, addr).is_err())
             && process_memory::read(std::process::id(), addr, part) < part.len()
         {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the memory cannot be read"));
         }
         for (number, bytes) in part.chunks(page_size()).enumerate() {
-            if bytes.iter().any(|&byte| byte != 0) {
+            if has_bits(bytes) {
                 each(addr + (number * page_size()) as u64, bytes)?;
             }
         }
@@ -101,11 +117,20 @@ pub(super) fn for_pages(range: Range<u64>, mut each: impl FnMut(u64, &[u8]) -> i
     Ok(())
 }
 
+/// Whether any byte is not zero. Compilers use vectors for the inner loop, because it has no exit.
+fn has_bits(bytes: &[u8]) -> bool {
+    bytes.chunks(256).any(|part| part.iter().fold(0, |all, byte| all | byte) != 0)
+}
+
 /// Copies a mapping to the file. For each page that is not all zero, returns the page's address and the value of its first
-/// byte.
-fn copy_to_file(piece: &Mapping, file: &File, offset: u64) -> io::Result<Vec<(u64, u8)>> {
+/// byte. `skips_untouched`: whether pages that nobody has touched are not read.
+fn copy_to_file(piece: &Mapping, file: &File, offset: u64, skips_untouched: bool) -> io::Result<Vec<(u64, u8)>> {
     let mut pages = Vec::new();
-    for_pages(piece.start..piece.end, |addr, bytes| {
+    // An arena of which little is used has far more untouched blocks than others. One block is sooner read than looked up.
+    let is_large = piece.end - piece.start > BLOCK as u64;
+    let untouched = if is_large && skips_untouched { Untouched::new() } else { None };
+    let is_zero = |from, to| untouched.as_ref().is_some_and(|untouched| untouched.has_all(from, to));
+    for_pages_unless(piece.start..piece.end, is_zero, |addr, bytes| {
         pages.try_reserve(1)?;
         pages.push((addr, bytes[0]));
         file.write_all_at(bytes, offset + (addr - piece.start))

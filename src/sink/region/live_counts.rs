@@ -41,8 +41,8 @@ impl Tally {
         both & IN_DOUBT == 0
     }
 
-    /// Called when code has ended. When the last code of a part ends, all parts without code are in doubt, because a host
-    /// that gives memory back also gives back memory that it has never used.
+    /// Called when code has ended. A host that gives memory back also gives back memory that it has never used. So when a
+    /// part has lost its last code, the memory of every part without code may no longer be mapped.
     pub fn subtract(&self, offset: u64, size: u64) {
         let gone = |part: &AtomicU32| part.fetch_sub(1, Ordering::Relaxed) & !IN_DOUBT <= NONE + 1;
         if self.parts(offset, size).iter().filter(|part| gone(part)).count() > 0 {

@@ -156,7 +156,7 @@ impl Region {
     /// that fails.
     fn take_in(&self, status: &Status, it: &Mapping, since: u64) -> Option<()> {
         let file = self.naming().file().ok()?;
-        if exchange(it, &file, self.place.base).is_err() {
+        if exchange(it, &file, self.place.base, false).is_err() {
             // This part of the file may have bytes of the memory now, and a child may execute them. So nobody uses this part
             // again. The next try joins another group.
             self.pages.use_up(it.start, it.end, status.clock.now());

@@ -1,13 +1,13 @@
 //! Reports live code to the unwinder of the process, for C++ exceptions, `backtrace` and the end of threads.
 //!
 //! The unwinder must know the unwind table of code before the code runs, and must forget the table when the code ends. So
-//! while this sink runs, calls either wait for the writer, or report code to the unwinder themselves (`by_callers`).
+//! while this sink runs, calls either wait for the writer, or report code to the unwinder themselves (`told_in_calls`).
 
-pub mod by_callers;
 mod tables;
 #[cfg(test)]
 mod tests;
 mod told;
+pub mod told_in_calls;
 
 use std::io;
 use std::sync::Arc;
@@ -102,7 +102,7 @@ impl Sink for Unwinder {
             TOLD.try_lock().into_iter().for_each(|mut told| told.is_let_go = true);
             return Ok(());
         }
-        by_callers::end();
+        told_in_calls::end();
         told().into_iter().for_each(|mut told| (told.is_let_go, told.tables) = (false, Vec::new()));
         Ok(())
     }

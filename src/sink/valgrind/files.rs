@@ -17,7 +17,7 @@ use crate::sys::held_dir::Dir;
 use crate::sys::mapping::page_size;
 use crate::sys::valgrind::{self, Tool};
 use crate::sys::valgrind_mapping::{exchange, Origin};
-use crate::sys::{code_memory, host_fds, loader, maps};
+use crate::sys::{code_memory, dynamic_symbols, host_fds, maps};
 
 /// The kind of error for pages that are never reported to valgrind.
 pub const NOT_FOR_CODE: io::ErrorKind = io::ErrorKind::Unsupported;
@@ -142,7 +142,7 @@ impl Files {
         let heap_end = code_memory::heap_end();
         let is_heap = |map: &maps::Mapping| map.start < heap_end && heap_end <= map.end;
         let is_code = |map: &maps::Mapping| {
-            !map.special && !is_heap(map) && loader::object_at(map.start.max(pages.start)).is_none()
+            !map.special && !is_heap(map) && dynamic_symbols::object_at(map.start.max(pages.start)).is_none()
         };
         let mapped: u64 = maps.iter().map(|map| map.len_within(pages.start, pages.end)).sum();
         if mapped != pages.end - pages.start || !maps.iter().all(is_code) {

@@ -18,7 +18,7 @@ pub use held::{Held, CLOSED};
 pub use identity::{identity_and_len, is_removed, look_at, Identity};
 pub use names::{make_jit_cache_dir, put_in_place, remove_ours};
 pub use reopen::{join, open_same, reopen, take_over};
-pub use space::{free_space, gains_by_reserve, is_on_disk, reserve};
+pub use space::{free_space, gains_by_reserve, is_on_disk, leaves_room, reserve, FOR_OTHERS};
 
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};

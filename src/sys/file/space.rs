@@ -31,11 +31,25 @@ fn file_system(file: &File) -> Option<u64> {
     Some(fstatfs(file).ok()?.f_type as u32 as u64)
 }
 
+/// The free space that spools leave to others, in bytes, or half of the file system if that is less. A container's `/dev/shm` has
+/// 64 MiB in all. A program whose shared memory finds no room there ends with SIGBUS.
+pub const FOR_OTHERS: u64 = 32 << 20;
+
 /// How many bytes this user can still allocate in the file system of a directory. `None` if this is unknown or unlimited.
 pub fn free_space(dir: &Path) -> Option<u64> {
+    space(dir).map(|(free, _)| free)
+}
+
+/// Whether the file system of a directory can allocate `len` bytes and still has `FOR_OTHERS`. True if this is unknown.
+pub fn leaves_room(dir: &Path, len: usize) -> bool {
+    space(dir).is_none_or(|(free, size)| free.saturating_sub(len as u64) >= FOR_OTHERS.min(size / 2))
+}
+
+/// The free space and the size of the file system of a directory.
+fn space(dir: &Path) -> Option<(u64, u64)> {
     let data = statvfs(&c_string(dir.as_os_str()).ok()?).ok()?;
     // A file system without a size limit reports 0 blocks.
-    (data.f_blocks > 0).then(|| data.f_bavail * data.f_frsize)
+    (data.f_blocks > 0).then(|| (data.f_bavail * data.f_frsize, data.f_blocks * data.f_frsize))
 }
 
 /// Asks the file system to allocate room for `len` bytes from `offset`. The length of the file stays the same. If the call

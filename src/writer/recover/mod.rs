@@ -9,8 +9,8 @@
 //! spool, to make recovery write files. So recovery trusts nothing in a spool, and does not map the spool: if somebody
 //! truncates a file, access to its mapping raises a signal.
 
+mod apply_unread;
 pub mod clean;
-mod replay;
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -38,7 +38,7 @@ use crate::sys::process;
 use crate::sys::sort::sort;
 use crate::sys::thread;
 use crate::writer::Merge;
-use replay::{is_sound, Replay};
+use apply_unread::{is_sound, Replay};
 
 /// The result of recovery for one process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,11 +55,8 @@ pub struct Report {
 
 /// A session that does not ask for recovery lets this many spools with unwritten records stay. Each spool takes some MiB of
 /// memory. If there are more spools, such a session recovers the oldest spools, or removes them if no process is left that
-/// could recover them.
+/// could recover them. If the directory has less free space than `FOR_OTHERS`, every spool is recovered.
 const LEFT_ALONE: usize = 16;
-/// If the directory has less free space than this, every spool is recovered. A container's `/dev/shm` has 64 MiB in all.
-const ROOM: u64 = 32 << 20;
-
 /// How long to wait for another process that recovers a spool.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -155,7 +152,7 @@ fn excess(dir: &Path, count: usize) -> usize {
         return 0;
     }
     match file::free_space(dir) {
-        Some(free) if free < ROOM => count,
+        Some(free) if free < file::FOR_OTHERS => count,
         _ => count.saturating_sub(LEFT_ALONE),
     }
 }

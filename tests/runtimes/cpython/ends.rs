@@ -132,7 +132,7 @@ main()"
     }
 }
 
-/// Without the library CPython writes its own files.
+/// Without the library, the headers write the map: CPython's own writer of maps is gone. CPython writes its own jitdump.
 #[test]
 fn cpython_without_the_library() {
     for (option, file) in [("perf", "/tmp/perf-PID.map"), ("perf_jit", "/tmp/jit-PID.dump")] {
@@ -149,4 +149,6 @@ fn cpython_without_the_library() {
         let bytes = std::fs::read(file.replace("PID", &pid.to_string())).expect("file of CPython");
         assert!(String::from_utf8_lossy(&bytes).contains("py::own:<string>"), "{option}");
     }
+    let source = python().parent().expect("directory").join("Python/sysmodule.c");
+    assert!(!std::fs::read_to_string(source).expect("source").contains("/tmp/perf-"));
 }

@@ -17,7 +17,7 @@ use crate::perf_data::invalid;
 /// The directory of all files in a bundle.
 pub const TOP: &str = "jitsym-bundle";
 /// The first bytes of a file that is compressed by gzip.
-pub const MAGIC: &[u8] = b"\x1f\x8b";
+pub const GZIP: &[u8] = b"\x1f\x8b";
 /// The most bytes of all files of a bundle, and the most files.
 const BYTES_MAX: u64 = 4 << 30;
 const FILES_MAX: usize = 100_000;

@@ -47,7 +47,7 @@ jitsym shows the file from which this directory was unpacked:
     jitsym top FILE
     jitsym flamegraph FILE
 
-perf alone shows this directory (leave out --kallsyms if there is no file kallsyms):
+perf alone shows this directory:
 
     perf report --symfs symbols --kallsyms kallsyms -i perf.data --no-children
 
@@ -151,10 +151,9 @@ struct Objects<'a> {
 impl Objects<'_> {
     fn add(&mut self, bundle: &mut Writer<'_>, summary: &mut Summary) -> io::Result<()> {
         let names = &self.printed.names;
-        if !self.chains.kernel.is_empty() {
-            let text = symbols::kallsyms(&self.chains.kernel, &self.found.kernel, names);
-            bundle.add_bytes(Path::new(KALLSYMS), text.as_bytes())?;
-        }
+        // Also without samples in the kernel: perf refuses the option for a file that does not exist.
+        let text = symbols::kallsyms(&self.chains.kernel, &self.found.kernel, names);
+        bundle.add_bytes(Path::new(KALLSYMS), text.as_bytes())?;
         // In the order of their names, so that the same recording has the same bundle.
         let mut all: Vec<_> = self.chains.symbols.iter().map(|(&id, symbols)| (names.name(id), symbols)).collect();
         all.sort_unstable_by_key(|(name, _)| *name);

@@ -5,14 +5,9 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use super::names::Names;
-use crate::perf_data::events::{kind, mapping, misc, Event, Mapped, OFFSET};
+use crate::perf_data::events::{kind, misc, user_mapping, Event, Mapped, OFFSET};
 use crate::perf_data::{u32_at, u64_at};
 use crate::spans::Spans;
-
-/// The mapping in an event, unless it is one of the kernel.
-pub fn user_mapping<'a>(event: &Event<'a>) -> Option<Mapped<'a>> {
-    mapping(event.bytes).filter(|mapped| mapped.pid != u32::MAX)
-}
 
 /// What happens to mappings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,6 +101,21 @@ impl Spaces {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The kernel and virtual machines have mappings of their own, at addresses that a process may use for something else.
+    #[test]
+    fn only_mappings_of_processes() {
+        let change = |misc: u16, pid: u32| {
+            let mut bytes = [&kind::MMAP.to_ne_bytes()[..], &misc.to_ne_bytes(), &48u16.to_ne_bytes()].concat();
+            bytes.extend([pid, pid].map(u32::to_ne_bytes).concat());
+            bytes.extend([0x1000u64, 0x2000, 0x3000].map(u64::to_ne_bytes).concat());
+            bytes.extend(b"/a/b\0\0\0\0");
+            Change::of(&Event { bytes: &bytes, offset: 0, behind: 0..0 }, &mut Names::default())
+        };
+        assert!(matches!(change(misc::MODE_USER, 7), Some(Change::Map { pid: 7, origin: 0xffff_ffff_ffff_e000, .. })));
+        assert_eq!(change(misc::MODE_USER, u32::MAX), None);
+        misc::MODE_GUEST.for_each(|mode| assert_eq!(change(mode, 7), None));
+    }
 
     #[test]
     fn mappings_replace_mappings() {

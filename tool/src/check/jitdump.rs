@@ -6,7 +6,7 @@ use std::fmt::Display;
 use jitsym::format::jitdump::debug_info2::{RawDebug2, DEBUG2_FIXED_SIZE};
 use jitsym::format::jitdump::raw::{End, RawDebug, RawHeader, RawLoad, RawRecord, RawRecords, RawUnwinding};
 use jitsym::format::jitdump::UNWINDING_FIXED_SIZE;
-use jitsym::format::jitdump::{frame_load, id, DEBUG_FIXED_SIZE, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZE};
+use jitsym::format::jitdump::{id, DEBUG_FIXED_SIZE, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZE};
 use jitsym::format::name;
 
 use super::frames;
@@ -46,7 +46,6 @@ pub(super) fn check(file: &[u8], report: &mut dyn Report) {
         summary: Summary::default(),
         code_sum: 0,
         indices: HashMap::new(),
-        frame_load: None,
         places: Places::default(),
     };
     header::check(&header, file, check.report);
@@ -77,15 +76,7 @@ struct Check<'a, 'r> {
     code_sum: u128,
     /// The offset at which each code index was first used.
     indices: HashMap<u64, usize>,
-    /// The frame load for the next LOAD.
-    frame_load: Option<Shadow>,
     places: Places,
-}
-
-struct Shadow {
-    offset: usize,
-    index: u64,
-    addr: u64,
 }
 
 impl<'a> Check<'a, '_> {
@@ -240,15 +231,6 @@ impl<'a> Check<'a, '_> {
         if let Some((offset, _)) = self.unwinding.take() {
             self.dangling_unwinding(offset, next);
         }
-        self.lone_frame_load(next);
-    }
-
-    fn lone_frame_load(&mut self, next: &str) {
-        if let Some(frame_load) = self.frame_load.take() {
-            let text =
-                format!("the tables of the frame load for code {} are for none: behind it is {next}", frame_load.index);
-            self.found(&rules::UNWIND_DANGLING, frame_load.offset, "LOAD", text);
-        }
     }
 
     fn dangling_inlines(&mut self, next: &str) {
@@ -268,21 +250,6 @@ impl<'a> Check<'a, '_> {
     fn load(&mut self, offset: usize, time: u64, load: &RawLoad<'a>) {
         let name = shortened(load.name().unwrap_or_default()).to_string();
         let mut mapped_size = 0;
-        let (tables, mapped) = self.unwinding.as_ref().map_or((0, 0), |(_, tables)| (tables.size, tables.mapped_size));
-        if frame_load::is_one(load.size, load.name().unwrap_or_default(), tables, mapped) {
-            // A frame load has no code. Its tables are checked with those of the code that has the same index.
-            self.unwinding = None;
-            self.dangling_inlines("a frame load");
-            self.lone_frame_load("another one");
-            self.process_fields(offset, &format!("LOAD \"{name}\""), load);
-            self.places.push(Load { time, addr: load.addr, size: load.size, mapped_size: mapped, offset });
-            self.frame_load = Some(Shadow { offset, index: load.index, addr: load.addr });
-            return;
-        }
-        if self.frame_load.as_ref().is_some_and(|frame_load| frame_load.index != load.index) {
-            self.lone_frame_load("the code of another index");
-        }
-        let frame_load = self.frame_load.take();
         self.summary.pieces += 1;
         if let Some((offset, debug)) = self.inlines.take() {
             Inlines { offset, name: &name, debug, addr: load.addr, size: load.size }.check(self.report);
@@ -297,12 +264,10 @@ impl<'a> Check<'a, '_> {
         if let Some((at, unwinding)) = self.unwinding.take() {
             mapped_size = unwinding.mapped_size;
             self.summary.with_tables += 1;
-            self.summary.with_mapped += u64::from(mapped_size != 0 || frame_load.is_some());
+            self.summary.with_mapped += u64::from(mapped_size != 0);
             let (size, target) = (load.size, self.target);
-            let frame_load = frame_load.map(|frame_load| load.addr.wrapping_sub(frame_load.addr));
             let code = frames::code_of(load).unwrap_or_default();
-            Tables { offset: at, name: &name, unwinding: &unwinding, size, target, code, frame_load }
-                .check(self.report);
+            Tables { offset: at, name: &name, unwinding: &unwinding, size, target, code }.check(self.report);
         } else {
             self.without_tables += 1;
         }

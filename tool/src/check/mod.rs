@@ -54,7 +54,7 @@ pub struct Summary {
     pub pieces: u64,
     /// Pieces with unwind tables.
     pub with_tables: u64,
-    /// Pieces whose unwind tables also have room in the process's memory (`mapped_size`, or a frame load).
+    /// Pieces whose unwind tables `perf inject` maps after the code (`mapped_size`).
     pub with_mapped: u64,
     /// Pieces with source lines.
     pub with_lines: u64,

@@ -296,7 +296,7 @@ impl Report for FilePrinter<'_, '_> {
     }
 }
 
-/// A line like `perf 6 (libunwind): names yes, stacks NO (free_after), lines yes`.
+/// A line like `perf 6 (libunwind): names yes, stacks NO (use jitsym inject), lines yes`.
 fn verdict_text(verdict: &Verdict, kind: Kind, colour: bool) -> String {
     let states = verdict.states.iter().filter_map(|(what, state)| {
         Some(match state {

@@ -25,9 +25,6 @@ pub(super) struct Tables<'a> {
     pub target: Target,
     /// The part of the code that the file contains.
     pub code: &'a [u8],
-    /// The distance of the frame load below the code, if there is one. The tables are mapped there, and have entries for it
-    /// too.
-    pub frame_load: Option<u64>,
 }
 
 impl Tables<'_> {
@@ -93,17 +90,10 @@ impl Tables<'_> {
             found(&rules::UNWIND_EMPTY, ".eh_frame has no entry for any code".into());
             return;
         }
-        // The tables are mapped with the frame load.
-        if mapped_size == 0 && self.frame_load.is_none() {
+        if mapped_size == 0 {
             found(&rules::UNWIND_NOT_MAPPED, "mapped_size is 0".into());
         }
-        let for_frame_load = |fde: &Entry| {
-            self.frame_load.is_some_and(|distance| (CODE + distance..CODE + distance + self.size).contains(&fde.start))
-        };
-        let (doubles, own): (Vec<Entry>, Vec<Entry>) = fdes.iter().copied().partition(for_frame_load);
-        if let Some((rule, text)) = self.ranges(&own, 0) {
-            found(rule, text);
-        } else if let Some((rule, text)) = self.frame_load.and_then(|distance| self.ranges(&doubles, distance)) {
+        if let Some((rule, text)) = self.ranges(&fdes) {
             found(rule, text);
         }
         if hdr_size != 0 {
@@ -121,13 +111,11 @@ impl Tables<'_> {
         }
     }
 
-    /// Finds entries with wrong code addresses. `distance`: how far the code is above the addresses that the tables have for
-    /// it.
-    fn ranges(&self, fdes: &[Entry], distance: u64) -> Option<(&'static Rule, String)> {
-        let code = CODE + distance;
-        let end = code + self.size;
-        let from_code = |addr: u64| addr.wrapping_sub(code) as i64;
-        if let Some(fde) = fdes.iter().find(|fde| fde.start < code || fde.start >= end) {
+    /// Finds entries with wrong code addresses.
+    fn ranges(&self, fdes: &[Entry]) -> Option<(&'static Rule, String)> {
+        let end = CODE + self.size;
+        let from_code = |addr: u64| addr.wrapping_sub(CODE) as i64;
+        if let Some(fde) = fdes.iter().find(|fde| fde.start < CODE || fde.start >= end) {
             let text = format!(
                 "an entry begins {} bytes from the start of the code, which has {}",
                 from_code(fde.start),
@@ -138,7 +126,7 @@ impl Tables<'_> {
         let mut sorted: Vec<(u64, u64)> =
             fdes.iter().map(|fde| (fde.start, fde.start.saturating_add(fde.len))).collect();
         sorted.sort_unstable();
-        let mut covered = code;
+        let mut covered = CODE;
         for (start, until) in sorted {
             if start > covered {
                 return Some((&rules::UNWIND_FDE_RANGE, format!("no entry for offset {}", from_code(covered))));
@@ -176,7 +164,6 @@ fn search_table(hdr: &[u8], tables: &TableReader, fdes: &[Entry]) -> Result<(), 
 }
 
 /// The relevant parts of an FDE.
-#[derive(Clone, Copy)]
 struct Entry {
     /// The offset in the section.
     at: u64,

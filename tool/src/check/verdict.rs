@@ -108,10 +108,7 @@ impl Reader {
                 if EVERYTHING.contains(&rule.id) {
                     return State::No(rule.id.into());
                 }
-                // For perf 6 with libunwind, these tables are counted instead.
-                if !NOT_MAPPED.contains(&rule.id) {
-                    partly.push(rule.id);
-                }
+                partly.push(rule.id);
             }
             if partly.is_empty() {
                 State::Yes
@@ -126,10 +123,10 @@ impl Reader {
         } else if !self.tables || summary.with_tables == 0 {
             State::None("by frame pointers")
         } else if self.name.contains("libunwind") && summary.with_mapped == 0 {
-            State::No("free_after".into())
+            State::No("use jitsym inject".into())
         } else if self.name.contains("libunwind") && summary.with_mapped < summary.with_tables {
             let left = summary.with_tables - summary.with_mapped;
-            State::Partly(format!("{left} of {} without free_after", summary.with_tables))
+            State::Partly(format!("{left} of {} need jitsym inject", summary.with_tables))
         } else {
             state("stacks")
         };
@@ -142,9 +139,6 @@ impl Reader {
         verdict
     }
 }
-
-/// Rules about tables that are not mapped in the process.
-const NOT_MAPPED: &[&str] = &["unwind-not-mapped"];
 
 /// The verdicts of all readers, by the broken rules and how often each was broken.
 pub fn verdicts(kind: Kind, summary: Summary, broken: &BTreeMap<&'static str, (&'static Rule, u64)>) -> Vec<Verdict> {

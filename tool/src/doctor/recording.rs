@@ -345,8 +345,8 @@ impl Look<'_> {
             // `jitsym inject` puts the tables where this perf finds them.
             _ if dumps.codes > 0 && self.is_packed() => (
                 format!(
-                    "perf with libunwind finds no unwind tables of code that has no gap after it (free_after) in the objects of \
-                     `perf inject`, but finds them in those of `jitsym inject`: stacks end at {first}"
+                    "perf with libunwind finds no unwind tables of code without a gap after it in the objects of `perf inject`, \
+                     but finds them in those of `jitsym inject`: stacks end at {first}"
                 ),
                 again.as_deref().unwrap_or(RECORD),
             ),

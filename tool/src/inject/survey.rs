@@ -9,7 +9,7 @@ use super::family::GENERATIONS;
 use super::mappings::{is_region, Mappings};
 use crate::objects::Taken;
 use crate::perf_data::attributes::Forms;
-use crate::perf_data::events::{kind, mapping, misc, Event, Events, Mapped};
+use crate::perf_data::events::{kind, misc, user_mapping, Event, Events, Mapped};
 use crate::perf_data::{u32_at, u64_at, Layout};
 use crate::record::script::{injector, is_memory, jitdump_pid};
 
@@ -221,12 +221,6 @@ impl Survey {
         let only = self.only_child.get(&mapped_by).copied().flatten();
         only.filter(|_| has_ended).unwrap_or(mapped_by)
     }
-}
-
-/// The mapping of an event, if it is one of a process outside of virtual machines.
-pub fn user_mapping<'a>(event: &Event<'a>) -> Option<Mapped<'a>> {
-    let is_guest = misc::MODE_GUEST.contains(&(event.misc() & misc::MODE));
-    mapping(event.bytes).filter(|mapped| !is_guest && mapped.pid != u32::MAX)
 }
 
 /// Whether a mapping is memory without a file, in which a program may have code.

@@ -9,10 +9,10 @@ use std::os::unix::fs::FileExt;
 
 use super::cover::Covers;
 use super::regions::Replaced;
-use super::survey::{is_memory_or_heap, user_mapping, Survey};
+use super::survey::{is_memory_or_heap, Survey};
 use crate::objects::{Mapping, Object};
 use crate::perf_data::attributes::Forms;
-use crate::perf_data::events::{kind, misc, Events, OFFSET};
+use crate::perf_data::events::{kind, misc, user_mapping, Events, OFFSET};
 use crate::perf_data::{feature, invalid, u64_at, Layout, ATTRIBUTES, EVENTS, EVENTS_LEN, EVENT_TYPES, FEATURES};
 
 /// Names in the table of build-ids have this alignment.

@@ -5,8 +5,8 @@ use std::io;
 use std::ops::Range;
 
 use crate::tables::{EM_386, EM_ARM};
+use jitsym::format::jitdump::id;
 use jitsym::format::jitdump::raw::{RawDebug, RawEntry, RawHeader, RawMove, RawRecord, RawRecords};
-use jitsym::format::jitdump::{frame_load, id};
 
 /// V8 and LLVM add this to each address in a line table.
 const BIAS: u64 = 0x40;
@@ -121,18 +121,13 @@ impl<'a> Loads<'a> {
                 id::LOAD => {
                     let (lines, tables, inlines) = (debug.take(), unwinding.take(), inlines.take());
                     let Some(load) = record.load() else { continue };
-                    let name = load.name().unwrap_or_default();
-                    let (size, mapped) = tables.as_ref().map_or((0, 0), |tables| (tables.size, tables.mapped_size));
-                    if frame_load::is_one(load.size, name, size, mapped) {
-                        continue;
-                    }
                     let piece = Load {
                         pid: load.pid,
                         tid: load.tid,
                         time: record.timestamp,
                         addr: load.addr,
                         size: load.size,
-                        name,
+                        name: load.name().unwrap_or_default(),
                         code: load.code(),
                         lines: lines.filter(|lines: &RawDebug| lines.addr == load.addr),
                         bias: 0,

@@ -96,6 +96,13 @@ pub fn mapping(event: &[u8]) -> Option<Mapped<'_>> {
     (end <= event.len()).then_some(Mapped { pid: u32_at(event, 8), range, name, name_at: start..end })
 }
 
+/// The mapping in an event, if it is one of a process. A virtual machine has mappings of its own, in events that name the process
+/// which runs the virtual machine.
+pub fn user_mapping<'a>(event: &Event<'a>) -> Option<Mapped<'a>> {
+    let is_guest = misc::MODE_GUEST.contains(&(event.misc() & misc::MODE));
+    mapping(event.bytes).filter(|mapped| !is_guest && mapped.pid != u32::MAX)
+}
+
 /// Reads the next event without the data after it. `None` if the event is incomplete.
 pub fn read_event(input: &mut impl Read, event: &mut Vec<u8>) -> io::Result<Option<()>> {
     let mut whole = |event: &mut Vec<u8>, len: usize| {

@@ -64,16 +64,27 @@ pub fn start(command: &mut Command) -> io::Result<Child> {
     Ok(child)
 }
 
-/// Waits until the program has ended.
-pub fn wait(child: &mut Child) -> io::Result<ExitStatus> {
-    // The pid is not reused until the program is waited for, so a signal sent now reaches no other process.
-    // SAFETY: the call writes nothing but this struct.
+/// Whether the program has ended. With `WNOHANG` among the options, the answer comes at once, otherwise when it has. The pid is
+/// not reused until the program is waited for, so a signal sent after this call reaches no other process.
+fn look(child: &Child, options: libc::c_int) -> bool {
+    // SAFETY: the struct has no invalid bit patterns, and the call writes nothing but this struct.
     unsafe {
         let mut info: libc::siginfo_t = std::mem::zeroed();
-        while libc::waitid(libc::P_PID, child.id(), &raw mut info, libc::WEXITED | libc::WNOWAIT) != 0
+        while libc::waitid(libc::P_PID, child.id(), &raw mut info, libc::WEXITED | libc::WNOWAIT | options) != 0
             && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
         {}
+        info.si_pid() != 0
     }
+}
+
+/// Whether a program that was not waited for has ended.
+pub fn has_ended(child: &Child) -> bool {
+    look(child, libc::WNOHANG)
+}
+
+/// Waits until the program has ended.
+pub fn wait(child: &mut Child) -> io::Result<ExitStatus> {
+    look(child, 0);
     RUNNING.store(0, Ordering::SeqCst);
     child.wait()
 }

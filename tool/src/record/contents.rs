@@ -110,8 +110,8 @@ impl Contents {
         let process = self.processes.entry(mapping.pid).or_default();
         let before = self.executed.remove(&mapping.pid);
         // `jitsym inject` writes such a COMM event before later objects. The process has executed nothing.
-        if injector(&mapping.path) == Some(Injector::Jitsym) {
-            *process = before.unwrap_or_else(|| std::mem::take(process));
+        if let Some(before) = before.filter(|_| injector(&mapping.path) == Some(Injector::Jitsym)) {
+            *process = before;
         }
         process.add(mapping);
     }
@@ -184,7 +184,7 @@ fn count(file: &File) -> io::Result<Option<(usize, usize)>> {
         |bytes, at| file.read_exact_at(bytes, at),
         |place| {
             codes += 1;
-            with_tables += usize::from(place.tables_len > 0);
+            with_tables += usize::from(place.has_tables);
             Ok(())
         },
     )?;
@@ -220,12 +220,13 @@ pub fn with_output(
 mod tests {
     use super::*;
 
+    fn map(pid: u32, protection: &str, path: &str) -> String {
+        format!("{pid}/{pid} PERF_RECORD_MMAP2 {pid}/{pid}: [0x1000(0x20) @ 0 00:00 0 0]: {protection} {path}")
+    }
+
     #[test]
     fn events_by_process() {
         let mut contents = Contents::default();
-        let map = |pid: u32, protection: &str, path: &str| {
-            format!("{pid}/{pid} PERF_RECORD_MMAP2 {pid}/{pid}: [0x1000(0x20) @ 0 00:00 0 0]: {protection} {path}")
-        };
         for line in [
             map(7, "r-xp", "/tmp/jit-7.dump"),
             map(7, "rwxp", "//anon"),
@@ -237,6 +238,21 @@ mod tests {
             " 7/7 ".into(),
             map(12, "rwxp", "//anon"),
             "12/12 PERF_RECORD_COMM exec: a:b:12/12".into(),
+            String::new(),
+        ] {
+            contents.add(&line);
+        }
+        assert_eq!(contents.dumps().collect::<Vec<_>>(), [(7, "/tmp/jit-7.dump")]);
+        assert_eq!(contents.with_jit().map(|(pid, _)| *pid).collect::<Vec<_>>(), [7, 9, 10]);
+        assert!(!contents.processes.contains_key(&11) && contents.injector().is_none());
+        assert_eq!((contents.samples, contents.processes[&8].unexecutable_dumps.len()), (1, 1));
+    }
+
+    /// The COMM event before a later object of `jitsym inject` takes nothing away. The one of a real execution does.
+    #[test]
+    fn later_objects() {
+        let mut contents = Contents::default();
+        for line in [
             map(13, "r-xs", "/tmp/jit-13.dump"),
             "13/13 PERF_RECORD_COMM exec: a:13/13".into(),
             map(13, "r-xp", "/x/jitcode-13-371b92a4eef8a323982323550f28205e000017d3.so"),
@@ -244,14 +260,11 @@ mod tests {
             "14/14 PERF_RECORD_COMM exec: a:14/14".into(),
             map(14, "r-xp", "/usr/bin/a"),
             map(14, "r-xp", "/x/jitcode-14-371b92a4eef8a323982323550f28205e000017d3.so"),
-            String::new(),
         ] {
             contents.add(&line);
         }
-        assert_eq!(contents.dumps().collect::<Vec<_>>(), [(7, "/tmp/jit-7.dump"), (13, "/tmp/jit-13.dump")]);
-        assert_eq!(contents.with_jit().map(|(pid, _)| *pid).collect::<Vec<_>>(), [7, 9, 10, 13, 14]);
-        assert!(!contents.processes.contains_key(&11));
-        assert_eq!((contents.samples, contents.processes[&8].unexecutable_dumps.len()), (1, 1));
+        assert_eq!(contents.dumps().collect::<Vec<_>>(), [(13, "/tmp/jit-13.dump")]);
+        assert_eq!(contents.with_jit().map(|(pid, _)| *pid).collect::<Vec<_>>(), [13, 14]);
     }
 
     #[test]

@@ -113,6 +113,9 @@ fn record_with(
             let environment = plan::environment(options.adopt, &env);
             if options.sets_up {
                 *setup = setup::of(command, &env).unwrap_or_default();
+                if let Some(signal) = children::asked() {
+                    return Err(Failure::by(signal, NOTHING));
+                }
             }
             setup.line.iter().for_each(|line| say(line));
             (BTreeSet::new(), setup.command.take().unwrap_or_else(|| command.clone()), environment)

@@ -28,7 +28,13 @@ pub fn starts(runtime: &Runtime, found: &Resolved, setup: &Setup) -> bool {
     let Ok(dir) = PrivateDir::new(&std::env::temp_dir(), "jitsym-probe-") else { return false };
     // A directory that `env` sets is not known here, but a variable is.
     let mut command = Command::new(absolute(program));
-    command.current_dir(dir.path()).args(words.into_iter().map(|word| absolute(word.into()))).process_group(0);
+    command.current_dir(dir.path()).args(words.into_iter().map(|word| absolute(word.into())));
+    for (name, value) in runtime.asked_with {
+        match *value {
+            "" => command.env_remove(name),
+            value => command.env(name, value),
+        };
+    }
     command.envs(setup.variables.iter().map(|(name, value)| (*name, value)));
     // perf's agent of Java writes there.
     command.env("JITDUMPDIR", dir.path());
@@ -56,25 +62,18 @@ fn program(runtime: &Runtime, found: &Resolved) -> Option<(PathBuf, Vec<OsString
     Some((find_program(words.first()?)?, words[1..].iter().take(last).cloned().chain(more).collect()))
 }
 
-/// Whether a program ends within the patience, and without an error.
+/// Whether a program ends within the patience, and without an error. What the program has started ends too.
 fn ends_well(command: &mut Command) -> bool {
-    let Ok(mut child) = command.spawn() else { return false };
+    let Ok(mut child) = command.process_group(0).spawn() else { return false };
     let start = Instant::now();
-    let ended_well = loop {
-        match child.try_wait() {
-            Ok(Some(status)) => break status.success(),
-            Ok(None) if start.elapsed() < PATIENCE && children::asked().is_none() => std::thread::sleep(PAUSE),
-            _ => {
-                // SAFETY: `kill` takes no pointer. The child is not waited for yet, so this number is that of its group.
-                let _ = unsafe { libc::kill(-(child.id() as libc::pid_t), libc::SIGKILL) };
-                let _ = child.kill();
-                let _ = child.wait();
-                break false;
-            }
-        }
-    };
+    while !children::has_ended(&child) && start.elapsed() < PATIENCE && !children::is_asked() {
+        std::thread::sleep(PAUSE);
+    }
+    // SAFETY: `kill` takes no pointer. The child is not waited for yet, so this number is that of its group.
+    let _ = unsafe { libc::kill(-(child.id() as libc::pid_t), libc::SIGKILL) };
+    let status = child.wait();
     remove_files(child.id());
-    ended_well
+    status.is_ok_and(|status| status.success())
 }
 
 /// Removes the files that a runtime writes to `/tmp` for perf.

@@ -29,6 +29,9 @@ pub struct Runtime {
     /// If the first word is a name, it is that of another program, which runs the same code. Empty: whatever is set, the runtime
     /// starts.
     pub probe: &'static [&'static str],
+    /// Variables that are others while the runtime is asked, so that it starts no agent, debugger or server of the user, and
+    /// writes to no log: names and values. Without a value, the variable is removed.
+    pub asked_with: &'static [(&'static str, &'static str)],
     /// If the command or the variables contain one of these texts, the user has chosen a way.
     pub chosen: &'static [&'static str],
     /// The effect of the ways, or the reason why there is none.
@@ -53,8 +56,9 @@ pub const RUNTIMES: &[Runtime] = &[
         agents: &[],
         ways: &[Way::Options("NODE_OPTIONS", "--perf-prof --interpreted-frames-native-stack", " ")],
         probe: &["--version"],
+        asked_with: &[],
         chosen: &["--perf-", "--perf_"],
-        effect: "V8 writes jit-PID.dump and isolate-*.log into the working directory until the end of the recording",
+        effect: "V8 writes jit-PID.dump and isolate-*.log into the working directory",
         stacks: FRAME_POINTERS,
     },
     Runtime {
@@ -64,8 +68,9 @@ pub const RUNTIMES: &[Runtime] = &[
         agents: &[],
         ways: &[Way::Options("DENO_V8_FLAGS", "--perf-prof,--interpreted-frames-native-stack", ",")],
         probe: &["eval", ""],
+        asked_with: &[("DENO_V8_FLAGS", ""), ("DENO_COVERAGE_DIR", ""), ("NODE_OPTIONS", ""), ("OTEL_DENO", "")],
         chosen: &["--perf-", "--perf_"],
-        effect: "V8 writes jit-PID.dump into the working directory until the end of the recording",
+        effect: "V8 writes jit-PID.dump into the working directory",
         stacks: FRAME_POINTERS,
     },
     Runtime {
@@ -75,6 +80,7 @@ pub const RUNTIMES: &[Runtime] = &[
         agents: &[],
         ways: &[],
         probe: &[],
+        asked_with: &[],
         chosen: &["useJITDump"],
         effect: "perf does not read its jitdumps, because their names contain a thread ID",
         stacks: FRAME_POINTERS,
@@ -86,7 +92,8 @@ pub const RUNTIMES: &[Runtime] = &[
         since: (3, 13),
         agents: &[],
         ways: &[Way::Variable("PYTHONPERFSUPPORT", "1"), Way::Variable("PYTHON_PERF_JIT_SUPPORT", "1")],
-        probe: &["-c", ""],
+        probe: PYTHON_PROBE,
+        asked_with: &[],
         chosen: PYTHON_CHOSEN,
         effect: "Python 3.13 and newer write a jitdump, 3.12 a perf map",
         stacks: None,
@@ -97,7 +104,8 @@ pub const RUNTIMES: &[Runtime] = &[
         since: (3, 12),
         agents: &[],
         ways: &[Way::Variable("PYTHONPERFSUPPORT", "1")],
-        probe: &["-c", ""],
+        probe: PYTHON_PROBE,
+        asked_with: &[],
         chosen: PYTHON_CHOSEN,
         effect: "Python 3.12 writes a perf map, 3.13 a jitdump, which has whole stacks",
         stacks: None,
@@ -108,7 +116,8 @@ pub const RUNTIMES: &[Runtime] = &[
         since: NO_VERSION,
         agents: &[],
         ways: &[],
-        probe: &["-c", ""],
+        probe: PYTHON_PROBE,
+        asked_with: &[],
         chosen: &[],
         effect: "its functions have names in perf since version 3.12",
         stacks: None,
@@ -124,8 +133,9 @@ pub const RUNTIMES: &[Runtime] = &[
             idle: &["compile", "config", "completion", "explore", "help", "hot-blocks", "objdump", "settings", "wast", "wizer"],
         }],
         probe: &["--version"],
+        asked_with: &[],
         chosen: &["--profile"],
-        effect: "wasmtime writes jit-PID.dump into the working directory until the end of the recording",
+        effect: "wasmtime writes jit-PID.dump into the working directory",
         stacks: FRAME_POINTERS,
     },
     // The first three are shell scripts that execute the last ones.
@@ -135,7 +145,9 @@ pub const RUNTIMES: &[Runtime] = &[
         since: NO_VERSION,
         agents: &[],
         ways: &[Way::Options("ERL_FLAGS", "+JPperf true", " ")],
-        probe: &["erl", "-noshell", "-eval", "halt()."],
+        probe: &["erl"],
+        // The emulator reads these flags last. It has checked all other flags then, prints its version and ends.
+        asked_with: &[("ERL_ZFLAGS", "+V -start_epmd false")],
         chosen: &["+JPperf"],
         effect: "the BEAM writes a jitdump or a perf map, and keeps frame pointers",
         stacks: FRAME_POINTERS,
@@ -148,6 +160,7 @@ pub const RUNTIMES: &[Runtime] = &[
         agents: &[],
         ways: &[Way::Arguments { words: &["-d", "opcache.jit_debug=32"], after: &[], idle: &[] }],
         probe: &[],
+        asked_with: &[],
         chosen: &["opcache.jit_debug"],
         effect: "PHP writes a jitdump if its JIT compiler is on",
         stacks: None,
@@ -172,6 +185,7 @@ pub const RUNTIMES: &[Runtime] = &[
             " ",
         )],
         probe: &["-version"],
+        asked_with: JAVA_OPTIONS,
         chosen: JAVA_CHOSEN,
         effect: "perf's agent writes a jitdump below ~/.debug/jit",
         stacks: FRAME_POINTERS,
@@ -188,6 +202,7 @@ pub const RUNTIMES: &[Runtime] = &[
             " ",
         )],
         probe: &["-version"],
+        asked_with: JAVA_OPTIONS,
         chosen: JAVA_CHOSEN,
         effect: "the JVM of JDK 17 or newer writes a perf map when it ends",
         stacks: FRAME_POINTERS,
@@ -200,6 +215,7 @@ pub const RUNTIMES: &[Runtime] = &[
         agents: &[],
         ways: &[Way::Variable("DOTNET_PerfMapEnabled", "1"), Way::Variable("DOTNET_EnableWriteXorExecute", "0")],
         probe: &[],
+        asked_with: &[],
         chosen: &[],
         effect: ".NET writes a jitdump and a perf map",
         stacks: FRAME_POINTERS,
@@ -211,6 +227,7 @@ pub const RUNTIMES: &[Runtime] = &[
         agents: &[],
         ways: &[Way::Variable("MVM_JIT_PERF_MAP", "1")],
         probe: &[],
+        asked_with: &[],
         chosen: &[],
         effect: "MoarVM writes a perf map",
         stacks: None,
@@ -222,6 +239,7 @@ pub const RUNTIMES: &[Runtime] = &[
         agents: &[],
         ways: &[],
         probe: &[],
+        asked_with: &[],
         chosen: &["-ljitsym", "-l jitsym"],
         effect: "its traces have names in perf with the module jitsym.lua of libjitsym (luajit -ljitsym)",
         stacks: None,
@@ -234,6 +252,7 @@ pub const RUNTIMES: &[Runtime] = &[
         agents: &[],
         ways: &[Way::Variable("ENABLE_JITPROFILING", "1")],
         probe: &[],
+        asked_with: &[],
         chosen: &[],
         effect: "LLVM writes a jitdump below ~/.debug/jit",
         stacks: FRAME_POINTERS,
@@ -245,6 +264,7 @@ pub const RUNTIMES: &[Runtime] = &[
         agents: &[],
         ways: &[Way::Options("MONO_ENV_OPTIONS", "--jitmap", " ")],
         probe: &["--version"],
+        asked_with: &[],
         chosen: &["--jitmap", "--jitdump"],
         effect: "Mono writes a perf map",
         stacks: None,
@@ -252,6 +272,15 @@ pub const RUNTIMES: &[Runtime] = &[
 ];
 
 const PYTHON_CHOSEN: &[&str] = &["-X perf", "-Xperf"];
+/// Without the module `site`, which runs code that the user has installed.
+const PYTHON_PROBE: &[&str] = &["-S", "-c", ""];
+const JAVA_OPTIONS: &[(&str, &str)] = &[
+    ("JAVA_TOOL_OPTIONS", ""),
+    ("JDK_JAVA_OPTIONS", ""),
+    ("_JAVA_OPTIONS", ""),
+    ("OPENJ9_JAVA_OPTIONS", ""),
+    ("IBM_JAVA_OPTIONS", ""),
+];
 const JAVA_CHOSEN: &[&str] = &["PerfMap", "perf-jvmti", "perfmap", "perf-map-agent"];
 
 impl Runtime {

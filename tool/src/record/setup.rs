@@ -42,7 +42,9 @@ fn of_by(command: &[OsString], env: &dyn Fn(&str) -> Option<OsString>, starts: S
     for (runtime, is_itself) in std::iter::once(first).chain(rows) {
         let setup = choose(runtime, is_itself, &found, env);
         // The program must run as it would without this program.
-        if !setup.is_set || starts(runtime, &found, &setup) {
+        let is_other = |name: &str| runtime.asked_with.iter().any(|(other, _)| *other == name);
+        let asked = || choose(runtime, is_itself, &found, &|name| env(name).filter(|_| !is_other(name)));
+        if !setup.is_set || starts(runtime, &found, &asked()) {
             return Some(setup);
         }
         refused.get_or_insert(runtime.name);

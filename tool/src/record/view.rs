@@ -20,7 +20,7 @@ use crate::text::Shown;
 /// Whether the file is a recording or a bundle. If the file is none, the error says what to do with it.
 pub fn check(data: &Path) -> Result<(), String> {
     let start = start_of(data)?;
-    if !is_recording(&start) && !start.starts_with(archive::MAGIC) {
+    if !is_recording(&start) && !start.starts_with(archive::GZIP) {
         return Err(format!(
             "{}: no recording of perf; if it is a jitdump, a perf map or a region, look at it by\n    jitsym check {}",
             data.shown(),
@@ -53,7 +53,7 @@ impl<'a> View<'a> {
             return Err(format!("{}: {writer} has not finished this file: was it killed?", data.shown()));
         }
         children::catch_signals();
-        if start_of(data)?.starts_with(archive::MAGIC) {
+        if start_of(data)?.starts_with(archive::GZIP) {
             return View::unpack(perf, data);
         }
         let contents = Contents::read(perf, data)?;
@@ -101,10 +101,7 @@ impl<'a> View<'a> {
         let mut arguments = vec!["-i".into(), self.data.clone().into()];
         if let Some(top) = &self.unpacked {
             arguments.extend(["--symfs".into(), top.join(SYMBOLS).into()]);
-            let kallsyms = top.join(KALLSYMS);
-            if kallsyms.exists() {
-                arguments.extend(["--kallsyms".into(), kallsyms.into()]);
-            }
+            arguments.extend(["--kallsyms".into(), top.join(KALLSYMS).into()]);
         }
         arguments
     }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 
 use jitsym::format::jitdump::raw::{End, RawHeader, RawLoad, RawRecord, RawRecords};
-use jitsym::format::jitdump::{frame_load, id, HEADER_SIZE};
+use jitsym::format::jitdump::{id, HEADER_SIZE};
 use jitsym::format::perf_map::raw_lines;
 
 use super::picture::{self, Block, Look};
@@ -83,8 +83,6 @@ struct Jitdump<'a> {
     rows: u64,
     tables: u64,
     mapped: u64,
-    /// The size of the tables before the next LOAD, and their mapped size.
-    unwinding: (u64, u64),
     code: Vec<(&'a [u8], u64)>,
     blocks: Vec<Block>,
     times: Vec<u64>,
@@ -106,7 +104,6 @@ impl<'a> Jitdump<'a> {
                 if let Some(unwinding) = record.unwinding_info() {
                     self.tables += unwinding.tables().map_or(0, |_| unwinding.size);
                     self.mapped += u64::from(unwinding.mapped_size != 0);
-                    self.unwinding = (unwinding.size, unwinding.mapped_size);
                 }
             }
             _ => {}
@@ -115,10 +112,6 @@ impl<'a> Jitdump<'a> {
 
     fn load(&mut self, time: u64, load: &RawLoad<'a>) {
         let name = load.name().unwrap_or_default();
-        let (tables, mapped) = std::mem::take(&mut self.unwinding);
-        if frame_load::is_one(load.size, name, tables, mapped) {
-            return;
-        }
         self.names.insert(name);
         self.name_bytes += name.len() as u64;
         self.threads.insert(load.tid);

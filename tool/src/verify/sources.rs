@@ -8,8 +8,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use jitsym::format::file_names::{parse, FileKind};
+use jitsym::format::jitdump::id;
 use jitsym::format::jitdump::raw::{RawHeader, RawRecords, RawUnwinding};
-use jitsym::format::jitdump::{frame_load, id};
 use jitsym_step::{Mapping, Tid};
 use memmap2::MmapMut;
 
@@ -170,9 +170,9 @@ impl Sources {
             }
             let mut rows = Rows::new(function.size);
             let decoded = region.each_row(&mut |fde, row| rows.push(function.addr, fde, row));
-            // The bytes of adopted memory are written later than its names and tables, so they may still be 0.
-            let code =
-                Some(region.code(function)).filter(|code| code.iter().any(|&byte| byte != 0)).unwrap_or_default();
+            // The bytes of adopted memory are written later than its names and tables. Until then they are 0, or breakpoints (int3).
+            let is_written = |code: &&[u8]| code.iter().any(|&byte| !matches!(byte, 0 | 0xcc));
+            let code = Some(region.code(function)).filter(is_written).unwrap_or_default();
             let wanted = wanted.has(&name);
             added.push(book.add(Piece {
                 name,
@@ -233,17 +233,12 @@ impl Dump {
                     let unwinding = unwinding.and_then(|(at, _)| RawRecords::at(bytes, at, header).next());
                     let unwinding = unwinding.and_then(|record| record.unwinding_info());
                     let Some(load) = record.load() else { continue };
-                    let name = load.name().unwrap_or_default();
-                    let (size, mapped) = unwinding.map_or((0, 0), |tables| (tables.size, tables.mapped_size));
-                    if frame_load::is_one(load.size, name, size, mapped) {
-                        continue;
-                    }
                     let (rows, problem) = match unwinding.map(|unwinding| rows(&unwinding, load.size, target)) {
                         Some(Ok(rows)) => (rows, None),
                         Some(Err(problem)) => (None, Some(problem)),
                         None => (None, None),
                     };
-                    let name = printable(name).to_string();
+                    let name = printable(load.name().unwrap_or_default()).to_string();
                     let is_wanted = wanted.has(&name);
                     let index = book.add(Piece {
                         name,

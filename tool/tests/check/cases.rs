@@ -369,11 +369,6 @@ fn unwind_tables() -> Vec<Case> {
         let hdr = [&b"\x01\x1b\x03\x3b"[..], &to_frame, b"\x01\0\0\0", &row].concat();
         Unwinding { eh_frame, hdr, ..of() }
     };
-    let frame_load = |pid, index| {
-        let (addr, name, code) = (ADDR - 0x10000, b"[unwind tables]\0".to_vec(), vec![0]);
-        let load = Load { pid, index, addr, name, code, ..Load::default() };
-        [Unwinding { mapped_size: 500, ..of() }.bytes(), load.bytes()].concat()
-    };
     let hdr_first = Unwinding { eh_frame: of().hdr, hdr: of().eh_frame, ..of() };
     vec![
         case("unwind-present", good(), plain()),
@@ -381,10 +376,6 @@ fn unwind_tables() -> Vec<Case> {
         case("unwind-dangling", dump(&[Load::default().bytes(), of().bytes()]), good()),
         case("unwind-dangling", before_load(&[of().bytes(), of().bytes()]), good()),
         case("unwind-dangling", dump(&[Load::default().bytes(), of().bytes(), close()]), good()),
-        // A frame load for other code than that behind it, for none, and one of another process.
-        case("unwind-dangling", before_load(&[frame_load(PID, 9), of().bytes()]), good()),
-        case("unwind-dangling", [good(), frame_load(PID, 9)].concat(), good()),
-        with_also("load-pid", &["unwind-dangling"], before_load(&[frame_load(PID + 1, 9), of().bytes()]), good()),
         bad("unwind-size", Unwinding { size: Some(1000), ..of() }),
         bad("unwind-size", Unwinding { hdr_size: Some(1000), ..of() }),
         bad("unwind-padding", Unwinding { padding: vec![0; 4], ..of() }),

@@ -461,12 +461,15 @@ fn verdicts() {
     let not_mapped = Unwinding { mapped_size: 0, ..Unwinding::default() };
     let mapped = Unwinding { mapped_size: 4096, ..Unwinding::default() };
     let (printed, json) = verdicts("own.dump", &dump(&[lines.clone(), not_mapped.bytes(), Load::default().bytes()]));
-    assert!(printed.contains("\n  perf 6 (libunwind): names yes, stacks NO (free_after), lines yes\n"), "{printed}");
+    assert!(
+        printed.contains("\n  perf 6 (libunwind): names yes, stacks NO (use jitsym inject), lines yes\n"),
+        "{printed}"
+    );
     assert!(printed.contains("\n  perf 7 (libdw): names yes, stacks yes, lines yes\n"), "{printed}");
     assert!(printed.contains("\n  samply: names yes, stacks by frame pointers, lines yes\n"), "{printed}");
     assert!(printed.contains("\n  blazesym, bpftrace: jitdumps are not read\n"), "{printed}");
     assert_eq!(json[0]["reader"], "perf 6 (libunwind)");
-    assert_eq!(json[0]["stacks"], serde_json::json!({ "state": "no", "why": "free_after" }));
+    assert_eq!(json[0]["stacks"], serde_json::json!({ "state": "no", "why": "use jitsym inject" }));
     assert_eq!((&json[1]["stacks"]["state"], &json[1]["names"]["state"]), (&Value::from("yes"), &Value::from("yes")));
     let (printed, _) = verdicts("mapped.dump", &dump(&[mapped.bytes(), Load::default().bytes()]));
     assert!(printed.contains("perf 6 (libunwind): names yes, stacks yes\n"), "{printed}");

@@ -54,7 +54,7 @@ pub const MISTAKES: &[SetUp] = &[
     },
     SetUp {
         heading: "A full directory",
-        done: "There is no room in the directory of the files.",
+        done: "The file system of the library's directory is full.",
         without: "addresses, and no explanation",
         make: full,
         cause: "is full: free some room, or set JITSYM_DIR to another directory",

@@ -4,64 +4,18 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use super::parts::{event, kind, word, Parts, DEFERRED, SAMPLE};
 use super::refusals::recording;
 use super::{inject, perf};
 use crate::support::*;
 
 /// Kinds of events.
-const SAMPLE: u32 = 9;
-const DEFERRED: u32 = 22;
 const AUXTRACE: u32 = 71;
 const TIME_CONV: u32 = 79;
 /// Marks in a call chain, and the bit of an attribute that allows the second one.
 const USER: u64 = -512i64 as u64;
 const USER_DEFERRED: u64 = -640i64 as u64;
 const DEFERS: u64 = 1 << 38;
-
-/// A recording in parts.
-struct Parts {
-    head: Vec<u8>,
-    events: Vec<Vec<u8>>,
-}
-
-fn word(bytes: &[u8], at: usize) -> u64 {
-    u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
-}
-
-fn kind(event: &[u8]) -> u32 {
-    u32::from_ne_bytes(event[..4].try_into().expect("4 bytes"))
-}
-
-/// An event of these words.
-fn event(kind: u32, misc: u16, words: &[u64]) -> Vec<u8> {
-    let size = 8 + 8 * words.len() as u16;
-    let mut event = kind.to_ne_bytes().to_vec();
-    event.extend([misc, size].map(u16::to_ne_bytes).concat());
-    event.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
-    event
-}
-
-impl Parts {
-    fn read(data: &Path) -> Parts {
-        let bytes = fs::read(data).expect("recording");
-        let (mut at, mut events) = (word(&bytes, 40) as usize, Vec::new());
-        let (head, end) = (bytes[..at].to_vec(), at + word(&bytes, 48) as usize);
-        while at < end {
-            let size = usize::from(u16::from_ne_bytes([bytes[at + 6], bytes[at + 7]]));
-            events.push(bytes[at..at + size].to_vec());
-            at += size;
-        }
-        Parts { head, events }
-    }
-
-    /// Writes the recording without the features behind the events.
-    fn write(&self, data: &Path) {
-        let (mut head, events) = (self.head.clone(), self.events.concat());
-        head[48..56].copy_from_slice(&(events.len() as u64).to_ne_bytes());
-        head[72..104].fill(0);
-        fs::write(data, [head, events].concat()).expect("recording");
-    }
-}
 
 /// In a recording of Intel PT, perf makes the samples when it reads the recording. So all functions get objects.
 #[test]

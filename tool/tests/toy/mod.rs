@@ -21,6 +21,6 @@ pub fn broken(name: &str, right: &str, wrong: &str) -> PathBuf {
 
 /// The toy without `struct_size`.
 pub fn no_size() -> PathBuf {
-    const CODE: &str = "jitsym_code code = JITSYM_CODE(function->code, size, function->name);";
+    const CODE: &str = "jitsym_code code = JITSYM_CODE(function->code, function->size, function->name);";
     broken("no_size", CODE, &format!("{CODE} code.struct_size = 0;"))
 }

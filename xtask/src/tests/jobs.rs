@@ -9,7 +9,7 @@ use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{bail, Context, Result};
 
 use super::private::Private;
 use super::running::Running;
@@ -47,6 +47,16 @@ const HANGS: Duration = Duration::from_secs(30 * 60);
 
 /// Begins the line of a test that cannot be run here; the reason follows.
 const SKIPPED: &str = "skipped: ";
+
+/// Refuses to run beside another run, because that would lose its files and programs. Held until dropped.
+pub fn alone(scratch: &Path) -> Result<File> {
+    std::fs::create_dir_all(scratch.parent().context("no directory")?)?;
+    let lock = scratch.with_extension("lock");
+    match crate::run::lock(&lock, false)? {
+        Some(file) => Ok(file),
+        None => bail!("another `cargo xtask test` runs in this checkout: it holds {}", lock.display()),
+    }
+}
 
 /// Runs the tests, `at_once` at a time, in their order; and `beside` them something that most of them wait for.
 pub fn run(
@@ -182,6 +192,17 @@ mod tests {
         ended.sort_by(|one, other| one.name.cmp(&other.name));
         std::fs::remove_dir_all(scratch).unwrap();
         ended.into_iter().map(|test| test.end).collect()
+    }
+
+    #[test]
+    fn one_run_at_a_time() {
+        let scratch = crate::program::root().join(format!("target/alone-{}", std::process::id()));
+        let first = alone(&scratch).unwrap();
+        let refused = alone(&scratch).unwrap_err().to_string();
+        assert!(refused.starts_with("another `cargo xtask test` runs in this checkout"), "{refused}");
+        drop(first);
+        drop(alone(&scratch).unwrap());
+        std::fs::remove_file(scratch.with_extension("lock")).unwrap();
     }
 
     #[test]

@@ -33,6 +33,8 @@ const FIRST: &str = include_str!("first.txt");
 
 /// Runs the tests. Whether all have passed.
 pub fn run(plan: &Plan) -> Result<bool> {
+    let scratch = root().join("target/tests");
+    let _lock = jobs::alone(&scratch)?;
     let built = binaries::build(plan.tier)?;
     let mut jobs = built.jobs()?;
     let tiers = Tiers::parse(&std::fs::read_to_string(root().join("tests/tiers.txt"))?)?;
@@ -55,7 +57,6 @@ pub fn run(plan: &Plan) -> Result<bool> {
     // In no order, because the tests of a suite often wait for each other.
     let hash = |job: &Job| BuildHasherDefault::<DefaultHasher>::default().hash_one(&job.name);
     jobs.sort_by_cached_key(|job| (place(job), hash(job)));
-    let scratch = root().join("target/tests");
     // The linker uses one processor, so tests run beside it. Those that need the library have cargo wait for it, and say why if it
     // cannot be built.
     let ended = jobs::run(jobs, plan.jobs, &built, &scratch, || drop(program::build_library()))?;

@@ -80,15 +80,13 @@ type function struct {
 	code   []byte
 	unwind jitsym.Unwind
 	rows   [][2]uint32
-	gap    uint64
 	places []place
 
 	registered jitsym.Code
 }
 
 func newFunction(name string, code []byte, unwind jitsym.Unwind, rows ...[2]uint32) *function {
-	gap := must(jitsym.UnwindSize(unwind, uint64(len(code))))
-	return &function{name: name, code: code, unwind: unwind, rows: rows, gap: gap}
+	return &function{name: name, code: code, unwind: unwind, rows: rows}
 }
 
 // push rbp; mov rbp, rsp; BODY; pop rbp; ret
@@ -101,7 +99,7 @@ func framed(name string, body []byte, rows ...[2]uint32) *function {
 func (f *function) put(m *memory) (uintptr, []byte) {
 	bytes := m.pages[m.used:][:len(f.code)]
 	copy(bytes, f.code)
-	m.used = (m.used + uint64(len(f.code)) + f.gap + 15) &^ 15
+	m.used = (m.used + uint64(len(f.code)) + 15) &^ 15
 	return uintptr(unsafe.Pointer(&bytes[0])), bytes
 }
 
@@ -109,7 +107,7 @@ func (f *function) register(session *jitsym.Session, m *memory, source string) {
 	before := now()
 	addr, bytes := f.put(m)
 	info := jitsym.CodeInfo{
-		Addr: addr, Size: uint64(len(f.code)), Name: f.name, Bytes: bytes, Unwind: f.unwind, FreeAfter: f.gap,
+		Addr: addr, Size: uint64(len(f.code)), Name: f.name, Bytes: bytes, Unwind: f.unwind,
 	}
 	if len(f.rows) == 1 {
 		info.File, info.Line = source, f.rows[0][1]
@@ -126,7 +124,7 @@ func (f *function) register(session *jitsym.Session, m *memory, source string) {
 func (f *function) move(m *memory) {
 	before := now()
 	addr, bytes := f.put(m)
-	must(0, f.registered.Move(jitsym.Target{Addr: addr, Bytes: bytes, FreeAfter: f.gap}))
+	must(0, f.registered.Move(jitsym.Target{Addr: addr, Bytes: bytes}))
 	f.places[len(f.places)-1].end = before
 	f.places = append(f.places, place{addr, before, now(), 0, "move"})
 }
@@ -199,8 +197,8 @@ func main() {
 			fmt.Fprintf(&out, "row\t%d\t%d\t%d\t1\n", i, row[0], row[1])
 		}
 		for _, p := range f.places {
-			fmt.Fprintf(&out, "place\t%d\t%s\t%x\t%d\t%d\t%d\t%d\t%d\t%s\n",
-				i, f.name, p.addr, len(f.code), f.gap, p.before, p.done, p.end, p.how)
+			fmt.Fprintf(&out, "place\t%d\t%s\t%x\t%d\t%d\t%d\t%d\t%s\n",
+				i, f.name, p.addr, len(f.code), p.before, p.done, p.end, p.how)
 		}
 	}
 	stats := reflect.ValueOf(must(session.Stats()))

@@ -23,7 +23,7 @@ from ._errors import (
 )
 from ._library import available, version
 from ._session import Code, Inline, Line, Piece, Region, Session, Stats
-from ._unwind import EhFrame, FixedFrame, FramePointer, Row, Rows, Unwind, unwind_size
+from ._unwind import EhFrame, FixedFrame, FramePointer, Row, Rows, Unwind
 
 __version__ = "0.1.0"
 
@@ -59,6 +59,5 @@ __all__ = [
     "UnwindFlag",
     "Want",
     "available",
-    "unwind_size",
     "version",
 ]

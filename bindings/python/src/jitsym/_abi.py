@@ -117,8 +117,8 @@ class UnwindFlag(enum.IntFlag):
 
 class CodeFlag(enum.IntFlag):
     STABLE = 1
-    PACKED = 2
-    MORE = 4
+    MORE = 2
+    GAP = 4
 
 
 class RangeFlag(enum.IntFlag):
@@ -141,6 +141,7 @@ class Limit(enum.IntEnum):
     NAME_MAX = 1000
     DIR_MAX = 1023
     CODE_SIZE_MAX = 2147483647
+    CODE_GAP_SIZE = 256
 
 
 class jitsym_options(Structure):
@@ -239,7 +240,6 @@ class jitsym_code(Structure):
         ("lines", POINTER(jitsym_line)),
         ("line_count", c_size_t),
         ("line_size", c_size_t),
-        ("free_after", c_uint64),
         ("flags", c_uint32),
         ("reserved", c_uint32),
         ("inlines", POINTER(jitsym_inline)),
@@ -256,7 +256,6 @@ class jitsym_move_target(Structure):
         ("struct_size", c_size_t),
         ("addr", c_uint64),
         ("bytes", c_void_p),
-        ("free_after", c_uint64),
         ("flags", c_uint32),
         ("reserved", c_uint32),
     ]
@@ -296,7 +295,6 @@ class jitsym_stats(Structure):
         ("dropped", c_uint64),
         ("unreadable", c_uint64),
         ("names_changed", c_uint64),
-        ("not_free", c_uint64),
         ("jitdump_bytes", c_uint64),
         ("jitdump_records", c_uint64),
         ("map_bytes", c_uint64),
@@ -382,7 +380,6 @@ FUNCTIONS = {
     "jitsym_alloc": (c_int, [_session, c_uint64, c_uint64, c_uint64, POINTER(jitsym_region)]),
     "jitsym_shrink": (c_int, [_session, c_void_p, c_uint64]),
     "jitsym_free": (c_int, [_session, c_void_p]),
-    "jitsym_unwind_size": (c_int, [POINTER(jitsym_unwind), c_uint64, POINTER(c_uint64)]),
     "jitsym_status_text": (c_char_p, [c_int32]),
     "jitsym_status_name": (c_char_p, [c_int32]),
     "jitsym_version_number": (c_uint32, []),

@@ -57,7 +57,6 @@ class Stats:
     dropped: int
     unreadable: int
     names_changed: int
-    not_free: int
     jitdump_bytes: int
     jitdump_records: int
     map_bytes: int
@@ -99,15 +98,14 @@ class Code:
         self.id = id
         self.size = size
 
-    def move(self, addr: int, bytes: Any = None, *, free_after: int = 0, stable: bool = False) -> None:
-        """The code now runs at `addr`. `bytes`, `free_after` and `stable` are as in `Session.register`."""
+    def move(self, addr: int, bytes: Any = None, *, stable: bool = False) -> None:
+        """The code now runs at `addr`. `bytes` and `stable` are as in `Session.register`."""
         if self.id == 0:
             return
         keep: list[Any] = []
         target = _abi.jitsym_move_target(struct_size=ctypes.sizeof(_abi.jitsym_move_target))
         target.addr = unsigned(addr, 64, "addr")
         target.bytes = _code_bytes(bytes, self.size, stable, keep)
-        target.free_after = unsigned(free_after, 64, "free_after")
         target.flags = _abi.CodeFlag.STABLE if stable else 0
         self.session._call("jitsym_move", self.id, target)
 
@@ -255,18 +253,15 @@ class Session:
         line: int = 0,
         lines: Iterable[Line | tuple[Any, ...]] = (),
         inlines: Iterable[Inline | tuple[Any, ...]] = (),
-        free_after: int = 0,
         stable: bool = False,
-        packed: bool = False,
     ) -> Code:
         """Registers code: from now on samples in `size` bytes from `addr` on belong to `name`.
 
         `bytes` is where the code can be read: an address (which is believed), or any object with a buffer, such as a
         writable mapping of the same memory, or the bytes that were copied there. Without it the library asks the kernel
-        to read at `addr`. `free_after` bytes behind the code hold no other code (see `unwind_size`). With `stable` the
-        bytes stay where they are until the code is unregistered, and are not copied now; `bytes` is an address then.
-        `packed` code has none free behind it; its stacks then cost a second record. `inlines` are frames where the code lies
-        in a region. `file` and `line` are where the function begins: the end of its name, and its only line without `lines`.
+        to read at `addr`. With `stable` the bytes stay where they are until the code is unregistered, and are not copied now;
+        `bytes` is an address then. `inlines` are frames where the code lies in a region. `file` and `line` are where the
+        function begins: the end of its name, and its only line without `lines`.
         """
         keep: list[Any] = []
         text = name.encode("utf-8", "surrogatepass")
@@ -290,8 +285,7 @@ class Session:
             code.inlines = _inlines(entries)
             code.inline_count = len(entries)
             code.inline_size = ctypes.sizeof(_abi.jitsym_inline)
-        code.free_after = unsigned(free_after, 64, "free_after")
-        code.flags = _abi.CodeFlag.STABLE * bool(stable) | _abi.CodeFlag.PACKED * bool(packed)
+        code.flags = _abi.CodeFlag.STABLE * bool(stable)
         id = ctypes.c_uint64()
         self._call("jitsym_register", code, id)
         return Code(self, id.value, code.size)

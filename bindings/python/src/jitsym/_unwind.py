@@ -9,8 +9,6 @@ from typing import Any, Union
 
 from . import _abi
 from ._arguments import address_of, signed, unsigned
-from ._errors import error_for
-from ._library import load
 
 Saved = Mapping[int, int]
 
@@ -131,14 +129,3 @@ def described(unwind: Unwind, keep: list[Any]) -> _abi.jitsym_unwind:
     struct = _abi.jitsym_unwind(struct_size=ctypes.sizeof(_abi.jitsym_unwind))
     unwind._fill(struct, keep)
     return struct
-
-
-def unwind_size(unwind: Unwind | None, code_size: int = 0) -> int:
-    """How many bytes behind the code must be free for perf builds that unwind with libunwind; see `free_after`."""
-    library, out = load(), ctypes.c_uint64()
-    keep: list[Any] = []
-    struct = None if unwind is None else described(unwind, keep)
-    status = library.jitsym_unwind_size(struct, unsigned(code_size, 64, "code_size"), out)
-    if status != 0:
-        raise error_for(library, status)
-    return out.value

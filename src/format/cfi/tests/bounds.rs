@@ -50,12 +50,6 @@ fn sizes() {
     assert!(encode(Arch::X86_64, &unwind, CODE, (1 << 31) - 64).is_ok());
     assert_eq!(refused(Arch::X86_64, &unwind, (1 << 31) - 56), Error::TooLarge);
     assert_eq!(refused(Arch::X86_64, &unwind, CODE_SIZE_MAX), Error::TooLarge);
-    for (arch, unwind) in presets() {
-        let bound = size_bound(arch, &unwind).unwrap();
-        assert_eq!(bound, tables_of(arch, &unwind, 1000).bytes.len(), "{unwind:?}");
-        assert!(bound >= tables_of(arch, &unwind, 91).bytes.len());
-    }
-    assert_eq!(size_bound(Arch::X86_64, &Unwind::None), Ok(0));
 }
 
 #[test]
@@ -94,7 +88,7 @@ fn registers_and_offsets() {
         Arch::Riscv64 => reg <= 63,
     };
     for &arch in Arch::ALL {
-        // Register 16 is the return address of x86-64, which has a slot already.
+        // On x86-64, register 16 stands for the return address. The return address has a slot already.
         for reg in (0..200).chain([0x1_0003, u32::MAX]).filter(|&reg| reg != 16) {
             let saved = regs([(reg, -64)]);
             let unwind = Unwind::FixedFrame(FixedFrame::new(96, &saved));
@@ -166,7 +160,6 @@ fn descriptions_at_random() {
         let unwind = Unwind::FramePointer(fp);
         let Ok(Some(tables)) = encode(arch, &unwind, CODE, size) else { continue };
         accepted += 1;
-        assert!(size_bound(arch, &unwind).unwrap() >= tables.bytes.len());
         // From `epilogue_begin` to `epilogue_end`, or to the end of the code, the state is the same as at entry.
         let image = Image::new(arch, &tables, size);
         let rows: Vec<_> = (0..size).map(|offset| plain(&image.find(offset).unwrap())).collect();

@@ -85,7 +85,6 @@ pub struct Code<'a> {
     /// The cleaned name without NUL.
     pub name: &'a [u8],
     /// The jitdump records before the LOAD record of the code: inlined functions, DEBUG_INFO, UNWINDING_INFO. May be empty.
-    /// The records of a frame load are ignored.
     pub info: Info<'a>,
 }
 
@@ -342,7 +341,8 @@ impl RegionFile {
     }
 
     /// Writes everything that waits to be written, and then the build-id. A file with a build-id must not change. So the next
-    /// write removes the build-id.
+    /// write removes the build-id. The header page has to be written twice, because the count of the search table can only be
+    /// written between the two (see `Table::count`).
     pub fn finish(&mut self, build_id: Option<[u8; 20]>) -> io::Result<()> {
         self.write(true)?;
         self.publish_as(Image { build_id, ..self.image() })?;

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
+use jitsym_tool::bundle::archive::GZIP;
 use jitsym_tool::check::Facts;
 use jitsym_tool::kind::{self, Kind};
 use jitsym_tool::open;
@@ -16,7 +17,6 @@ use crate::{origin, process};
 /// The name of the standard input.
 const STDIN: &str = "-";
 
-const GZIP: &[u8] = b"\x1f\x8b";
 const ZSTD: &[u8] = b"\x28\xb5\x2f\xfd";
 
 /// A file, and facts about it besides its bytes.

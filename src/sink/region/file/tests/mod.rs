@@ -24,7 +24,7 @@ use crate::format::arch::{Arch, NATIVE};
 use crate::format::cfi::{self, Tables};
 use crate::format::elf::SYMBOL_SIZE;
 use crate::format::info::Info;
-use crate::format::jitdump::{frame_load, inlines, Group, Unwinding, LOAD_FIXED_SIZE};
+use crate::format::jitdump::{inlines, Group, LOAD_FIXED_SIZE};
 
 /// The address where the code of these tests runs. This address is so high that a test fails if the library confuses an address
 /// with an offset.
@@ -69,7 +69,7 @@ struct Truth {
     cfa: Option<i32>,
     /// Offset, line and file.
     lines: Vec<(u32, u32, &'static str)>,
-    /// The inlined functions in the order of their places.
+    /// The inlined functions in the order of their addresses.
     inlines: Vec<Inline<'static>>,
 }
 
@@ -133,12 +133,11 @@ fn info(addr: u64, size: u64, name: &str, lines: &[Line<'_>], tables: Option<&Ta
 
 /// Returns all records of the code, without the bytes of the code.
 fn head(addr: u64, size: u64, name: &str, lines: &[Line<'_>], tables: Option<&Tables>) -> Vec<u8> {
-    let unwind = tables.map(|tables| Unwinding { tables, mapped_size: 0 });
     let (name, lines) = (name.as_bytes(), Lines::Rows(lines));
-    let group = Group { pid: 1, tid: 2, index: 3, addr, size, name, lines, unwind };
+    let group = Group { pid: 1, tid: 2, index: 3, addr, size, name, lines, unwind: tables };
     let mut out = vec![0; group.size().unwrap()];
-    let layout = group.write(7, &mut out, 0).unwrap().unwrap();
-    assert_eq!(layout.code, out.len());
+    let code_at = group.write(7, &mut out, 0).unwrap().unwrap();
+    assert_eq!(code_at, out.len());
     out
 }
 
@@ -455,22 +454,4 @@ fn unwind_tables_end_where_the_search_tables_begin() {
     let elf = ElfFile64::<object::Endianness>::parse(&bytes[..]).unwrap();
     let hdr = elf.section_by_name(".eh_frame_hdr").unwrap().size();
     assert_eq!((hdr - 12) / 8, 4000 - region.file.left_out());
-}
-
-/// Code with a frame load (see `frame_load`) has unwind tables inside and outside of the frame load. The library must ignore
-/// the tables inside the frame load.
-#[test]
-fn stand_ins_count_for_nothing() {
-    let mut region = Region::new(1 << 16);
-    let truth = Truth::new(2, 90);
-    let tables = truth.tables(BASE);
-    let group = head(BASE, 90, &truth.name, &truth.rows(), tables.as_ref());
-    let mut with_stand_in = Vec::new();
-    frame_load::add(&group, BASE - 4096, &mut with_stand_in).unwrap();
-    let len = with_stand_in.len() - (group.len() - truth.info(BASE).len());
-    region.add(0, truth);
-    let code = Code { offset: 0, size: 90, name: b"function 2", info: Info::new(&with_stand_in[..len]) };
-    region.file.add(&code);
-    region.file.write(true).unwrap();
-    region.check();
 }

@@ -9,7 +9,7 @@ use crate::api::Id;
 use crate::format::arch;
 use crate::sys::sync::outside::{Mutex, PoisonError};
 use crate::sys::timed_lock::{Locked, TimedLock};
-use crate::sys::{loader, process_memory};
+use crate::sys::{dynamic_symbols, process_memory};
 
 /// A method, as described by an event.
 #[derive(Clone, Copy, Debug)]
@@ -93,8 +93,7 @@ impl Region {
             true => Unwind::FramePointer(FramePointer::default()),
             false => Unwind::None,
         };
-        // The code is `packed`, because other code may follow without a gap.
-        let plain = Code { name: &self.name, packed: true, ..Code::new(addr, self.size.into(), "") };
+        let plain = Code { name: &self.name, ..Code::new(addr, self.size.into(), "") };
         let code = Code { unwind, lines: Lines::Rows(&rows), inlines: &inlines, ..plain };
         self.id = match session.register(&code) {
             // If the inlined functions are refused, the lines are still correct.
@@ -118,7 +117,7 @@ impl Collector {
         if let Some(&known) = modules().get(&caller) {
             return known;
         }
-        let module = loader::object_at(caller).unwrap_or_default();
+        let module = dynamic_symbols::object_at(caller).unwrap_or_default();
         let mut modules = modules();
         if modules.len() >= CALLERS_MAX {
             // Usually calls come from a few places. So many places are possible only if compiled code contains the calls.
@@ -234,7 +233,7 @@ impl State {
             return Ok(false);
         }
         // The name, lines and tables stay.
-        let target = MoveTarget { addr: start, bytes: Bytes::AtAddress, free_after: 0, stable: false };
+        let target = MoveTarget { addr: start, bytes: Bytes::AtAddress, stable: false, gap: false };
         session.move_code(region.id, &target).map(|()| true)
     }
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use crate::api::options::Sinks;
 use crate::format::jitdump::{is_group_head, GroupPlace};
 use crate::format::perf_map;
-use crate::format::unwind;
 use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, Event, EventKind, Load};
 use crate::queue::spool::layout::{Files, Header};
@@ -68,10 +67,7 @@ impl Replay {
             // It is unknown whether this code is still live. The code is added as live code, so that its bytes do not count
             // as free.
             if size < TOO_LARGE {
-                replay.know(
-                    &Live { addr, size, reach: addr + size, index: 0, stored: None, tables_len: 0, home: Home::Plain },
-                    name,
-                );
+                replay.know(&Live { addr, size, index: 0, stored: None, home: Home::Plain }, name);
             }
         }
         if search {
@@ -111,11 +107,10 @@ impl Replay {
             self.unread = dump.read_places(&mut note).err();
         }
         for place in found {
-            let GroupPlace { offset, head_len, addr, size, index, name, tables_len } = place;
-            let sound = size > 0 && size < TOO_LARGE && fits(addr, size, 0) && !name.is_empty();
-            let (reach, stored) = (addr.wrapping_add(size), Some(Stored { offset, len: head_len }));
-            if sound {
-                self.know(&Live { addr, size, reach, index, stored, tables_len, home: Home::Plain }, &name);
+            let GroupPlace { offset, head_len, addr, size, index, name, .. } = place;
+            if size > 0 && size < TOO_LARGE && fits(addr, size) && !name.is_empty() {
+                let stored = Some(Stored { offset, len: head_len });
+                self.know(&Live { addr, size, index, stored, home: Home::Plain }, &name);
             }
         }
     }
@@ -139,10 +134,7 @@ impl Replay {
     fn is_sound_move(&self, event: &Event) -> bool {
         let has_code = event.has(flag::HAS_CODE);
         let Some(live) = self.applier.registry.get(event.id) else { return !has_code };
-        let room = unwind::room(live.size, live.tables_len as usize);
-        let claimed = live.tables_len > 0 && event.free_after() >= room;
-        fits(event.addr, live.size, if claimed { room } else { 0 })
-            && (!has_code || live.size == u64::from(event.body_len))
+        fits(event.addr, live.size) && (!has_code || live.size == u64::from(event.body_len))
     }
 
     /// The replay's id for an event's code. 0 if the code is not known.
@@ -187,9 +179,9 @@ impl Replay {
     }
 }
 
-/// Whether code, and the bytes declared free after it, lie in the address space.
-fn fits(addr: u64, size: u64, beyond: u64) -> bool {
-    addr != 0 && addr.checked_add(size).and_then(|end| end.checked_add(beyond)).is_some()
+/// Whether code lies in the address space.
+fn fits(addr: u64, size: u64) -> bool {
+    addr != 0 && addr.checked_add(size).is_some()
 }
 
 /// Whether an event of a dead process is valid, and the body of the event too. (`is_sound_move` checks the parts of a move that
@@ -197,14 +189,10 @@ fn fits(addr: u64, size: u64, beyond: u64) -> bool {
 pub fn is_sound(event: &Event, body: &[u8]) -> bool {
     match event.kind {
         EventKind::Load => {
-            let room =
-                if event.has(flag::FREE_BEHIND) { unwind::room(event.size, event.tables_len as usize) } else { 0 };
             (1..TOO_LARGE).contains(&event.size)
-                && fits(event.addr, event.size, room)
-                && Load::new(event, body).is_some_and(|load| {
-                    (event.unwinding_at as usize).saturating_sub(load.inlines_len()) <= load.head().len()
-                        && is_group_head(load.head(), event.size, event.name_len.into())
-                })
+                && fits(event.addr, event.size)
+                && Load::new(event, body)
+                    .is_some_and(|load| is_group_head(load.head(), event.size, event.name_len.into()))
         }
         EventKind::Move => !event.has(flag::STABLE) || body.len() == 8,
         EventKind::Unregister => true,
@@ -219,12 +207,12 @@ mod tests {
     use crate::format::jitdump::Group;
     use crate::sys::clock::Clock;
 
-    /// Whether a record of code with this address, size and flags is accepted.
-    fn is_taken(addr: u64, size: u64, flags: u8) -> bool {
+    /// Whether a record of code with this address and size is accepted.
+    fn is_taken(addr: u64, size: u64) -> bool {
         let group =
             Group { pid: 1, tid: 1, index: 1, addr, size, name: b"name", lines: Lines::Rows(&[]), unwind: None };
         let mut body = vec![0; group.fixed_size() + size as usize];
-        let layout = group.write(1, &mut body, size as usize).expect("a sound group").expect("room for it");
+        group.write(1, &mut body, size as usize).expect("a sound group").expect("room for it");
         let event = Event {
             timestamp: 1,
             id: 1 << 32,
@@ -232,11 +220,9 @@ mod tests {
             addr,
             size,
             body_len: body.len() as u32,
-            unwinding_at: layout.unwinding as u32,
             tid: 1,
-            flags: flags | flag::HAS_CODE,
+            flags: flag::HAS_CODE,
             name_len: 4,
-            tables_len: 80,
             ..Event::default()
         };
         is_sound(&event, &body)
@@ -264,11 +250,9 @@ mod tests {
 
     #[test]
     fn all_of_the_address_space_counts() {
-        assert!(is_taken(0x1000, 16, 0));
-        assert!(is_taken(u64::MAX - 16, 16, 0));
-        assert!(!is_taken(u64::MAX - 15, 16, 0));
-        assert!(!is_taken(0, 16, 0));
-        assert!(is_taken(u64::MAX - 96, 16, flag::FREE_BEHIND));
-        assert!(!is_taken(u64::MAX - 95, 16, flag::FREE_BEHIND));
+        assert!(is_taken(0x1000, 16));
+        assert!(is_taken(u64::MAX - 16, 16));
+        assert!(!is_taken(u64::MAX - 15, 16));
+        assert!(!is_taken(0, 16));
     }
 }
