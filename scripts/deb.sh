@@ -12,6 +12,7 @@ Builds Debian packages of what install.sh installs, into the directory:
 They are for the system that they are built on: what they depend on is asked of
 its dpkg. Environment:
   DEBFULLNAME, DEBEMAIL  whose packages they are, as for Debian's own tools
+                         (The libjitsym authors <libjitsym@packages.debian.org>)
   SOURCE_DATE_EPOCH      when they were made
 END
 }
@@ -37,7 +38,7 @@ need dpkg-shlibdeps=dpkg-dev cc=gcc
 
 date=${SOURCE_DATE_EPOCH:-$(date +%s)}
 export SOURCE_DATE_EPOCH="$date"
-maintainer="${DEBFULLNAME:-$(id -un)} <${DEBEMAIL:-$(id -un)@$(hostname -f 2>/dev/null || hostname 2>/dev/null || echo localhost)}>"
+maintainer="${DEBFULLNAME:-The libjitsym authors} <${DEBEMAIL:-libjitsym@packages.debian.org}>"
 architecture=$(dpkg --print-architecture)
 libdir=usr/lib/$(dpkg-architecture -qDEB_HOST_MULTIARCH)
 

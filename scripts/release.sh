@@ -5,8 +5,9 @@ set -eu
 usage() {
   cat <<'END'
 usage: release.sh DIRECTORY [WHAT]...
-Makes the files of a release in the directory, the same bytes each time from the
-same sources and compilers; all of them, or those that are named:
+Makes the files of a release of the last commit, in a directory that is new or
+empty. The same commit and the same compilers give the same bytes. WHAT names
+the files; without it, all of them are made:
   source              jitsym-VERSION.tar.gz, the sources with all crates: builds
                       without a network by cargo, or by make and rustc alone
   x86_64-linux-gnu, aarch64-linux-gnu
@@ -15,16 +16,22 @@ same sources and compilers; all of them, or those that are named:
   x86_64-linux-musl, aarch64-linux-musl
                       the same for musl
   deb                 Debian packages for the system that they are built on
-SHA256SUMS lists what was made. The directory gets the bill of materials too.
-Environment:
+The directory also gets the bill of materials, and SHA256SUMS.
+Environment (other variables change nothing):
   SOURCE_DATE_EPOCH   the time of all files (that of the last commit)
   ZIG                 the program zig, which knows the symbols of glibc 2.17
                       (fetched, if not named)
+  JITSYM_XTASK        the program xtask (built, if not named)
 END
 }
 
+fail() {
+  printf 'release.sh: %s\n' "$*" >&2
+  exit 1
+}
+
 refuse() {
-  echo "release.sh: $*" >&2
+  printf 'release.sh: %s\n' "$*" >&2
   usage >&2
   exit 2
 }
@@ -33,10 +40,11 @@ for argument in "$@"; do
   case $argument in
     --help | -h) usage; exit 0 ;;
     -*) refuse "no such option: $argument" ;;
+    "") refuse "an empty name" ;;
   esac
 done
 [ $# -ge 1 ] || refuse "a directory is needed"
-out=$1
+directory=$1
 shift
 [ $# -gt 0 ] || set -- source x86_64-linux-gnu aarch64-linux-gnu x86_64-linux-musl aarch64-linux-musl deb
 for what in "$@"; do
@@ -45,54 +53,66 @@ for what in "$@"; do
     *) refuse "what is $what?" ;;
   esac
 done
-mkdir -p "$out"
-out=$(cd "$out" && pwd)
+
+# What stays is where programs are, and how the network is reached.
+for name in $(env | sed -n 's/^\([A-Za-z_][A-Za-z_0-9]*\)=.*/\1/p'); do
+  case $name in
+    PATH | HOME | PWD | TERM | SOURCE_DATE_EPOCH | ZIG | JITSYM_XTASK | XDG_CACHE_HOME) ;;
+    CARGO_HOME | CARGO_HTTP_* | CARGO_NET_* | CARGO_REGISTRIES_* | RUSTUP_* | PIP_* | SSL_CERT_* | *_proxy | *_PROXY) ;;
+    *) unset "$name" ;;
+  esac
+done
+export LC_ALL=C TZ=UTC
+umask 022
+
+mkdir -p "$directory"
+out=$(cd "$directory" && pwd -P)
+[ -z "$(ls -A "$out")" ] || fail "$out is not empty"
 cd "$(dirname "$0")/.."
 . scripts/packages.sh
 need git=git gzip=gzip
+work=$(mktemp -d "$out/.work.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+trap 'exit 129' HUP
+trap 'exit 130' INT
+trap 'exit 143' TERM
+export TMPDIR="$work"
+files=$work/files
+mkdir "$files"
 
 # The time of the last change of the sources.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
 export SOURCE_DATE_EPOCH
-export LC_ALL=C TZ=UTC
-version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
-name=jitsym-$version
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-umask 022
+xtask=${JITSYM_XTASK:-}
+if [ -z "$xtask" ]; then
+  cargo build --quiet --locked --package xtask --target-dir target
+  xtask=target/debug/xtask
+fi
 
 # pack DIRECTORY FILE: the same bytes, whoever packs it, and when.
-made=
 pack() {
   tar --sort=name --format=ustar --owner=0 --group=0 --numeric-owner --mode=u+rwX,go+rX,go-w --mtime="@$SOURCE_DATE_EPOCH" \
-    -C "${1%/*}" -cf - "${1##*/}" | gzip -9n >"$out/$2.new"
-  mv -f "$out/$2.new" "$out/$2"
-  made="$made $2"
-  echo "$out/$2"
+    -C "${1%/*}" -cf "$work/packed.tar" "${1##*/}"
+  gzip -9n <"$work/packed.tar" >"$files/$2"
+  rm "$work/packed.tar"
 }
 
 # ---- sources ----
 
 # Everything is made of the archive's sources.
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+name=jitsym-$version
 tree=$work/$name
-mkdir "$tree"
-git ls-files -z -- Cargo.toml Cargo.lock build.rs cbindgen.toml README.md CHANGELOG.md SECURITY.md 'LICENSE-*' CMakeLists.txt \
-  cmake pkgconfig man include src scripts docs tests/exports.txt step tool ':!tool/tests' bindings examples ':!examples/cranelift' |
-  tar --null --files-from=- -cf - | tar -xf - -C "$tree"
-cargo run --quiet --locked --package xtask -- source "$tree"
-cp "$tree/jitsym.cdx.json" "$out/$name.cdx.json"
-made="$name.cdx.json"
+"$xtask" source "$tree"
+cp "$tree/jitsym.cdx.json" "$files/$name.cdx.json"
 
 # ---- binaries ----
 
 target=$work/target
-paths=--remap-path-prefix=$tree=/$name
-unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_TARGET
-
-# What cargo calls the variable $2 of a target.
-variable() {
-  echo "CARGO_TARGET_$(echo "$1" | tr a-z- A-Z_)_$2"
-}
+# Directories may have spaces, and these variables are only split at the character in `separator`.
+separator=$(printf '\037')
+flags=$(sed -n 's/^rustflags = \["\(.*\)"\]$/\1/p' "$tree/.cargo/config.toml")$separator--remap-path-prefix=$work=/
+[ "${flags#-}" != "$flags" ] || fail "no flags in .cargo/config.toml"
 
 # The standard library for a target.
 standard_library() {
@@ -101,12 +121,14 @@ standard_library() {
 
 # The program of an architecture, without any shared library.
 program() {
-  file=$target/$1-unknown-linux-musl/program/jitsym
-  if ! [ -f "$file" ]; then
+  if ! [ -f "$target/$1-unknown-linux-musl/program/jitsym" ]; then
     standard_library "$1-unknown-linux-musl"
-    (cd "$tree" && env "$(variable "$1-unknown-linux-musl" RUSTFLAGS)=-Clinker=rust-lld -Clinker-flavor=ld.lld $paths" \
-      cargo build --quiet --locked --profile program --package jitsym-tool --target "$1-unknown-linux-musl" \
-      --target-dir "$target")
+    (
+      cd "$tree"
+      CARGO_ENCODED_RUSTFLAGS=$flags$separator-Clinker=rust-lld$separator-Clinker-flavor=ld.lld \
+        cargo build --quiet --locked --profile program --package jitsym-tool --target "$1-unknown-linux-musl" \
+        --target-dir "$target"
+    )
   fi
 }
 
@@ -114,7 +136,7 @@ program() {
 stubs() {
   stubs=$work/stubs/$1
   mkdir -p "$stubs"
-  zig=${ZIG:-$(cargo run --quiet --locked --package xtask -- tool zig)}
+  zig=${ZIG:-$("$xtask" tool zig)}
   # The unwinder: versions as in all versions of libgcc_s since GCC 4.2.
   cat >"$stubs/gcc_s.map" <<'END'
 GCC_3.0 { global: _Unwind_*; __register_frame*; __deregister_frame*; local: *; };
@@ -130,37 +152,42 @@ END
   # zig keeps the libraries of glibc in its cache.
   export ZIG_GLOBAL_CACHE_DIR="$stubs/zig" ZIG_LOCAL_CACHE_DIR="$stubs/zig"
   case $1 in
-    *-gnu) version=.2.17 ;;
-    *) version= ;;
+    *-gnu) machine=$1.2.17 ;;
+    *) machine=$1 ;;
   esac
   # The linker that rustc has with it.
-  lld=$(rustc --print sysroot)/lib/rustlib/$(rustc -vV | sed -n 's/^host: //p')/bin/rust-lld
-  "$zig" cc -target "$1$version" -c -fno-builtin -w -o "$stubs/gcc_s.o" "$stubs/gcc_s.c"
-  "$lld" -flavor gnu -shared -soname libgcc_s.so.1 --version-script="$stubs/gcc_s.map" -o "$stubs/libgcc_s.so" "$stubs/gcc_s.o"
+  ln -s "$(rustc --print sysroot)/lib/rustlib/$(rustc --print host-tuple)/bin/rust-lld" "$stubs/rust-lld"
+  "$zig" cc -target "$machine" -c -fno-builtin -w -o "$stubs/gcc_s.o" "$stubs/gcc_s.c"
+  "$stubs/rust-lld" -flavor gnu -shared -soname libgcc_s.so.1 --version-script="$stubs/gcc_s.map" \
+    -o "$stubs/libgcc_s.so" "$stubs/gcc_s.o"
   case $1 in
     *-gnu)
       echo 'int unused;' >"$stubs/empty.c"
-      "$zig" cc -target "$1$version" -shared -o "$stubs/empty.so" "$stubs/empty.c"
+      "$zig" cc -target "$machine" -shared -o "$stubs/empty.so" "$stubs/empty.c"
       libc=$(find "$stubs/zig/o" -name libc.so.6)
-      echo "INPUT($libc AS_NEEDED(${libc%/*}/libld.so.2))" >"$stubs/libc.so"
-      for library in util.so.1 rt.so.1 pthread.so.0 m.so.6 dl.so.2; do
-        ln -s "${libc%/*}/lib$library" "$stubs/lib${library%.*}"
+      echo 'INPUT(libc.so.6 AS_NEEDED(libld.so.2))' >"$stubs/libc.so"
+      for library in c.so.6 ld.so.2 util.so.1 rt.so.1 pthread.so.0 m.so.6 dl.so.2; do
+        cp "${libc%/*}/lib$library" "$stubs"
+        case $library in
+          c.so.6 | ld.so.2) ;;
+          *) ln -s "lib$library" "$stubs/lib${library%.*}" ;;
+        esac
       done
       ;;
       # Every program that is linked with musl has all of it.
     *) echo 'INPUT()' >"$stubs/libc.so" ;;
   esac
   # What build.rs says is for a C compiler.
-  cat >"$stubs/link" <<END
+  cat >"$stubs/link" <<'END'
 #!/bin/sh
 for argument; do
   shift
-  case \$argument in
-    -Wl,*) IFS=,; set -- "\$@" \${argument#-Wl,}; unset IFS ;;
-    *) set -- "\$@" "\$argument" ;;
+  case $argument in
+    -Wl,*) IFS=,; set -- "$@" ${argument#-Wl,}; unset IFS ;;
+    *) set -- "$@" "$argument" ;;
   esac
 done
-exec "$lld" "\$@" -L "$stubs" --build-id=sha1
+exec "${0%/*}/rust-lld" "$@" -L "${0%/*}" --build-id=sha1
 END
   chmod +x "$stubs/link"
 }
@@ -174,14 +201,11 @@ binary() {
   standard_library "$triple"
   program "$arch"
   stubs "$1"
-  case $1 in
-    *-musl) shared=-Ctarget-feature=-crt-static ;;
-    *) shared= ;;
-  esac
   stage=$work/$name-$1
-  env "$(variable "$triple" RUSTFLAGS)=-Clinker=$stubs/link -Clinker-flavor=ld.lld $paths $shared" DESTDIR="$stage" \
-    CARGO_BUILD_TARGET="$triple" CARGO_TARGET_DIR="$target" LD="${tools}ld" OBJCOPY="${tools}objcopy" AR="${tools}ar" \
-    STRIP="${tools}strip" JITSYM_PROGRAM="$target/$arch-unknown-linux-musl/program/jitsym" \
+  # The last flag is for musl, and is how it is for glibc.
+  CARGO_ENCODED_RUSTFLAGS=$flags$separator-Clinker=$stubs/link$separator-Clinker-flavor=ld.lld$separator-Ctarget-feature=-crt-static \
+    DESTDIR=$stage CARGO_BUILD_TARGET=$triple CARGO_TARGET_DIR=$target LD=${tools}ld OBJCOPY=${tools}objcopy AR=${tools}ar \
+    STRIP=${tools}strip JITSYM_PROGRAM=$target/$arch-unknown-linux-musl/program/jitsym \
     sh "$tree/scripts/install.sh" --prefix=/ >/dev/null
   mkdir -p "$stage/share/doc/jitsym"
   cp README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT "$tree/LICENSES-CRATES" "$tree/jitsym.cdx.json" "$stage/share/doc/jitsym"
@@ -191,14 +215,11 @@ binary() {
 for what in "$@"; do
   case $what in
     source) pack "$tree" "$name.tar.gz" ;;
-    deb)
-      packages=$(RUSTFLAGS=$paths CARGO_TARGET_DIR=$target sh "$tree/scripts/deb.sh" "$out")
-      printf '%s\n' "$packages"
-      made="$made $(printf '%s\n' "$packages" | sed 's,.*/,,')"
-      ;;
+    deb) CARGO_ENCODED_RUSTFLAGS=$flags CARGO_TARGET_DIR=$target sh "$tree/scripts/deb.sh" "$files" >/dev/null ;;
     *) binary "$what" ;;
   esac
 done
-# shellcheck disable=SC2086 # One word for each file.
-(cd "$out" && sha256sum $made >SHA256SUMS)
-echo "$out/SHA256SUMS"
+(cd "$files" && sha256sum -- * >"$work/SHA256SUMS")
+mv "$files"/* "$out"
+mv "$work/SHA256SUMS" "$out"
+printf '%s\n' "$out"/*

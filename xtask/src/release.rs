@@ -26,37 +26,65 @@ const PARTS: [(&str, &[&str]); 2] = [
     ("program", &["build", "--profile", "program", "--package", "jitsym-tool", "--bin", "jitsym"]),
 ];
 
+/// What an archive of sources has of the checkout.
+const FILES: &str = "Cargo.toml Cargo.lock .cargo build.rs cbindgen.toml README.md CHANGELOG.md SECURITY.md LICENSE-* CMakeLists.txt \
+    cmake pkgconfig man include src scripts docs tests/exports.txt step tool :!tool/tests bindings examples :!examples/cranelift";
+
 /// Has cargo take the crates of the directory.
-const CONFIG: &str = "[source.crates-io]
+const VENDORED: &str = "
+[source.crates-io]
 replace-with = \"vendored\"
 
 [source.vendored]
 directory = \"vendor\"
 ";
 
-/// Completes a copy of the sources.
+/// Makes a directory with the sources of the last commit, and completes them.
 pub fn source(tree: &Path) -> Result<()> {
-    let tree = &tree.canonicalize().with_context(|| format!("{}", tree.display()))?;
-    for manifest in ["Cargo.toml", "tool/Cargo.toml", "step/Cargo.toml"] {
-        let path = tree.join(manifest);
-        let text = fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
-        fs::write(&path, without_tests(&text))?;
+    let git = || run::command("git");
+    let changed = run::stdout(git().args(["status", "--porcelain", "--untracked-files=no"]))?;
+    if !changed.is_empty() {
+        bail!("these changes are not committed:\n{changed}");
+    }
+    // What is there already is not touched.
+    fs::create_dir(tree).with_context(|| format!("cannot make {}", tree.display()))?;
+    let tree = &tree.canonicalize()?;
+    let archive = tree.join("sources.tar");
+    run::success(git().arg("archive").arg("--output").arg(&archive).args(["HEAD", "--"]).args(FILES.split_whitespace()))?;
+    run::success(run::command("tar").arg("-C").arg(tree).arg("-xf").arg(&archive))?;
+    fs::remove_file(archive)?;
+
+    let read = |name: &str| fs::read_to_string(tree.join(name)).with_context(|| name.to_owned());
+    for name in ["Cargo.toml", "tool/Cargo.toml", "step/Cargo.toml"] {
+        fs::write(tree.join(name), without_tests(&read(name)?))?;
     }
     // Removes the packages from the lock file that are not needed any more. The others keep their versions.
+    let locked = read("Cargo.lock")?;
     run::success(cargo(tree).args(["vendor", "--quiet", "--versioned-dirs", "vendor"]))?;
-    fs::create_dir_all(tree.join(".cargo"))?;
-    fs::write(tree.join(".cargo/config.toml"), CONFIG)?;
+    let known: BTreeSet<&str> = locked.lines().collect();
+    if let Some(line) = read("Cargo.lock")?.lines().find(|line| line.starts_with("checksum") && !known.contains(line)) {
+        bail!("another version of a crate than that of Cargo.lock: {line}");
+    }
+    let config = read(".cargo/config.toml")?;
+    let (_, config) = config.split_once("[target").context("no flags in .cargo/config.toml")?;
+    let flags = config.split_once("rustflags = [").and_then(|(_, flags)| flags.split_once(']'));
+    let flags: Vec<&str> = flags.context("no flags in .cargo/config.toml")?.0.split('"').skip(1).step_by(2).collect();
+    fs::write(tree.join(".cargo/config.toml"), format!("[target{config}{VENDORED}"))?;
 
-    let mut used = BTreeSet::new();
+    let parts = PARTS.map(|(part, arguments)| Ok((part, graph(tree, arguments, None)?)));
+    let parts = parts.into_iter().collect::<Result<Vec<_>>>()?;
+    let used: BTreeSet<String> = parts.iter().flat_map(|(_, units)| units).map(Unit::id).collect();
     for target in TARGETS {
+        let mut others = BTreeSet::new();
         for (_, arguments) in PARTS {
-            used.extend(graph(tree, arguments, Some(target))?.iter().map(Unit::id));
+            others.extend(graph(tree, arguments, Some(target))?.iter().map(Unit::id));
+        }
+        if others != used {
+            bail!("{target} needs other crates, and the Makefile knows one list: {:?}", others.symmetric_difference(&used));
         }
     }
     let crates = vendored(tree, &used)?;
-    let parts = PARTS.map(|(part, arguments)| Ok((part, graph(tree, arguments, None)?)));
-    let parts = parts.into_iter().collect::<Result<Vec<_>>>()?;
-    fs::write(tree.join("Makefile"), makefile(tree, &parts)?)?;
+    fs::write(tree.join("Makefile"), makefile(tree, &flags.join(" "), &parts)?)?;
     fs::write(tree.join("LICENSES-CRATES"), licences(tree, &crates)?)?;
     let bill = serde_json::to_string_pretty(&bill(tree, &crates, &parts)?)?;
     fs::write(tree.join("jitsym.cdx.json"), bill + "\n")?;
@@ -309,57 +337,78 @@ const HEAD: &str = r#"# Builds libjitsym and the program jitsym by rustc alone, 
 #   make library                the libraries only
 #   make install prefix=DIR     as scripts/install.sh, which says more; INSTALLFLAGS are its options
 #
-# RUSTC and RUSTFLAGS are as for cargo.
-RUSTC = rustc
-RUSTFLAGS =
+# RUSTC and RUSTFLAGS are as for cargo. LTO=off builds a larger library in less time.
+RUSTC ?= rustc
+RUSTFLAGS ?=
+LTO = fat
 O = target/make
 prefix = /usr/local
 INSTALLFLAGS =
 
-# rustc would look for the job server of make.
-unexport MAKEFLAGS MFLAGS
+# rustc would look for the job server of make, and `cd` in the directories of CDPATH.
+unexport MAKEFLAGS MFLAGS CDPATH
 .DELETE_ON_ERROR:
-.PHONY: all library install clean
+.PHONY: all library install clean again
 all: library $(O)/jitsym
 library: $(O)/libjitsym.so $(O)/libjitsym.a
+
+ifneq ($(words $(O)),1)
+$(error O=$(O): a path with spaces)
+endif
+ifeq ($(filter $(LTO),fat off),)
+$(error LTO=$(LTO): fat or off)
+endif
+flags = @FLAGS@ $(RUSTFLAGS)
+part_of_lto = $(if $(filter fat,$(LTO)),-C linker-plugin-lto)
+own := $(shell find Cargo.toml build.rs cmake docs include man src step tool -type f)
 
 install: all
 	JITSYM_LIBRARIES="$(abspath $(O))/library" JITSYM_PROGRAM="$(abspath $(O))/jitsym" \
 	  sh scripts/install.sh --prefix="$(prefix)" $(INSTALLFLAGS)
 
 clean:
-	rm -rf $(O)
+	rm -rf "$(O)"
 
-$(O)/libjitsym.a: $(O)/library/libjitsym.a
+# A file gets its name when it is complete.
+$(O)/libjitsym.a: $(O)/library/libjitsym.a scripts/seal.sh tests/exports.txt
 	sh scripts/seal.sh $(O)/library/libjitsym.a $@
+	touch $@
 
 $(O)/libjitsym.so: $(O)/library/libjitsym.a
-	cp $(O)/library/libjitsym.so $@
-	ln -sf libjitsym.so $(O)/libjitsym.so.@SO@
+	ln -sf libjitsym.so $@.@SO@
 	ln -sfn jitsym-@VERSION@.out/man $(O)/library/man
-
-$(O)/jitsym: $(O)/program/jitsym
-	cp $(O)/program/jitsym $@
-
-# What build scripts are told about the target.
-$(O)/target: Makefile
-	mkdir -p $(O)
-	$(RUSTC) $(RUSTFLAGS) --print cfg | awk -F= '{ name = toupper($$1); value = $$2; gsub(/"/, "", value); \
-	  if (name in all) value = all[name] "," value; all[name] = value } \
-	  END { for (name in all) print "export CARGO_CFG_" name "=\"" all[name] "\"" }' >$@.new
-	$(RUSTC) -vV | sed -n 's/^host: \(.*\)/export HOST=\1 TARGET=\1/p' >>$@.new
+	cp $(O)/library/libjitsym.so $@.new
 	mv $@.new $@
 
+$(O)/jitsym: $(O)/program/jitsym
+	cp $(O)/program/jitsym $@.new
+	mv $@.new $@
+
+# What build scripts are told about the target. With another compiler, or other flags, all is built again.
+again:
+$(O)/target: export WITH = # $(RUSTC) $(flags) $(LTO)
+$(O)/target: again
+	mkdir -p $(O)/library/new $(O)/program/new
+	"$(RUSTC)" $(flags) --print cfg >$@.cfg
+	"$(RUSTC)" -vV >$@.version
+	printf '%s\n' "$$WITH" >$@.new
+	sed 's/^/# /' $@.version >>$@.new
+	sed -n 's/^host: \(.*\)/export HOST=\1 TARGET=\1/p' $@.version >>$@.new
+	awk -F= '{ name = toupper($$1); value = $$2; gsub(/"/, "", value); \
+	  if (name in all) value = all[name] "," value; else names[++count] = name; all[name] = value } \
+	  END { for (i = 1; i <= count; i++) print "export CARGO_CFG_" names[i] "=\"" all[names[i]] "\"" }' $@.cfg >>$@.new
+	cmp -s $@.new $@ || mv $@.new $@
+
 # Arguments for rustc of what a build script prints.
-flags = sed -n -e 's/^cargo::*rustc-cfg=/--cfg\n/p' -e 's/^cargo::*rustc-link-arg=/-Clink-arg=/p' \
+arguments = sed -n -e 's/^cargo::*rustc-cfg=/--cfg\n/p' -e 's/^cargo::*rustc-link-arg=/-Clink-arg=/p' \
   -e 's/^cargo::*rustc-cdylib-link-arg=/-Clink-arg=/p'
 "#;
 
-fn makefile(tree: &Path, parts: &[(&str, Vec<Unit>)]) -> Result<String> {
+fn makefile(tree: &Path, flags: &str, parts: &[(&str, Vec<Unit>)]) -> Result<String> {
     let version = version(tree)?;
     let numbers: Vec<&str> = version.split('.').collect();
     let so = if numbers[0] == "0" { numbers[..2].join(".") } else { numbers[0].to_owned() };
-    let mut out = HEAD.replace("@SO@", &so).replace("@VERSION@", &version);
+    let mut out = HEAD.replace("@SO@", &so).replace("@VERSION@", &version).replace("@FLAGS@", flags);
     for (part, units) in parts {
         // The same crate may be built for the result and for what runs during the build.
         let mut seen: BTreeMap<String, usize> = BTreeMap::new();
@@ -393,7 +442,7 @@ fn result(part: &str, unit: &Unit, name: &str) -> String {
     if unit.runs {
         format!("{dir}/{name}.flags")
     } else if unit.is("custom-build") {
-        format!("{dir}/{name}.script/build_script_build")
+        format!("{dir}/{name}.script")
     } else if unit.is("bin") {
         format!("{dir}/{}", unit.crate_name)
     } else if unit.is("proc-macro") {
@@ -428,36 +477,36 @@ fn package(unit: &Unit) -> String {
 fn compiler(out: &mut String, part: &str, units: &[Unit], names: &[String], index: usize) -> Result<()> {
     let (unit, name) = (&units[index], &names[index]);
     let file = result(part, unit, name);
-    let needs = unit.needs.iter().map(|(need, _)| result(part, &units[*need], &names[*need]));
-    write!(
-        out,
-        "\n{file}: {}\n\tmkdir -p {}\n\t",
-        needs.collect::<Vec<_>>().join(" "),
-        file.rsplit_once('/').unwrap().0
-    )?;
+    let runs_in_the_build = unit.is("custom-build") || unit.is("proc-macro");
+    write!(out, "\n{file}: $(O)/target")?;
+    if !unit.dir.starts_with("vendor/") {
+        write!(out, " $(own)")?;
+    }
+    for (need, _) in &unit.needs {
+        write!(out, " {}", result(part, &units[*need], &names[*need]))?;
+    }
+    write!(out, "\n\t")?;
     let script = unit.needs.iter().map(|(need, _)| *need).find(|need| units[*need].runs);
     if let Some(script) = script {
         write!(out, "OUT_DIR=\"$(abspath $(O)/{part}/{}.out)\" ", names[script])?;
     }
     write!(out, "{} CARGO_CRATE_NAME={} ", package(unit), unit.crate_name)?;
-    let source = if unit.dir.is_empty() { unit.source.clone() } else { format!("{}/{}", unit.dir, unit.source) };
-    write!(out, "\\\n\t  $(RUSTC) --crate-name {} --edition {} {source}", unit.crate_name, unit.edition)?;
-    let dir = format!("$(O)/{part}");
-    if unit.is("custom-build") {
-        write!(out, " --crate-type bin -o {file}")?;
-    } else if unit.is("bin") {
-        write!(out, " --crate-type bin -o {file}")?;
+    let source = Path::new(&unit.dir).join(&unit.source);
+    write!(out, "\\\n\t  \"$(RUSTC)\" --crate-name {} --edition {} {}", unit.crate_name, unit.edition, source.display())?;
+    let (dir, base) = file.rsplit_once('/').context("no directory")?;
+    let new = format!("$(O)/{part}/new");
+    if unit.is("custom-build") || unit.is("bin") {
+        write!(out, " --crate-type bin -o {new}/{base}")?;
     } else if is_c_library(unit) {
-        write!(out, " --crate-type cdylib,staticlib --out-dir {dir}")?;
+        write!(out, " --crate-type cdylib,staticlib --out-dir {new}")?;
     } else {
         let kind = if unit.is("proc-macro") { "proc-macro" } else { "lib" };
-        write!(out, " --crate-type {kind} --emit link --out-dir {dir} -C extra-filename=-{name}")?;
+        write!(out, " --crate-type {kind} --emit link --out-dir {new} -C extra-filename=-{name}")?;
     }
     write!(out, " -C metadata={part}-{name} -C opt-level={} -L dependency={dir} --cap-lints allow", unit.opt_level)?;
     if unit.lto && unit.opt_level != "0" {
         // As cargo has it: all code is made at the end. What only runs during the build is not optimized.
-        let how = if is_c_library(unit) { "lto=fat" } else { "linker-plugin-lto" };
-        write!(out, " -C {how}")?;
+        out.push_str(if is_c_library(unit) { " -C lto=$(LTO)" } else { " $(part_of_lto)" });
     }
     if let Some(units) = unit.codegen_units {
         write!(out, " -C codegen-units={units}")?;
@@ -476,35 +525,36 @@ fn compiler(out: &mut String, part: &str, units: &[Unit], names: &[String], inde
             write!(out, " --extern {crate_name}={file}")?;
         }
     }
-    if !unit.is("custom-build") && !unit.is("proc-macro") {
+    if !runs_in_the_build {
         // At the end, so that they decide.
-        out.push_str(" $(RUSTFLAGS)");
+        out.push_str(" $(flags)");
     }
-    out.push('\n');
+    if is_c_library(unit) {
+        write!(out, "\n\tmv {new}/lib{}.so {dir}", unit.crate_name)?;
+    }
+    writeln!(out, "\n\tmv {new}/{base} $@")?;
     Ok(())
 }
 
 fn script(out: &mut String, part: &str, units: &[Unit], names: &[String], index: usize) -> Result<()> {
     let (unit, name) = (&units[index], &names[index]);
-    let Some((program, _)) = unit.needs.iter().find(|(need, _)| units[*need].is("custom-build") && !units[*need].runs)
-    else {
+    let is_program = |need: &&(usize, String)| units[need.0].is("custom-build") && !units[need.0].runs;
+    let Some((program, _)) = unit.needs.iter().find(is_program) else {
         bail!("no program of the build script of {}", unit.name)
     };
     let program = result(part, &units[*program], &names[*program]);
     let file = result(part, unit, name);
-    write!(
-        out,
-        "\n{file}: {program} $(O)/target\n\trm -rf $(O)/{part}/{name}.out\n\tmkdir -p $(O)/{part}/{name}.out\n"
-    )?;
+    write!(out, "\n{file}: {program}\n\trm -rf $(O)/{part}/{name}.out\n\tmkdir -p $(O)/{part}/{name}.out\n")?;
     let dir = if unit.dir.is_empty() { "." } else { &unit.dir };
-    write!(out, "\t. $(abspath $(O)/target) && cd {dir} && env {} ", package(unit))?;
+    write!(out, "\t. \"$(abspath $(O)/target)\" && cd {dir} && env {} ", package(unit))?;
     for feature in &unit.features {
         write!(out, "CARGO_FEATURE_{}=1 ", feature.to_uppercase().replace('-', "_"))?;
     }
     write!(
         out,
         "\\\n\t  OUT_DIR=\"$(abspath $(O)/{part}/{name}.out)\" RUSTC=\"$(RUSTC)\" OPT_LEVEL={} DEBUG=false PROFILE=release \
-         NUM_JOBS=1 CARGO_ENCODED_RUSTFLAGS= $(abspath {program}) >$(abspath {file}).output\n\t$(flags) {file}.output >$@\n",
+         NUM_JOBS=1 CARGO_ENCODED_RUSTFLAGS= \"$(abspath {program})\" >\"$(abspath {file}).output\"\n\
+         \t$(arguments) {file}.output >$@.new\n\tmv $@.new $@\n",
         unit.opt_level
     )?;
     Ok(())
