@@ -44,6 +44,8 @@ libdir=usr/lib/$(dpkg-architecture -qDEB_HOST_MULTIARCH)
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+trap 'exit 143' TERM
+trap 'exit 130' INT
 umask 022
 all=$work/all
 DESTDIR=$all scripts/install.sh --prefix=/usr --libdir="/$libdir" >/dev/null

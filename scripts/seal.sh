@@ -1,8 +1,7 @@
 #!/bin/sh
-# Makes of the archive that rustc has written one that shows the functions of the headers and nothing else but what debuggers look
-# for. As it comes, it has
-# symbols of Rust's runtime library in it (rust_eh_personality for one), and a second Rust library in the same program
-# defines them again. Here everything becomes one object, in which those names are local.
+# Makes of the static library that rustc has written one that shows only the functions of the headers, and what debuggers look for.
+# As it comes, it has symbols of Rust's runtime library in it (rust_eh_personality for one), and a second Rust library in the same
+# program defines them again. Here everything becomes one object, in which those names are local.
 set -eu
 
 usage() {
@@ -31,12 +30,17 @@ archive=$1 out=$2
 functions=$(dirname "$0")/../tests/exports.txt
 work=$(mktemp -d "$out.XXXXXX")
 trap 'rm -rf "$work"' EXIT
+trap 'exit 143' TERM
+trap 'exit 130' INT
 
+# The objects may have LLVM's bitcode beside the machine code. GNU ld loads all plugins that it finds, and that of an older LLVM
+# aborts when it reads the bitcode.
+"${OBJCOPY:-objcopy}" --remove-section=.llvmbc --remove-section=.llvmcmd "$archive" "$work/archive.a"
 # The linker takes what the functions need, and leaves the rest of the compiler's helpers. Sections stay apart, so that a
 # program can still drop what it does not use. Groups of sections go: two of them whose names are local would be taken for
 # the same one, and the second be thrown away.
 # shellcheck disable=SC2046 # One argument for each name.
-"${LD:-ld}" -r --force-group-allocation -o "$work/jitsym.o" $(sed 's/^/--undefined=/' "$functions") "$archive"
+"${LD:-ld}" -r --force-group-allocation -o "$work/jitsym.o" $(sed 's/^/--undefined=/' "$functions") "$work/archive.a"
 # Debuggers know these names, which other libraries in the same program may define too.
 set --
 for name in __jit_debug_register_code __jit_debug_descriptor; do

@@ -386,12 +386,12 @@ $(O)/jitsym: $(O)/program/jitsym
 
 # What build scripts are told about the target. With another compiler, or other flags, all is built again.
 again:
-$(O)/target: export WITH = # $(RUSTC) $(flags) $(LTO)
+$(O)/target: export WITH = $(RUSTC) $(flags) $(LTO)
 $(O)/target: again
 	mkdir -p $(O)/library/new $(O)/program/new
 	"$(RUSTC)" $(flags) --print cfg >$@.cfg
 	"$(RUSTC)" -vV >$@.version
-	printf '%s\n' "$$WITH" >$@.new
+	printf '# %s\n' "$$WITH" >$@.new
 	sed 's/^/# /' $@.version >>$@.new
 	sed -n 's/^host: \(.*\)/export HOST=\1 TARGET=\1/p' $@.version >>$@.new
 	awk -F= '{ name = toupper($$1); value = $$2; gsub(/"/, "", value); \
