@@ -208,7 +208,10 @@ binary() {
     STRIP=${tools}strip JITSYM_PROGRAM=$target/$arch-unknown-linux-musl/program/jitsym \
     sh "$tree/scripts/install.sh" --prefix=/ >/dev/null
   mkdir -p "$stage/share/doc/jitsym"
-  cp README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT "$tree/LICENSES-CRATES" "$tree/jitsym.cdx.json" "$stage/share/doc/jitsym"
+  (
+    cd "$tree"
+    cp README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT LICENSES-CRATES jitsym.cdx.json "$stage/share/doc/jitsym"
+  )
   pack "$stage" "$name-$1.tar.gz"
 }
 
