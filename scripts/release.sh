@@ -165,14 +165,14 @@ END
       echo 'int unused;' >"$stubs/empty.c"
       "$zig" cc -target "$machine" -shared -o "$stubs/empty.so" "$stubs/empty.c"
       libc=$(find "$stubs/zig/o" -name libc.so.6)
-      echo 'INPUT(libc.so.6 AS_NEEDED(libld.so.2))' >"$stubs/libc.so"
-      for library in c.so.6 ld.so.2 util.so.1 rt.so.1 pthread.so.0 m.so.6 dl.so.2; do
-        cp "${libc%/*}/lib$library" "$stubs"
-        case $library in
-          c.so.6 | ld.so.2) ;;
-          *) ln -s "lib$library" "$stubs/lib${library%.*}" ;;
-        esac
+      for library in libc.so.6 libld.so.2 libutil.so.1 librt.so.1 libpthread.so.0 libm.so.6 libdl.so.2; do
+        cp "${libc%/*}/$library" "$stubs"
+        ln -s "$library" "$stubs/${library%.*}"
       done
+      # Functions that older versions of glibc have only in this archive, `stat64` for one.
+      cp "$(find "$stubs/zig/o" -name libc_nonshared.a)" "$stubs"
+      rm "$stubs/libc.so"
+      echo 'INPUT(libc.so.6 libc_nonshared.a AS_NEEDED(libld.so.2))' >"$stubs/libc.so"
       ;;
       # Every program that is linked with musl has all of it.
     *) echo 'INPUT()' >"$stubs/libc.so" ;;
@@ -202,10 +202,15 @@ binary() {
   program "$arch"
   stubs "$1"
   stage=$work/$name-$1
-  # The last flag is for musl, and is how it is for glibc.
-  CARGO_ENCODED_RUSTFLAGS=$flags$separator-Clinker=$stubs/link$separator-Clinker-flavor=ld.lld$separator-Ctarget-feature=-crt-static \
-    DESTDIR=$stage CARGO_BUILD_TARGET=$triple CARGO_TARGET_DIR=$target LD=${tools}ld OBJCOPY=${tools}objcopy AR=${tools}ar \
-    STRIP=${tools}strip JITSYM_PROGRAM=$target/$arch-unknown-linux-musl/program/jitsym \
+  case $1 in
+    *-musl) more=-Ctarget-feature=-crt-static ;;
+    # The linker's libraries have all functions of glibc.
+    *) more=-Clink-arg=-zdefs ;;
+  esac
+  more=-Clinker=$stubs/link$separator-Clinker-flavor=ld.lld$separator$more
+  CARGO_ENCODED_RUSTFLAGS=$flags$separator$more DESTDIR=$stage CARGO_BUILD_TARGET=$triple CARGO_TARGET_DIR=$target \
+    LD=${tools}ld OBJCOPY=${tools}objcopy AR=${tools}ar STRIP=${tools}strip \
+    JITSYM_PROGRAM=$target/$arch-unknown-linux-musl/program/jitsym \
     sh "$tree/scripts/install.sh" --prefix=/ >/dev/null
   mkdir -p "$stage/share/doc/jitsym"
   (

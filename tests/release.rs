@@ -1,22 +1,58 @@
 //! What `scripts/release.sh` makes can be used by somebody who has nothing else: sources that build without cargo and without a
-//! network, and libraries for older systems and for musl.
+//! network, libraries for older systems and for musl, and Debian packages.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{symlink, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::installed::*;
-use crate::support::{fetched, fresh_dir, is_root, root, run, shared_dir, stdout, tool};
+use crate::support::{checker, fetched, fresh_dir, is_root, root, run, spaceless, stdout, tool, try_run};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+const TARGETS: [&str; 4] = ["x86_64-linux-gnu", "x86_64-linux-musl", "aarch64-linux-gnu", "aarch64-linux-musl"];
 
-/// Makes files of a release. The names that the script prints.
-fn release(dir: &Path, what: &[&str]) -> Vec<PathBuf> {
+/// A checkout of the sources as they are here, all committed. The directory is new.
+fn checkout(dir: &Path) {
+    let git = || {
+        let mut git = Command::new("git");
+        git.args(["-c", "user.name=test", "-c", "user.email=test", "-C"]);
+        git
+    };
+    run(Command::new("git").args(["clone", "--quiet", "--shared"]).arg(root()).arg(dir));
+    let changes = run(git().arg(root()).args(["diff", "HEAD", "--binary"])).stdout;
+    if !changes.is_empty() {
+        fs::write(dir.join("changes"), changes).expect("changes");
+        run(git().arg(dir).args(["apply", "changes"]));
+        fs::remove_file(dir.join("changes")).expect("changes");
+        // With the time of the last commit, so that each checkout has the same.
+        let time = stdout(&run(git().arg(root()).args(["log", "-1", "--format=%ct +0000"])));
+        run(git()
+            .arg(dir)
+            .args(["commit", "--quiet", "--all", "--message=test"])
+            .env("GIT_COMMITTER_DATE", time.trim()));
+    }
+}
+
+/// The script of a checkout.
+fn release(checkout: &Path, dir: &Path, what: &[&str]) -> Command {
     let mut script = Command::new("sh");
-    script.current_dir("/").arg(root().join("scripts/release.sh")).arg(dir).args(what);
-    stdout(&run(script.env_remove("CARGO_TARGET_DIR"))).lines().map(PathBuf::from).collect()
+    script.current_dir("/").arg(checkout.join("scripts/release.sh")).arg(dir).args(what);
+    if let Some(built) = std::env::var_os("JITSYM_TEST_XTASK") {
+        script.env("JITSYM_XTASK", built);
+    }
+    // None of these changes anything.
+    script.env("CDPATH", "/:/usr").env("TMPDIR", "/nowhere").env("TAR_OPTIONS", "--nowhere").env("GZIP", "-1");
+    script.env("RUSTFLAGS", "-Copt-level=0").env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0").env("GIT_DIR", "/nowhere");
+    script
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).expect("directory").map(|entry| entry.expect("entry").file_name());
+    let mut names: Vec<String> = entries.map(|name| name.into_string().expect("UTF-8")).collect();
+    names.sort();
+    names
 }
 
 fn unpack(archive: &Path, dir: &Path) -> PathBuf {
@@ -25,31 +61,147 @@ fn unpack(archive: &Path, dir: &Path) -> PathBuf {
     dir.join(name.trim_end_matches(".tar.gz"))
 }
 
-/// The sources build by rustc and a linker, without cargo and a network. What they build is installed and linked.
+fn executable(path: &Path, text: &str) {
+    fs::write(path, text).expect("program");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("mode");
+}
+
+/// Nothing that is there is overwritten, what is not committed is not released, and a failure leaves nothing.
+#[test]
+fn refused() {
+    let dir = fresh_dir("release-refused");
+    let here = dir.join("a checkout");
+    checkout(&here);
+    // In place of the real one: it makes the sources in no time.
+    let xtask = dir.join("xtask");
+    executable(
+        &xtask,
+        "#!/bin/sh\nmkdir -p \"$2/.cargo\"; cp .cargo/config.toml \"$2/.cargo\"; echo >\"$2/jitsym.cdx.json\"\n",
+    );
+    let bin = dir.join("bin");
+    fs::create_dir(&bin).expect("directory");
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").expect("PATH"));
+    let outcome = |out: &Path, what: &str| {
+        let mut script = release(&here, out, &[what]);
+        let output = try_run(script.env("JITSYM_XTASK", &xtask).env("PATH", &path));
+        (output.status.code().expect("an exit"), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+
+    let out = dir.join("out put");
+    assert_eq!(outcome(&out, "sauce").0, 2);
+    assert!(!out.exists());
+    assert_eq!(outcome(&out, "source"), (0, String::new()));
+    let made = ["SHA256SUMS".to_owned(), format!("jitsym-{VERSION}.cdx.json"), format!("jitsym-{VERSION}.tar.gz")];
+    assert_eq!(names(&out), made);
+    assert_eq!(outcome(&out, "source"), (1, format!("release.sh: {} is not empty\n", out.display())));
+    assert_eq!(names(&out), made);
+
+    // A part of the work fails or is ended, and nothing is left.
+    let out = dir.join("other");
+    for (program, does, code) in [("tar", "exit 3", 3), ("gzip", "exit 4", 4), ("gzip", "kill -TERM $PPID", 143)] {
+        executable(&bin.join(program), &format!("#!/bin/sh\n{does}\n"));
+        let outcome = outcome(&out, "source");
+        assert_eq!((outcome.0, names(&out)), (code, vec![]), "{program}: {}", outcome.1);
+        fs::remove_file(bin.join(program)).expect("program");
+    }
+
+    // The real one makes a new directory, of what is committed.
+    let xtask = || {
+        let mut xtask = Command::new(std::env::var_os("JITSYM_TEST_XTASK").unwrap_or("cargo".into()));
+        if std::env::var_os("JITSYM_TEST_XTASK").is_none() {
+            xtask
+                .args(["run", "--quiet", "--package", "xtask", "--manifest-path"])
+                .arg(root().join("Cargo.toml"))
+                .arg("--");
+        }
+        xtask.current_dir(&here).arg("source");
+        xtask
+    };
+    let output = try_run(xtask().arg("."));
+    assert!(!output.status.success() && stdout_of(&output.stderr).contains("cannot make .: File exists"), "{output:?}");
+    assert_eq!(stdout(&run(Command::new("git").arg("-C").arg(&here).args(["status", "--porcelain"]))), "");
+    fs::write(here.join("README.md"), "changed").expect("change");
+    let new = dir.join("new");
+    let output = try_run(xtask().arg(&new));
+    assert!(
+        !output.status.success() && stdout_of(&output.stderr).contains("not committed:\n M README.md"),
+        "{output:?}"
+    );
+    assert!(!new.exists());
+}
+
+fn stdout_of(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The sources build by rustc and a linker, without cargo and a network, after a build that failed too. What they build is
+/// installed and linked.
 #[test]
 fn sources_by_rustc_alone() {
-    let dir = fresh_dir("release-sources");
-    let made = release(&dir, &["source"]);
-    assert_eq!(made, [dir.join(format!("jitsym-{VERSION}.tar.gz")), dir.join("SHA256SUMS")]);
-    run(Command::new("sha256sum").current_dir(&dir).args(["--strict", "--check", "SHA256SUMS"]));
-    let tree = unpack(&made[0], &dir);
+    let dir = fresh_dir("release sources");
+    let (here, out) = (dir.join("checkout"), dir.join("out"));
+    checkout(&here);
+    run(&mut release(&here, &out, &["source"]));
+    let name = format!("jitsym-{VERSION}");
+    assert_eq!(names(&out), ["SHA256SUMS", &format!("{name}.cdx.json"), &format!("{name}.tar.gz")]);
+    run(Command::new("sha256sum").current_dir(&out).args(["--strict", "--check", "SHA256SUMS"]));
+    let tree = unpack(&out.join(format!("{name}.tar.gz")), &dir);
 
+    // A compiler that writes half of the libraries and fails, once.
     let sysroot = stdout(&run(Command::new("rustc").args(["--print", "sysroot"])));
-    let rustc = Path::new(sysroot.trim()).join("bin/rustc");
+    let rustc = dir.join("rustc");
+    let text = format!(
+        r#"#!/bin/sh
+        case "$*" in "--crate-name jitsym "*)
+            if ! [ -e failed ]; then
+                for dir in target/make/library target/make/library/new; do echo half >"$dir/libjitsym.so" >"$dir/libjitsym.a"; done
+                touch failed
+                exit 1
+            fi
+        esac
+        exec {}/bin/rustc "$@""#,
+        sysroot.trim()
+    );
+    executable(&rustc, &text);
     let offline = |program: &str| {
         let mut command = consumer("unshare");
         command.args(["--net", "--map-root-user", program]).current_dir(&tree).env("PATH", "/usr/bin:/bin");
+        command.env_remove("RUSTFLAGS").env("CDPATH", tree.join("vendor"));
         command
     };
-    let mut make = offline("make");
-    run(make.args(["library", "-j3"]).arg(format!("RUSTC={}", rustc.display())));
-    let stage = dir.join("stage");
+    let make = |rustc: &Path| {
+        let mut make = offline("make");
+        // Quick to build: no library of these is measured.
+        make.args(["library", "-j3", "LTO=off", "RUSTFLAGS=-Copt-level=0 -Ccodegen-units=16"]);
+        make.arg(format!("RUSTC={}", rustc.display()));
+        make
+    };
+    for compiler in [Path::new("/nowhere/rustc"), &rustc] {
+        let output = try_run(&mut make(compiler));
+        assert_eq!(output.status.code(), Some(2), "{}", stdout_of(&output.stderr));
+    }
+    assert!(tree.join("failed").is_file());
+    run(&mut make(&rustc));
+    assert_frame_pointers(&tree.join("target/make/libjitsym.so"));
+
+    let stage = spaceless(&dir).join("stage");
     let mut install = offline("sh");
     install.args(["scripts/install.sh", "--prefix=/usr"]).env("DESTDIR", &stage).env("CARGO", "/nowhere/cargo");
     run(install.env("JITSYM_LIBRARIES", tree.join("target/make/library")).env("JITSYM_PROGRAM", tool()));
     let installed = Tree { root: stage, prefix: "/usr", libdir: "/usr/lib", includedir: "/usr/include" };
     assert!(installed.path("/usr/share/man/man3/jitsym_register.3").is_file());
     uses(&installed, "release-sources");
+}
+
+/// A function that calls others begins as one with a frame pointer, on x86-64. (Compilers for aarch64 keep them anyway.)
+fn assert_frame_pointers(library: &Path) {
+    let code =
+        run(Command::new("objdump").args(["-d", "--no-show-raw-insn", "--disassemble=jitsym_register"]).arg(library));
+    let code = stdout(&code);
+    let begin: Vec<&str> =
+        code.lines().skip_while(|line| !line.ends_with("<jitsym_register>:")).skip(1).take(3).collect();
+    let text = begin.join("\n");
+    assert!(text.contains("push   %rbp") && text.contains("mov    %rsp,%rbp"), "{}: {text}", library.display());
 }
 
 /// Programs are built by what pkg-config says, shared and static.
@@ -65,12 +217,6 @@ fn uses(tree: &Tree, name: &str) {
 
 /// Runs a script with nothing but a Debian system and a directory, which is the home directory, and without a network.
 fn in_a_clean_system(system: &str, home: &Path, script: &str) -> String {
-    // What a maintainer script of a package would have done.
-    let bin = home.join("bin");
-    if !bin.exists() {
-        fs::create_dir(&bin).expect("directory");
-        symlink("/usr/bin/gcc", bin.join("cc")).and_then(|()| symlink("/usr/bin/mawk", bin.join("awk"))).expect("link");
-    }
     let mounts = r#"root=$1 home=$2
         for dir in proc dev sys; do mount --rbind "/$dir" "$root/$dir"; done
         mount -t tmpfs tmpfs "$root/tmp"
@@ -81,75 +227,157 @@ fn in_a_clean_system(system: &str, home: &Path, script: &str) -> String {
     stdout(&run(&mut unshare))
 }
 
-/// A just-in-time compiler is linked in each way with the archive; then perf reports the name of its code.
+/// A just-in-time compiler is linked in each way with what is installed below `$prefix`; then perf reports the name of its code.
 const PROFILED: &str = r#"
-    export PKG_CONFIG_PATH=/home/libs/lib/pkgconfig
-    cc toy_jit.c -o shared $(pkg-config --cflags --libs jitsym) -Wl,-rpath,/home/libs/lib
+    export PKG_CONFIG_PATH=$lib/pkgconfig
+    profile() {
+        perf record -q -e cpu-clock -F 499 -o perf.data "$@" hello.toy 1 >/dev/null
+        perf report -i perf.data --stdio --sort symbol 2>/dev/null | grep -o 'pixel' | sort -u
+        rm -f /tmp/perf-*.map perf.data
+    }
+"#;
+const WITH_GLIBC: &str = r#"
+    cc toy_jit.c -o shared $(pkg-config --cflags --libs jitsym) -Wl,-rpath,"$lib"
     cc toy_jit.c -o static $(pkg-config --cflags --libs jitsym-static)
     cc -static toy_jit.c -o whole $(pkg-config --cflags --libs jitsym-static) -Wl,--eh-frame-hdr
-    for program in shared static whole; do
-        perf record -q -e cpu-clock -F 499 -o perf.data ./$program hello.toy 1 >/dev/null
-        perf report -i perf.data --stdio --sort symbol 2>/dev/null | grep -o 'pixel' | sort -u
-        rm -f /tmp/perf-*.map
-    done
-    libs/bin/jitsym version
+    for program in shared static whole; do profile ./$program; done
+    $prefix/bin/jitsym version
+"#;
+/// Alpine has its unwinder in a library for musl. Debian has none, so it is made of the archive of the same unwinder.
+const WITH_MUSL: &str = r#"
+    musl-gcc -shared -o libgcc_s.so.1 -Wl,-soname,libgcc_s.so.1 \
+        -Wl,--whole-archive "$(gcc -print-file-name=libgcc_eh.a)" -Wl,--no-whole-archive
+    musl-gcc toy_jit.c -o shared $(pkg-config --cflags --libs jitsym) -Wl,-rpath,"$lib:/home" libgcc_s.so.1
+    musl-gcc -static toy_jit.c -o whole $(pkg-config --cflags --libs jitsym-static) -lgcc_eh -Wl,--eh-frame-hdr
+    for program in shared whole; do profile ./$program; done
+    $prefix/bin/jitsym version
 "#;
 
-/// The libraries for glibc work on Debian 12 and 13, and need no newer glibc than 2.17. Those for musl work with Debian's musl.
-/// The sources build with the compiler of Debian 13, by make and by cargo. The same sources become the same bytes.
+/// All files of a release, made in two places, are the same bytes. The libraries for glibc work on Debian 12 and 13, and need no
+/// newer glibc than 2.17. Those for musl work with Debian's musl, and those for aarch64 under qemu. The Debian packages work. The
+/// sources build with the compilers of Debian, by make and by cargo.
 #[test]
 fn archives() {
     if !is_root("change the root directory") {
         return;
     }
     let dir = fresh_dir("release");
-    let targets = ["x86_64-linux-gnu", "x86_64-linux-musl", "aarch64-linux-gnu", "aarch64-linux-musl"];
-    release(&dir, &["source", targets[0], targets[1], targets[2], targets[3]]);
-    let file = |name: &str| dir.join(format!("jitsym-{VERSION}{name}.tar.gz"));
-
-    let home = shared_dir("release-home");
-    for target in targets {
-        let libs = unpack(&file(&format!("-{target}")), &home);
-        assert_libraries(&libs, target);
+    let made = ["a checkout", "another/place"].map(|place| {
+        let (here, out) = (dir.join(place), dir.join(place).with_extension("made"));
+        fs::create_dir_all(here.parent().expect("parent")).expect("directory");
+        checkout(&here);
+        run(&mut release(&here, &out, &[]));
+        out
+    });
+    let architecture = stdout(&run(Command::new("dpkg").arg("--print-architecture")));
+    let mut expected: Vec<String> = TARGETS.iter().map(|target| format!("jitsym-{VERSION}-{target}.tar.gz")).collect();
+    expected.extend(["SHA256SUMS".into(), format!("jitsym-{VERSION}.cdx.json"), format!("jitsym-{VERSION}.tar.gz")]);
+    let packages = ["jitsym", "libjitsym-dev", "libjitsym0.1"];
+    expected.extend(packages.map(|name| format!("{name}_{VERSION}-1_{}.deb", architecture.trim())));
+    expected.sort();
+    assert_eq!(names(&made[0]), expected);
+    assert_eq!(names(&made[1]), expected);
+    for name in &expected {
+        let [one, other] = [0, 1].map(|which| fs::read(made[which].join(name)).expect("file"));
+        assert!(one == other, "{name}: other bytes");
     }
-    fs::copy(root().join("examples/toy_jit.c"), home.join("toy_jit.c")).expect("program");
-    fs::copy(root().join("examples/hello.toy"), home.join("hello.toy")).expect("program");
-    fs::rename(home.join(format!("jitsym-{VERSION}-{}", targets[0])), home.join("libs")).expect("move the archive");
-    let expected = format!("{}jitsym {VERSION}\n", "pixel\n".repeat(3));
-    for system in ["older-clean", "clean"] {
-        assert_eq!(in_a_clean_system(system, &home, PROFILED), expected, "{system}");
+    run(Command::new("sha256sum").current_dir(&made[0]).args(["--strict", "--check", "SHA256SUMS"]));
+
+    let home = fresh_dir("home");
+    // What a maintainer script of a package would have done.
+    fs::create_dir(home.join("bin")).expect("directory");
+    for (name, to) in [("cc", "gcc"), ("awk", "mawk")] {
+        symlink(Path::new("/usr/bin").join(to), home.join("bin").join(name)).expect("link");
+    }
+    for file in ["toy_jit.c", "hello.toy"] {
+        fs::copy(root().join("examples").join(file), home.join(file)).expect("program");
+    }
+    let archive = |name: &str| made[0].join(format!("jitsym-{VERSION}{name}.tar.gz"));
+    let profiled =
+        |prefix: &str, lib: &str, script: &str| format!("prefix={prefix} lib={prefix}/{lib}\n{PROFILED}{script}");
+    let three = format!("{}jitsym {VERSION}\n", "pixel\n".repeat(3));
+    for target in TARGETS {
+        let tree = unpack(&archive(&format!("-{target}")), &home);
+        assert_libraries(&tree, target);
+        let prefix = format!("/home/jitsym-{VERSION}-{target}");
+        match target {
+            "x86_64-linux-gnu" => {
+                for system in ["older-clean", "clean"] {
+                    let script = profiled(&prefix, "lib", WITH_GLIBC);
+                    assert_eq!(in_a_clean_system(system, &home, &script), three, "{system}");
+                }
+            }
+            "x86_64-linux-musl" => {
+                for system in ["older-clean", "clean"] {
+                    let script = profiled(&prefix, "lib", WITH_MUSL);
+                    let two = format!("pixel\npixel\njitsym {VERSION}\n");
+                    assert_eq!(in_a_clean_system(system, &home, &script), two, "{system}");
+                }
+            }
+            _ => on_aarch64(tree, target),
+        }
     }
 
-    // With musl. Its unwinder is that of the toolchain, which is not a library of its own.
-    fs::rename(home.join("libs"), home.join("libs-gnu")).expect("other archive");
-    fs::rename(home.join(format!("jitsym-{VERSION}-{}", targets[1])), home.join("libs")).expect("move the archive");
-    let musl = r#"
-        export PKG_CONFIG_PATH=/home/libs/lib/pkgconfig
-        musl-gcc -static toy_jit.c -o whole $(pkg-config --cflags --libs jitsym-static) -lgcc_eh -Wl,--eh-frame-hdr
-        perf record -q -e cpu-clock -F 499 -o perf.data ./whole hello.toy 1 >/dev/null
-        perf report -i perf.data --stdio --sort symbol 2>/dev/null | grep -o 'pixel' | sort -u
-        libs/bin/jitsym version
-    "#;
-    let expected = format!("pixel\njitsym {VERSION}\n");
-    assert_eq!(in_a_clean_system("clean", &home, musl), expected);
-
-    let sources = unpack(&file(""), &home);
-    fs::rename(sources, home.join("sources")).expect("move the sources");
-    let built = in_a_clean_system(
-        "clean",
-        &home,
-        "cd sources; make -s -j3 >/dev/null 2>&1; target/make/jitsym version
-         cargo rustc --quiet --release --lib --features reserve --crate-type cdylib --config profile.release.lto=false
-         ls target/release/libjitsym.so",
-    );
-    assert_eq!(built, format!("jitsym {VERSION}\ntarget/release/libjitsym.so\n"));
-
-    let again = fresh_dir("release-again");
-    release(&again, &["source", targets[0]]);
-    for name in ["", "-x86_64-linux-gnu"] {
-        let other = again.join(file(name).file_name().expect("name"));
-        assert!(fs::read(file(name)).expect("archive") == fs::read(other).expect("archive"), "{name}: other bytes");
+    let libdir = "lib/x86_64-linux-gnu";
+    for package in packages {
+        let file = made[0].join(format!("{package}_{VERSION}-1_{}.deb", architecture.trim()));
+        run(Command::new("dpkg-deb").arg("-x").arg(file).arg(home.join("packages")));
     }
+    let script = profiled("/home/packages/usr", libdir, WITH_GLIBC);
+    assert_eq!(in_a_clean_system("clean", &home, &script), three);
+    assert_frame_pointers(&home.join("packages/usr").join(libdir).join("libjitsym.so.0.1"));
+
+    let build = [
+        ("older-clean", "make -s -j3 install prefix=/home/built"),
+        ("clean", "make -s -j3 install prefix=/home/built"),
+        ("clean", "sh scripts/install.sh --prefix=/home/built"),
+    ];
+    for (system, command) in build {
+        let (sources, built) = (home.join("the sources"), home.join("built"));
+        for leftover in [&sources, &built] {
+            let _ = fs::remove_dir_all(leftover);
+        }
+        fs::rename(unpack(&archive(""), &home), &sources).expect("move the sources");
+        let command =
+            format!("(cd 'the sources'; {command} >/dev/null)\n{}", profiled("/home/built", "lib", WITH_GLIBC));
+        assert_eq!(in_a_clean_system(system, &home, &command), three, "{system}: {command}");
+        assert_frame_pointers(&built.join("lib/libjitsym.so.0.1"));
+    }
+}
+
+/// Programs are linked with an archive for aarch64, and run under qemu.
+fn on_aarch64(root_of_tree: PathBuf, target: &str) {
+    let tree = Tree { root: spaceless(&root_of_tree), prefix: "/", libdir: "/lib", includedir: "/include" };
+    let words = |package: &str| -> Vec<String> {
+        let mut command = consumer("pkg-config");
+        command.env("PKG_CONFIG_PATH", tree.lib("pkgconfig")).args(["--cflags", "--libs", package]);
+        stdout(&run(&mut command)).split_whitespace().map(str::to_owned).collect()
+    };
+    let gcc = || vec!["aarch64-linux-gnu-gcc".to_owned()];
+    let programs = if target.ends_with("gnu") {
+        let rpath = format!("-Wl,-rpath,{}", tree.path("/lib").display());
+        vec![
+            [gcc(), words("jitsym"), vec![rpath]].concat(),
+            [gcc(), words("jitsym-static")].concat(),
+            [gcc(), words("jitsym-static"), strings(&["-static"])].concat(),
+        ]
+    } else {
+        let zig = strings(&[fetched("zig").to_str().expect("UTF-8"), "cc", "-target", target, "-static"]);
+        vec![[zig, words("jitsym-static"), strings(&["-lunwind"])].concat()]
+    };
+    for (number, words) in programs.iter().enumerate() {
+        let files = fresh_dir(format!("{target}-{number}"));
+        let program = files.join("hello");
+        let mut compiler = consumer(&words[0]);
+        compiler.env("ZIG_GLOBAL_CACHE_DIR", files.join("zig")).env("ZIG_LOCAL_CACHE_DIR", files.join("zig"));
+        compiler.arg(root().join("c-tests/consumers/hello.c")).arg("-o").arg(&program).args(&words[1..]);
+        run(&mut compiler);
+        let mut qemu = consumer(fetched("qemu-aarch64"));
+        run(qemu.args(["-L", "/usr/aarch64-linux-gnu"]).arg(&program).arg(&files));
+        assert_eq!(checker::assert_all_sound(&files, &[]), 1, "{target} {number}");
+    }
+    let version = stdout(&run(consumer(fetched("qemu-aarch64")).arg(tree.path("/bin/jitsym")).arg("version")));
+    assert_eq!(version, format!("jitsym {VERSION}\n"));
 }
 
 /// The newest version of each symbol set that a library needs, by the name before the underscore.
@@ -184,7 +412,19 @@ fn assert_libraries(tree: &Path, target: &str) {
         let header = stdout(&run(Command::new("readelf").arg("-h").arg(file)));
         assert!(header.contains(machine), "{target}: {header}");
     }
-    for file in ["share/doc/jitsym/LICENSES-CRATES", "share/doc/jitsym/jitsym.cdx.json", "share/man/man1/jitsym.1"] {
+    if machine == "X86-64" {
+        assert_frame_pointers(&shared);
+    }
+    let files = [
+        "include/jitsym.h",
+        "lib/cmake/jitsym/jitsymConfig.cmake",
+        "share/bash-completion/completions/jitsym",
+        "share/doc/jitsym/LICENSES-CRATES",
+        "share/doc/jitsym/jitsym.cdx.json",
+        "share/man/man1/jitsym.1",
+        "share/man/man3/jitsym_register.3",
+    ];
+    for file in files {
         assert!(tree.join(file).is_file(), "{target}: {file}");
     }
 }

@@ -50,7 +50,9 @@ pub fn source(tree: &Path) -> Result<()> {
     fs::create_dir(tree).with_context(|| format!("cannot make {}", tree.display()))?;
     let tree = &tree.canonicalize()?;
     let archive = tree.join("sources.tar");
-    run::success(git().arg("archive").arg("--output").arg(&archive).args(["HEAD", "--"]).args(FILES.split_whitespace()))?;
+    run::success(
+        git().arg("archive").arg("--output").arg(&archive).args(["HEAD", "--"]).args(FILES.split_whitespace()),
+    )?;
     run::success(run::command("tar").arg("-C").arg(tree).arg("-xf").arg(&archive))?;
     fs::remove_file(archive)?;
 
@@ -80,7 +82,10 @@ pub fn source(tree: &Path) -> Result<()> {
             others.extend(graph(tree, arguments, Some(target))?.iter().map(Unit::id));
         }
         if others != used {
-            bail!("{target} needs other crates, and the Makefile knows one list: {:?}", others.symmetric_difference(&used));
+            bail!(
+                "{target} needs other crates, and the Makefile knows one list: {:?}",
+                others.symmetric_difference(&used)
+            );
         }
     }
     let crates = vendored(tree, &used)?;
@@ -492,7 +497,13 @@ fn compiler(out: &mut String, part: &str, units: &[Unit], names: &[String], inde
     }
     write!(out, "{} CARGO_CRATE_NAME={} ", package(unit), unit.crate_name)?;
     let source = Path::new(&unit.dir).join(&unit.source);
-    write!(out, "\\\n\t  \"$(RUSTC)\" --crate-name {} --edition {} {}", unit.crate_name, unit.edition, source.display())?;
+    write!(
+        out,
+        "\\\n\t  \"$(RUSTC)\" --crate-name {} --edition {} {}",
+        unit.crate_name,
+        unit.edition,
+        source.display()
+    )?;
     let (dir, base) = file.rsplit_once('/').context("no directory")?;
     let new = format!("$(O)/{part}/new");
     if unit.is("custom-build") || unit.is("bin") {

@@ -57,53 +57,30 @@ const NEWER_CPYTHON_SOURCE: Set = Set {
     ..Set::new("newer-cpython-source", &["python3.14"], &[])
 };
 const CARGO_C: Set = Set::new("cargo-c", &["cargo-c"], &["cargo-cinstall"]);
-/// Systems to change the root directory to, with what somebody needs who builds the archives of a release (Debian 13), or
-/// programs with them.
-const CLEAN: Set = Set::new(
-    "clean",
-    &[
-        "base-files",
-        "binutils",
-        "cargo-web",
-        "coreutils",
-        "dash",
-        "diffutils",
-        "findutils",
-        "gcc",
-        "grep",
-        "gzip",
-        "libc6-dev",
-        "linux-perf",
-        "make",
-        "mawk",
-        "musl-tools",
-        "pkgconf",
-        "rustc-web",
-        "sed",
-        "tar",
-    ],
-    &[],
-);
-const OLDER_CLEAN: Set = Set::new(
-    "older-clean",
-    &[
-        "base-files",
-        "binutils",
-        "coreutils",
-        "dash",
-        "findutils",
-        "gcc",
-        "grep",
-        "gzip",
-        "libc6-dev",
-        "linux-perf",
-        "musl-tools",
-        "pkgconf",
-        "sed",
-        "tar",
-    ],
-    &[],
-);
+/// Systems to change the root directory to, with what somebody needs who builds the archives of a release, or programs with them.
+const CLEAN_PACKAGES: &[&str] = &[
+    "base-files",
+    "binutils",
+    "cargo-web",
+    "coreutils",
+    "dash",
+    "diffutils",
+    "findutils",
+    "gcc",
+    "grep",
+    "gzip",
+    "libc6-dev",
+    "linux-perf",
+    "make",
+    "mawk",
+    "musl-tools",
+    "pkgconf",
+    "rustc-web",
+    "sed",
+    "tar",
+];
+const CLEAN: Set = Set::new("clean", CLEAN_PACKAGES, &[]);
+const OLDER_CLEAN: Set = Set::new("older-clean", CLEAN_PACKAGES, &[]);
 pub const BPFTRACE: Set = Set::new("bpftrace", &["bpftrace"], &["bpftrace"]);
 
 /// A compiler that makes code for another machine, and an emulator that runs it. The standard library has to be of the same
