@@ -1,14 +1,13 @@
 //! What `scripts/release.sh` makes can be used by somebody who has nothing else: sources that build without cargo and without a
 //! network, libraries for older systems and for musl, and Debian packages.
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{symlink, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::installed::*;
-use crate::support::{checker, fetched, fresh_dir, is_root, root, run, spaceless, stdout, tool, try_run};
+use crate::support::{fresh_dir, is_root, root, run, spaceless, stdout, tool, try_run};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const TARGETS: [&str; 4] = ["x86_64-linux-gnu", "x86_64-linux-musl", "aarch64-linux-gnu", "aarch64-linux-musl"];
@@ -118,19 +117,19 @@ fn refused() {
         xtask
     };
     let output = try_run(xtask().arg("."));
-    assert!(!output.status.success() && stdout_of(&output.stderr).contains("cannot make .: File exists"), "{output:?}");
+    assert!(!output.status.success() && as_text(&output.stderr).contains("cannot make .: File exists"), "{output:?}");
     assert_eq!(stdout(&run(Command::new("git").arg("-C").arg(&here).args(["status", "--porcelain"]))), "");
     fs::write(here.join("README.md"), "changed").expect("change");
     let new = dir.join("new");
     let output = try_run(xtask().arg(&new));
     assert!(
-        !output.status.success() && stdout_of(&output.stderr).contains("not committed:\n M README.md"),
+        !output.status.success() && as_text(&output.stderr).contains("not committed:\n M README.md"),
         "{output:?}"
     );
     assert!(!new.exists());
 }
 
-fn stdout_of(bytes: &[u8]) -> String {
+fn as_text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
@@ -178,7 +177,7 @@ fn sources_by_rustc_alone() {
     };
     for compiler in [Path::new("/nowhere/rustc"), &rustc] {
         let output = try_run(&mut make(compiler));
-        assert_eq!(output.status.code(), Some(2), "{}", stdout_of(&output.stderr));
+        assert_eq!(output.status.code(), Some(2), "{}", as_text(&output.stderr));
     }
     assert!(tree.join("failed").is_file());
     run(&mut make(&rustc));
@@ -215,216 +214,280 @@ fn uses(tree: &Tree, name: &str) {
     build_and_run(&format!("{name}-static"), false, &cflags, &libs);
 }
 
-/// Runs a script with nothing but a Debian system and a directory, which is the home directory, and without a network.
-fn in_a_clean_system(system: &str, home: &Path, script: &str) -> String {
-    let mounts = r#"root=$1 home=$2
-        for dir in proc dev sys; do mount --rbind "/$dir" "$root/$dir"; done
-        mount -t tmpfs tmpfs "$root/tmp"
-        mount --bind "$home" "$root/home"
-        exec chroot "$root" /usr/bin/env -i PATH=/home/bin:/usr/bin:/bin HOME=/home LC_ALL=C sh -euc "cd; $3""#;
-    let mut unshare = Command::new("unshare");
-    unshare.args(["--net", "--mount", "sh", "-euc", mounts, "sh"]).arg(fetched(system)).arg(home).arg(script);
-    stdout(&run(&mut unshare))
-}
+/// All files of a release. They are made once for the tests of them.
+mod archives {
+    use std::collections::BTreeMap;
+    use std::os::unix::fs::symlink;
 
-/// A just-in-time compiler is linked in each way with what is installed below `$prefix`; then perf reports the name of its code.
-const PROFILED: &str = r#"
-    export PKG_CONFIG_PATH=$lib/pkgconfig
-    profile() {
-        perf record -q -e cpu-clock -F 499 -o perf.data "$@" hello.toy 1 >/dev/null
-        perf report -i perf.data --stdio --sort symbol 2>/dev/null | grep -o 'pixel' | sort -u
-        rm -f /tmp/perf-*.map perf.data
-    }
-"#;
-const WITH_GLIBC: &str = r#"
-    cc toy_jit.c -o shared $(pkg-config --cflags --libs jitsym) -Wl,-rpath,"$lib"
-    cc toy_jit.c -o static $(pkg-config --cflags --libs jitsym-static)
-    cc -static toy_jit.c -o whole $(pkg-config --cflags --libs jitsym-static) -Wl,--eh-frame-hdr
-    for program in shared static whole; do profile ./$program; done
-    $prefix/bin/jitsym version
-"#;
-/// Alpine has its unwinder in a library for musl. Debian has none, so it is made of the archive of the same unwinder.
-const WITH_MUSL: &str = r#"
-    musl-gcc -shared -o libgcc_s.so.1 -Wl,-soname,libgcc_s.so.1 \
-        -Wl,--whole-archive "$(gcc -print-file-name=libgcc_eh.a)" -Wl,--no-whole-archive
-    musl-gcc toy_jit.c -o shared $(pkg-config --cflags --libs jitsym) -Wl,-rpath,"$lib:/home" libgcc_s.so.1
-    musl-gcc -static toy_jit.c -o whole $(pkg-config --cflags --libs jitsym-static) -lgcc_eh -Wl,--eh-frame-hdr
-    for program in shared whole; do profile ./$program; done
-    $prefix/bin/jitsym version
-"#;
+    use super::*;
+    use crate::support::{checker, fetched, once, shared_dir};
 
-/// All files of a release, made in two places, are the same bytes. The libraries for glibc work on Debian 12 and 13, and need no
-/// newer glibc than 2.17. Those for musl work with Debian's musl, and those for aarch64 under qemu. The Debian packages work. The
-/// sources build with the compilers of Debian, by make and by cargo.
-#[test]
-fn archives() {
-    if !is_root("change the root directory") {
-        return;
+    /// Runs a script with nothing but a Debian system and a directory, which is the home directory, and without a network.
+    fn in_a_clean_system(system: &str, home: &Path, script: &str) -> String {
+        let mounts = r#"root=$1 home=$2
+            for dir in proc dev sys; do mount --rbind "/$dir" "$root/$dir"; done
+            mount -t tmpfs tmpfs "$root/tmp"
+            mount --bind "$home" "$root/home"
+            exec chroot "$root" /usr/bin/env -i PATH=/home/bin:/usr/bin:/bin HOME=/home LC_ALL=C sh -euc "cd; $3""#;
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--net", "--mount", "sh", "-euc", mounts, "sh"]).arg(fetched(system)).arg(home).arg(script);
+        stdout(&run(&mut unshare))
     }
-    let dir = fresh_dir("release");
-    let made = ["a checkout", "another/place"].map(|place| {
-        let (here, out) = (dir.join(place), dir.join(place).with_extension("made"));
-        fs::create_dir_all(here.parent().expect("parent")).expect("directory");
-        checkout(&here);
-        run(&mut release(&here, &out, &[]));
+
+    /// A just-in-time compiler is linked in each way with what is installed below `$prefix`; then perf reports the name of its code.
+    const PROFILED: &str = r#"
+        export PKG_CONFIG_PATH=$lib/pkgconfig
+        profile() {
+            perf record -q -e cpu-clock -F 499 -o perf.data "$@" hello.toy 1 >/dev/null
+            perf report -i perf.data --stdio --sort symbol 2>/dev/null | grep -o 'pixel' | sort -u
+            rm -f /tmp/perf-*.map perf.data
+        }
+    "#;
+    const WITH_GLIBC: &str = r#"
+        cc toy_jit.c -o shared $(pkg-config --cflags --libs jitsym) -Wl,-rpath,"$lib"
+        cc toy_jit.c -o static $(pkg-config --cflags --libs jitsym-static)
+        cc -static toy_jit.c -o whole $(pkg-config --cflags --libs jitsym-static) -Wl,--eh-frame-hdr
+        for program in shared static whole; do profile ./$program; done
+        $prefix/bin/jitsym version
+    "#;
+    /// Alpine has its unwinder in a library for musl. Debian has none, so it is made of the archive of the same unwinder.
+    const WITH_MUSL: &str = r#"
+        musl-gcc -shared -o libgcc_s.so.1 -Wl,-soname,libgcc_s.so.1 \
+            -Wl,--whole-archive "$(gcc -print-file-name=libgcc_eh.a)" -Wl,--no-whole-archive
+        musl-gcc toy_jit.c -o shared $(pkg-config --cflags --libs jitsym) -Wl,-rpath,"$lib:/home" libgcc_s.so.1
+        musl-gcc -static toy_jit.c -o whole $(pkg-config --cflags --libs jitsym-static) -lgcc_eh -Wl,--eh-frame-hdr
+        for program in shared whole; do profile ./$program; done
+        $prefix/bin/jitsym version
+    "#;
+
+    fn make(place: &Path) -> PathBuf {
+        let out = place.join("made");
+        once(&out, "", || {
+            let _ = fs::remove_dir_all(place);
+            fs::create_dir_all(place).expect("directory");
+            let here = place.join("checkout");
+            checkout(&here);
+            run(&mut release(&here, &out, &[]));
+        });
         out
-    });
-    let architecture = stdout(&run(Command::new("dpkg").arg("--print-architecture")));
-    let mut expected: Vec<String> = TARGETS.iter().map(|target| format!("jitsym-{VERSION}-{target}.tar.gz")).collect();
-    expected.extend(["SHA256SUMS".into(), format!("jitsym-{VERSION}.cdx.json"), format!("jitsym-{VERSION}.tar.gz")]);
-    let packages = ["jitsym", "libjitsym-dev", "libjitsym0.1"];
-    expected.extend(packages.map(|name| format!("{name}_{VERSION}-1_{}.deb", architecture.trim())));
-    expected.sort();
-    assert_eq!(names(&made[0]), expected);
-    assert_eq!(names(&made[1]), expected);
-    for name in &expected {
-        let [one, other] = [0, 1].map(|which| fs::read(made[which].join(name)).expect("file"));
-        assert!(one == other, "{name}: other bytes");
     }
-    run(Command::new("sha256sum").current_dir(&made[0]).args(["--strict", "--check", "SHA256SUMS"]));
 
-    let home = fresh_dir("home");
-    // What a maintainer script of a package would have done.
-    fs::create_dir(home.join("bin")).expect("directory");
-    for (name, to) in [("cc", "gcc"), ("awk", "mawk")] {
-        symlink(Path::new("/usr/bin").join(to), home.join("bin").join(name)).expect("link");
+    fn made() -> PathBuf {
+        make(&shared_dir("releases").join("one place"))
     }
-    for file in ["toy_jit.c", "hello.toy"] {
-        fs::copy(root().join("examples").join(file), home.join(file)).expect("program");
+
+    fn archive(name: &str) -> PathBuf {
+        made().join(format!("jitsym-{VERSION}{name}.tar.gz"))
     }
-    let archive = |name: &str| made[0].join(format!("jitsym-{VERSION}{name}.tar.gz"));
-    let profiled =
-        |prefix: &str, lib: &str, script: &str| format!("prefix={prefix} lib={prefix}/{lib}\n{PROFILED}{script}");
-    let three = format!("{}jitsym {VERSION}\n", "pixel\n".repeat(3));
-    for target in TARGETS {
-        let tree = unpack(&archive(&format!("-{target}")), &home);
-        assert_libraries(&tree, target);
-        let prefix = format!("/home/jitsym-{VERSION}-{target}");
-        match target {
-            "x86_64-linux-gnu" => {
-                for system in ["older-clean", "clean"] {
-                    let script = profiled(&prefix, "lib", WITH_GLIBC);
-                    assert_eq!(in_a_clean_system(system, &home, &script), three, "{system}");
-                }
-            }
-            "x86_64-linux-musl" => {
-                for system in ["older-clean", "clean"] {
-                    let script = profiled(&prefix, "lib", WITH_MUSL);
-                    let two = format!("pixel\npixel\njitsym {VERSION}\n");
-                    assert_eq!(in_a_clean_system(system, &home, &script), two, "{system}");
-                }
-            }
-            _ => on_aarch64(tree, target),
+
+    fn package(name: &str) -> String {
+        let architecture = stdout(&run(Command::new("dpkg").arg("--print-architecture")));
+        format!("{name}_{VERSION}-1_{}.deb", architecture.trim())
+    }
+
+    const PACKAGES: [&str; 3] = ["jitsym", "libjitsym-dev", "libjitsym0.1"];
+
+    /// A home directory for a clean system.
+    fn home() -> PathBuf {
+        let home = fresh_dir("home");
+        // What a maintainer script of a package would have done.
+        fs::create_dir(home.join("bin")).expect("directory");
+        for (name, to) in [("cc", "gcc"), ("awk", "mawk")] {
+            symlink(Path::new("/usr/bin").join(to), home.join("bin").join(name)).expect("link");
+        }
+        for file in ["toy_jit.c", "hello.toy"] {
+            fs::copy(root().join("examples").join(file), home.join(file)).expect("program");
+        }
+        home
+    }
+
+    /// Runs the script in clean systems, with what is below a directory of the home directory. `count` programs are profiled.
+    fn profiled(systems: &[&str], home: &Path, prefix: &str, lib: &str, script: &str, count: usize) {
+        let script = format!("prefix=/home/{prefix} lib=/home/{prefix}/{lib}\n{PROFILED}{script}");
+        for system in systems {
+            let expected = format!("{}jitsym {VERSION}\n", "pixel\n".repeat(count));
+            assert_eq!(in_a_clean_system(system, home, &script), expected, "{system}, {prefix}");
         }
     }
 
-    let libdir = "lib/x86_64-linux-gnu";
-    for package in packages {
-        let file = made[0].join(format!("{package}_{VERSION}-1_{}.deb", architecture.trim()));
-        run(Command::new("dpkg-deb").arg("-x").arg(file).arg(home.join("packages")));
-    }
-    let script = profiled("/home/packages/usr", libdir, WITH_GLIBC);
-    assert_eq!(in_a_clean_system("clean", &home, &script), three);
-    assert_frame_pointers(&home.join("packages/usr").join(libdir).join("libjitsym.so.0.1"));
-
-    let build = [
-        ("older-clean", "make -s -j3 install prefix=/home/built"),
-        ("clean", "make -s -j3 install prefix=/home/built"),
-        ("clean", "sh scripts/install.sh --prefix=/home/built"),
-    ];
-    for (system, command) in build {
-        let (sources, built) = (home.join("the sources"), home.join("built"));
-        for leftover in [&sources, &built] {
-            let _ = fs::remove_dir_all(leftover);
+    /// The same bytes are made at another place, at another time.
+    #[test]
+    fn same_bytes() {
+        let mut expected: Vec<String> =
+            TARGETS.iter().map(|target| format!("jitsym-{VERSION}-{target}.tar.gz")).collect();
+        expected.extend([
+            "SHA256SUMS".into(),
+            format!("jitsym-{VERSION}.cdx.json"),
+            format!("jitsym-{VERSION}.tar.gz"),
+        ]);
+        expected.extend(PACKAGES.map(package));
+        expected.sort();
+        let (one, other) = (made(), make(&shared_dir("releases").join("other")));
+        assert_eq!(names(&one), expected);
+        assert_eq!(names(&other), expected);
+        for name in &expected {
+            let [one, other] = [&one, &other].map(|dir| fs::read(dir.join(name)).expect("file"));
+            assert!(one == other, "{name}: other bytes");
         }
-        fs::rename(unpack(&archive(""), &home), &sources).expect("move the sources");
-        let command =
-            format!("(cd 'the sources'; {command} >/dev/null)\n{}", profiled("/home/built", "lib", WITH_GLIBC));
-        assert_eq!(in_a_clean_system(system, &home, &command), three, "{system}: {command}");
-        assert_frame_pointers(&built.join("lib/libjitsym.so.0.1"));
+        let sums = fs::read_to_string(one.join("SHA256SUMS")).expect("checksums");
+        assert_eq!(sums.lines().count(), expected.len() - 1);
+        run(Command::new("sha256sum").current_dir(&one).args(["--strict", "--check", "SHA256SUMS"]));
     }
-}
 
-/// Programs are linked with an archive for aarch64, and run under qemu.
-fn on_aarch64(root_of_tree: PathBuf, target: &str) {
-    let tree = Tree { root: spaceless(&root_of_tree), prefix: "/", libdir: "/lib", includedir: "/include" };
-    let words = |package: &str| -> Vec<String> {
-        let mut command = consumer("pkg-config");
-        command.env("PKG_CONFIG_PATH", tree.lib("pkgconfig")).args(["--cflags", "--libs", package]);
-        stdout(&run(&mut command)).split_whitespace().map(str::to_owned).collect()
-    };
-    let gcc = || vec!["aarch64-linux-gnu-gcc".to_owned()];
-    let programs = if target.ends_with("gnu") {
-        let rpath = format!("-Wl,-rpath,{}", tree.path("/lib").display());
-        vec![
-            [gcc(), words("jitsym"), vec![rpath]].concat(),
-            [gcc(), words("jitsym-static")].concat(),
-            [gcc(), words("jitsym-static"), strings(&["-static"])].concat(),
-        ]
-    } else {
-        let zig = strings(&[fetched("zig").to_str().expect("UTF-8"), "cc", "-target", target, "-static"]);
-        vec![[zig, words("jitsym-static"), strings(&["-lunwind"])].concat()]
-    };
-    for (number, words) in programs.iter().enumerate() {
-        let files = fresh_dir(format!("{target}-{number}"));
-        let program = files.join("hello");
-        let mut compiler = consumer(&words[0]);
-        compiler.env("ZIG_GLOBAL_CACHE_DIR", files.join("zig")).env("ZIG_LOCAL_CACHE_DIR", files.join("zig"));
-        compiler.arg(root().join("c-tests/consumers/hello.c")).arg("-o").arg(&program).args(&words[1..]);
-        run(&mut compiler);
-        let mut qemu = consumer(fetched("qemu-aarch64"));
-        run(qemu.args(["-L", "/usr/aarch64-linux-gnu"]).arg(&program).arg(&files));
-        assert_eq!(checker::assert_all_sound(&files, &[]), 1, "{target} {number}");
+    /// The libraries work on Debian 12 and 13, and need no newer glibc than 2.17.
+    #[test]
+    fn glibc() {
+        if !is_root("change the root directory") {
+            return;
+        }
+        let home = home();
+        let tree = unpack(&archive("-x86_64-linux-gnu"), &home);
+        assert_libraries(&tree, "x86_64-linux-gnu");
+        let prefix = format!("jitsym-{VERSION}-x86_64-linux-gnu");
+        profiled(&["older-clean", "clean"], &home, &prefix, "lib", WITH_GLIBC, 3);
     }
-    let version = stdout(&run(consumer(fetched("qemu-aarch64")).arg(tree.path("/bin/jitsym")).arg("version")));
-    assert_eq!(version, format!("jitsym {VERSION}\n"));
-}
 
-/// The newest version of each symbol set that a library needs, by the name before the underscore.
-fn versions(library: &Path) -> BTreeMap<String, Vec<u32>> {
-    let output = stdout(&run(Command::new("readelf").env("LC_ALL", "C").args(["-W", "--version-info"]).arg(library)));
-    let mut newest: BTreeMap<String, Vec<u32>> = BTreeMap::new();
-    for (_, name) in output.lines().filter_map(|line| line.split_once("Name: ")) {
-        let Some((set, number)) = name.split(' ').next().and_then(|name| name.split_once('_')) else { continue };
-        let number = number.split('.').map(|part| part.parse().expect("version")).collect();
-        let known = newest.entry(set.to_owned()).or_default();
-        *known = std::mem::take(known).max(number);
+    /// The libraries work with Debian's musl.
+    #[test]
+    fn musl() {
+        if !is_root("change the root directory") {
+            return;
+        }
+        let home = home();
+        let tree = unpack(&archive("-x86_64-linux-musl"), &home);
+        assert_libraries(&tree, "x86_64-linux-musl");
+        let prefix = format!("jitsym-{VERSION}-x86_64-linux-musl");
+        profiled(&["older-clean", "clean"], &home, &prefix, "lib", WITH_MUSL, 2);
     }
-    newest
-}
 
-fn assert_libraries(tree: &Path, target: &str) {
-    let shared = tree.join(format!("lib/libjitsym.so.{VERSION}"));
-    let needed = needed(&shared);
-    let versions = versions(&shared);
-    if target.ends_with("musl") {
-        assert_eq!(needed, ["libgcc_s.so.1"], "{target}");
-        assert!(!versions.contains_key("GLIBC"), "{target}: {versions:?}");
-    } else {
-        assert!(needed.contains(&"libc.so.6".to_owned()), "{target}: {needed:?}");
-        let glibc = versions.get("GLIBC").unwrap_or_else(|| panic!("{target}: {versions:?}"));
-        assert!(*glibc <= vec![2, 17], "{target}: {versions:?}");
+    /// The libraries for aarch64 work under qemu.
+    #[test]
+    fn aarch64() {
+        let dir = fresh_dir("aarch64");
+        for target in ["aarch64-linux-gnu", "aarch64-linux-musl"] {
+            let tree = unpack(&archive(&format!("-{target}")), &dir);
+            assert_libraries(&tree, target);
+            on_aarch64(&tree, target);
+        }
     }
-    let program = stdout(&run(Command::new("readelf").arg("-lW").arg(tree.join("bin/jitsym"))));
-    assert!(!program.contains("interpreter"), "{target}: {program}");
-    let machine = if target.starts_with("aarch64") { "AArch64" } else { "X86-64" };
-    for file in [&shared, &tree.join("bin/jitsym"), &tree.join("lib/libjitsym.a")] {
-        let header = stdout(&run(Command::new("readelf").arg("-h").arg(file)));
-        assert!(header.contains(machine), "{target}: {header}");
+
+    /// The files of the Debian packages work where nothing else is. (tests/packages.rs installs the packages.)
+    #[test]
+    fn debian_packages() {
+        if !is_root("change the root directory") {
+            return;
+        }
+        let home = home();
+        for name in PACKAGES {
+            let file = made().join(package(name));
+            run(Command::new("dpkg-deb").arg("-x").arg(&file).arg(home.join("packages")));
+            let maintainer = stdout(&run(Command::new("dpkg-deb").arg("-f").arg(&file).arg("Maintainer")));
+            assert_eq!(maintainer, "The libjitsym authors <libjitsym@packages.debian.org>\n");
+        }
+        let lib = "lib/x86_64-linux-gnu";
+        profiled(&["clean"], &home, "packages/usr", lib, WITH_GLIBC, 3);
+        assert_frame_pointers(&home.join("packages/usr").join(lib).join("libjitsym.so.0.1"));
     }
-    if machine == "X86-64" {
-        assert_frame_pointers(&shared);
+
+    /// The sources build on Debian 12 and 13 without a network, by make and by cargo.
+    #[test]
+    fn sources() {
+        if !is_root("change the root directory") {
+            return;
+        }
+        let make = "make -s -j3 install prefix=/home/built";
+        let cargo = "sh scripts/install.sh --prefix=/home/built";
+        for (system, command) in [("older-clean", make), ("clean", make), ("clean", cargo)] {
+            let home = home();
+            fs::rename(unpack(&archive(""), &home), home.join("the sources")).expect("move the sources");
+            in_a_clean_system(system, &home, &format!("cd 'the sources'; {command}"));
+            profiled(&[system], &home, "built", "lib", WITH_GLIBC, 3);
+            assert_frame_pointers(&home.join("built/lib/libjitsym.so.0.1"));
+        }
     }
-    let files = [
-        "include/jitsym.h",
-        "lib/cmake/jitsym/jitsymConfig.cmake",
-        "share/bash-completion/completions/jitsym",
-        "share/doc/jitsym/LICENSES-CRATES",
-        "share/doc/jitsym/jitsym.cdx.json",
-        "share/man/man1/jitsym.1",
-        "share/man/man3/jitsym_register.3",
-    ];
-    for file in files {
-        assert!(tree.join(file).is_file(), "{target}: {file}");
+
+    /// Programs are linked with an archive for aarch64, and run under qemu.
+    fn on_aarch64(tree: &Path, target: &str) {
+        let tree = Tree { root: spaceless(tree), prefix: "/", libdir: "/lib", includedir: "/include" };
+        let words = |package: &str| -> Vec<String> {
+            let mut command = consumer("pkg-config");
+            command.env("PKG_CONFIG_PATH", tree.lib("pkgconfig")).args(["--cflags", "--libs", package]);
+            stdout(&run(&mut command)).split_whitespace().map(str::to_owned).collect()
+        };
+        let gcc = || vec!["aarch64-linux-gnu-gcc".to_owned()];
+        let programs = if target.ends_with("gnu") {
+            let rpath = format!("-Wl,-rpath,{}", tree.path("/lib").display());
+            vec![
+                [gcc(), words("jitsym"), vec![rpath]].concat(),
+                [gcc(), words("jitsym-static")].concat(),
+                [gcc(), words("jitsym-static"), strings(&["-static"])].concat(),
+            ]
+        } else {
+            let zig = strings(&[fetched("zig").to_str().expect("UTF-8"), "cc", "-target", target, "-static"]);
+            vec![[zig, words("jitsym-static"), strings(&["-lunwind"])].concat()]
+        };
+        for (number, words) in programs.iter().enumerate() {
+            let files = fresh_dir(format!("{target}-{number}"));
+            let program = files.join("hello");
+            let mut compiler = consumer(&words[0]);
+            compiler.env("ZIG_GLOBAL_CACHE_DIR", files.join("zig")).env("ZIG_LOCAL_CACHE_DIR", files.join("zig"));
+            compiler.arg(root().join("c-tests/consumers/hello.c")).arg("-o").arg(&program).args(&words[1..]);
+            run(&mut compiler);
+            let mut qemu = consumer(fetched("qemu-aarch64"));
+            run(qemu.args(["-L", "/usr/aarch64-linux-gnu"]).arg(&program).arg(&files));
+            assert_eq!(checker::assert_all_sound(&files, &[]), 1, "{target} {number}");
+        }
+        let version = stdout(&run(consumer(fetched("qemu-aarch64")).arg(tree.path("/bin/jitsym")).arg("version")));
+        assert_eq!(version, format!("jitsym {VERSION}\n"));
+    }
+
+    /// The newest version of each symbol set that a library needs, by the name before the underscore.
+    fn versions(library: &Path) -> BTreeMap<String, Vec<u32>> {
+        let output =
+            stdout(&run(Command::new("readelf").env("LC_ALL", "C").args(["-W", "--version-info"]).arg(library)));
+        let mut newest: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+        for (_, name) in output.lines().filter_map(|line| line.split_once("Name: ")) {
+            let Some((set, number)) = name.split(' ').next().and_then(|name| name.split_once('_')) else { continue };
+            let number = number.split('.').map(|part| part.parse().expect("version")).collect();
+            let known = newest.entry(set.to_owned()).or_default();
+            *known = std::mem::take(known).max(number);
+        }
+        newest
+    }
+
+    fn assert_libraries(tree: &Path, target: &str) {
+        let shared = tree.join(format!("lib/libjitsym.so.{VERSION}"));
+        let needed = needed(&shared);
+        let versions = versions(&shared);
+        if target.ends_with("musl") {
+            assert_eq!(needed, ["libgcc_s.so.1"], "{target}");
+            assert!(!versions.contains_key("GLIBC"), "{target}: {versions:?}");
+        } else {
+            assert!(needed.contains(&"libc.so.6".to_owned()), "{target}: {needed:?}");
+            let glibc = versions.get("GLIBC").unwrap_or_else(|| panic!("{target}: {versions:?}"));
+            assert!(*glibc <= vec![2, 17], "{target}: {versions:?}");
+        }
+        let program = stdout(&run(Command::new("readelf").arg("-lW").arg(tree.join("bin/jitsym"))));
+        assert!(!program.contains("interpreter"), "{target}: {program}");
+        let machine = if target.starts_with("aarch64") { "AArch64" } else { "X86-64" };
+        for file in [&shared, &tree.join("bin/jitsym"), &tree.join("lib/libjitsym.a")] {
+            let header = stdout(&run(Command::new("readelf").arg("-h").arg(file)));
+            assert!(header.contains(machine), "{target}: {header}");
+        }
+        if machine == "X86-64" {
+            assert_frame_pointers(&shared);
+        }
+        let files = [
+            "include/jitsym.h",
+            "lib/cmake/jitsym/jitsymConfig.cmake",
+            "share/bash-completion/completions/jitsym",
+            "share/doc/jitsym/LICENSES-CRATES",
+            "share/doc/jitsym/jitsym.cdx.json",
+            "share/man/man1/jitsym.1",
+            "share/man/man3/jitsym_register.3",
+        ];
+        for file in files {
+            assert!(tree.join(file).is_file(), "{target}: {file}");
+        }
     }
 }
