@@ -31,6 +31,9 @@ pub use entry::{Home, Live, Stored};
 pub use places::MapChange;
 use places::Places;
 
+/// The size of code in the registry is below this value.
+pub const TOO_LARGE: u64 = 1 << 32;
+
 #[derive(Debug, Default)]
 pub struct Registry {
     entries: Entries,

@@ -147,6 +147,21 @@ impl PerfMap {
         Ok(text)
     }
 
+    /// The map that an earlier program has left in this process, and its text. The session that opens the map continues the file.
+    pub fn continued(config: &Config, status: Arc<Status>) -> io::Result<(PerfMap, Vec<u8>)> {
+        let path = config.map_dir.join(FileKind::PerfMap.name(status.pid));
+        let mut map = PerfMap::at(path, config.dialect, config.file_mode, status);
+        let (dir, name) = map.own.place()?;
+        let file = dir.open_to_read(name)?;
+        file::check_plain(&file.metadata()?)?;
+        let mut text = Vec::new();
+        (&file).take(config.map_max).read_to_end(&mut text)?;
+        let (identity, len) = file::identity_and_len(&file)?;
+        // The lines may be in another dialect.
+        (map.own.identity, map.len, map.stale) = (Some(identity), len, true);
+        Ok((map, text))
+    }
+
     /// Closes the file without removing it.
     fn close_file(&mut self) {
         if let Some(file) = self.own.close() {

@@ -10,12 +10,9 @@ use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, Event, EventKind, Load};
 use crate::queue::spool::layout::{Files, Header};
 use crate::queue::status::Status;
-use crate::registry::{Home, Live, Stored};
+use crate::registry::{Home, Live, Stored, TOO_LARGE};
 use crate::sink::{Announce, Round};
 use crate::writer::Applier;
-
-/// The registry requires that the size of code is below this value.
-const TOO_LARGE: u64 = 1 << 32;
 
 /// The number before the first id. The first id has the slot 0, each further id has the next slot, and no slot is used
 /// twice.
