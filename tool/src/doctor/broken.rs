@@ -1,4 +1,4 @@
-//! Reports as causes which rules of `jitsym check` a jitdump breaks.
+//! Reports the rules of `jitsym check` that a jitdump breaks as causes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
