@@ -1,4 +1,4 @@
-//! Reports the rules of `jitsym check` that a jitdump breaks as causes.
+//! If a jitdump breaks rules of `jitsym check`, reports these rules as causes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

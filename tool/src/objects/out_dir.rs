@@ -1,4 +1,4 @@
-//! The directory to which objects are written. A file appears in it under its final name only when the file is complete.
+//! The directory to which objects are written. A file appears under its final name only when the file is complete.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File};
