@@ -1,8 +1,8 @@
 //! Removes files that were made from jitdumps for recordings.
 //!
 //! The files are objects of `perf inject` (`jitted-PID-N.so` beside the jitdump), objects of `jitsym inject`
-//! (`jitcode-PID-BUILDID.so`), and entries of perf's build-id cache (`~/.debug`). A file is removed only if it certainly is such a
-//! file, belongs to this user, and is of a dead process.
+//! (`jitcode-PID-BUILDID.so`), and entries of perf's build-id cache (`~/.debug`). A file is removed only if it certainly is one
+//! of these, belongs to this user, and belongs to a dead process.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};

@@ -1,4 +1,4 @@
-//! The kind of a file, by its first bytes or else by its name.
+//! Finds the kind of a file by its first bytes, or by its name if the bytes do not decide.
 
 use jitsym::format::file_names::{parse, FileKind};
 use jitsym::format::jitdump::raw::RawHeader;

@@ -1,4 +1,4 @@
-//! The file of a region, as debuggers and profilers read it: any ELF file with symbols, line tables and unwind tables.
+//! Reads the file of a region as debuggers and profilers read it: as an ELF file with symbols, line tables and unwind tables.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! Values of address ranges.
+//! A map from address ranges to values.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

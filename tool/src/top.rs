@@ -1,4 +1,5 @@
-//! What a living process registers, how fast, and what it loses: from the counters in its spools and the end of its perf map.
+//! The code that a running process registers, the rate, and the losses. The sources are the counters in its spools and the end
+//! of its perf map.
 
 use std::fmt::{self, Write};
 use std::io;

@@ -1,7 +1,7 @@
 //! The call chains that perf finds by unwinding, as addresses, and the symbols in them.
 //!
-//! `perf script` prints each frame with its file. perf 6.1 prints the place in the file, and newer versions print the address
-//! in memory. So the addresses are found with the mappings of the process.
+//! `perf script` prints each frame with its file. perf 6.1 prints an offset in the file, and newer versions print the address
+//! in memory. So the mappings of the process are used to compute the addresses.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;

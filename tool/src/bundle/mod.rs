@@ -1,4 +1,5 @@
-//! `jitsym bundle`: a recording in one file, with all that its reports need on another machine, and without copies of stacks.
+//! `jitsym bundle`: puts a recording into one file with everything that reports need on another machine. Copies of stacks are
+//! left out.
 
 pub mod archive;
 mod chains;

@@ -1,4 +1,4 @@
-//! Texts that occur often, by number.
+//! Replaces texts that occur often by numbers.
 
 use std::collections::HashMap;
 

@@ -1,6 +1,6 @@
 //! Writes the recording of a bundle: the events that reports need, and samples without copies of stacks and registers.
 //!
-//! Only what is named here is written, so new kinds of events and fields cannot bring secrets along.
+//! Only the kinds of events and fields that are named here are written. So a new kind of a later perf cannot add secrets.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! The fields of samples, and which of them a bundle has.
+//! The fields of samples, and which of these fields a bundle has.
 
 use std::ops::Range;
 

@@ -1,8 +1,8 @@
 //! The source files that the line tables of compiled code name.
 //!
-//! A program can write any name into its line tables, so the name of a file with secrets too. So only files are taken that are
-//! text, that are not hidden, and that this user does not see only because it is root. The names of all files that were taken
-//! are printed.
+//! A program can write any name into its line tables, even the name of a file with secrets. So a file is left out if it is no
+//! text, if it is hidden, or if the user can read it only because the user is root. The names of all files in the bundle are
+//! printed.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Metadata};

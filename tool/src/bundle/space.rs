@@ -1,4 +1,4 @@
-//! The mappings of all processes of a recording at a time, as perf keeps them.
+//! The mappings of all processes of a recording at a given time, as perf keeps them.
 
 use std::collections::HashMap;
 use std::ops::Range;

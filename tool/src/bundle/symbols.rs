@@ -1,4 +1,4 @@
-//! Files with the symbols of samples: for programs and libraries, and for the kernel.
+//! Makes files with the symbols of samples, for programs, libraries and the kernel.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -1,4 +1,5 @@
-//! Finds the code at an address in a jitdump or perf map: all pieces, if several had the address one after the other.
+//! Finds the code at an address in a jitdump or perf map. If several pieces of code had the address one after the other, finds
+//! all of them.
 
 use std::ops::Range;
 

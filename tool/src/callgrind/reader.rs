@@ -1,8 +1,8 @@
 //! Reads a callgrind file line by line, and restores names and positions that the file abbreviates.
 //!
-//! The format is described in valgrind's manual (Callgrind Format Specification). Where the manual is silent, this reader does
-//! as `callgrind_annotate` and KCachegrind do. Positions, those of targets included, are relative to the last line that begins
-//! with a position. A call without a file or object has those of the preceding line.
+//! Valgrind's manual describes the format (Callgrind Format Specification). Where the manual says nothing, this reader does the
+//! same as `callgrind_annotate` and KCachegrind. A position, also the position of a call's target, is relative to the last line
+//! that begins with a position. If a call has no file or object, the file or object of the preceding line holds.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, Read};

@@ -1,4 +1,4 @@
-//! Checks whether readers find the file: its name, directory and mode.
+//! Checks whether readers find the file by its name, directory and mode.
 
 use std::path::{Path, PathBuf};
 

@@ -1,8 +1,9 @@
-//! Finds what would make readers of jitdumps and perf maps fail: used by `jitsym check`, and by tests of the library's files.
+//! Finds faults that make readers of jitdumps and perf maps fail. `jitsym check` and tests of the library's files use this
+//! module.
 //!
 //! The rules are based on the code of the readers: linux tools/perf/util/jitdump.c, genelf.c, symbol.c; linux-perf-data and
-//! samply; blazesym, bcc, ddprof, parca, CodSpeed, magic-trace, simpleperf. Findings go to a [`Report`] one by one, so memory
-//! is enough for any number of them.
+//! samply; blazesym, bcc, ddprof, parca, CodSpeed, magic-trace, simpleperf. Findings go to a [`Report`] one by one, so any
+//! number of them needs little memory.
 
 mod file;
 pub(crate) mod frames;

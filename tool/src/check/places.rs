@@ -1,8 +1,9 @@
-//! The addresses of code over time: what a new mapping does to older mappings.
+//! The addresses of code over time: how a new mapping changes older mappings.
 //!
-//! perf makes a mapping for each LOAD, from the time of its record on. The mapping is as long as the code. With `mapped_size`,
-//! it extends that far past the code's end rounded up to 8. A later mapping replaces the parts of earlier mappings that it
-//! covers. The times of the records count, not their order in the file.
+//! perf makes a mapping for each LOAD, from the time of the LOAD's record on. The mapping is as long as the code. If the
+//! LOAD has a `mapped_size`, the code's end is rounded up to 8, and the mapping continues from there for `mapped_size` bytes. A
+//! later mapping replaces the parts of earlier mappings that it covers. Records count in the order of their times, not in the
+//! order of the file.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Unwind tables, laid out as in the object that perf makes for a LOAD, and decoded as an unwinder would decode them.
+//! Unwind tables, laid out as in the object that perf makes for a LOAD, and decoded as an unwinder decodes them.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

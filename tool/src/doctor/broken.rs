@@ -1,4 +1,4 @@
-//! Reports as causes which rules of `jitsym check` a jitdump breaks.
+//! If a jitdump breaks rules of `jitsym check`, reports these rules as causes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

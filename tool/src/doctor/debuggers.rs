@@ -1,4 +1,4 @@
-//! Whether gdb and lldb find the library in a program: they search for two of its symbols by name.
+//! Finds out whether gdb and lldb find the library in a program. They search for two of the library's symbols by name.
 
 use std::ffi::OsStr;
 use std::path::Path;

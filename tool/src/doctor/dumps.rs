@@ -1,4 +1,5 @@
-//! The present jitdumps of a recording: their code, its times, and the rules of `jitsym check` that they break.
+//! The jitdumps of a recording that still exist: their code, the times of the code, and the rules of `jitsym check` that they
+//! break.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Whether the code of jitdumps was put into a recording, by `jitsym inject` or by `perf inject`.
+//! Finds out whether `jitsym inject` or `perf inject` put the code of jitdumps into a recording.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,7 +1,7 @@
 //! The report as JSON.
 //!
-//! One object with `parts` (each with a `title` and `lines`, which have a `mark` and a `text`), `shares` of a recording or
-//! null, `causes`, the most important first, and `type`, the command to type next.
+//! The report is one object. It has `parts` (each with a `title` and `lines`, which have a `mark` and a `text`), `shares` of a
+//! recording or null, `causes` with the most important cause first, and `type`, the command to type next.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,4 @@
-//! Reads the messages of a command under `JITSYM_DEBUG`: whether it opened a session, and the first thing that went wrong.
+//! Reads the messages of a command under `JITSYM_DEBUG`: whether it opened a session, and the first failure.
 
 use std::io::Read;
 use std::path::Path;

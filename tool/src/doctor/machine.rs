@@ -1,4 +1,4 @@
-//! Checks what the machine can do: perf and its permission, directories, the environment.
+//! Checks the machine: perf and the permission to use it, directories, and the environment.
 
 use std::ffi::{CStr, CString, OsString};
 use std::fs;

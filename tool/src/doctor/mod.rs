@@ -1,4 +1,4 @@
-//! `jitsym doctor`: checks the machine, a process or a recording, and says what to type next.
+//! `jitsym doctor`: checks the machine, a process or a recording, and prints the command to type next.
 
 mod broken;
 pub mod debuggers;

@@ -1,4 +1,4 @@
-//! Examines a running process: its entries in /proc, and what it publishes about itself.
+//! Examines a running process: its entries in /proc, and the facts in its spool.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};

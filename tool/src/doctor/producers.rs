@@ -1,4 +1,4 @@
-//! Recognises habits of other producers that hide their code from readers of perf maps.
+//! Detects habits of other producers that hide their code from readers of perf maps.
 
 use std::fs;
 use std::io::Read;

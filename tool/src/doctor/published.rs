@@ -1,4 +1,4 @@
-//! What a running process publishes in its spool: sinks, counters, files and its last failure.
+//! The facts that a running process writes to its spool: sinks, counters, files and its last failure.
 
 use std::path::Path;
 

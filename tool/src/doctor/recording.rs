@@ -1,4 +1,4 @@
-//! Examines a recording: its clock, its jitdumps and whether they were injected, names and whole stacks of compiled code.
+//! Examines a recording: its clock, its jitdumps, whether these were injected, and the names and whole stacks of compiled code.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! Explains samples in compiled code without a name at that time: was it registered later, elsewhere, or never?
+//! Explains samples in compiled code without a name at the time of the sample: was the code registered later, at another
+//! address, or never?
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Whether the times of a jitdump can be compared with those of a recording, and how.
+//! Finds out whether the times of a jitdump can be compared with the times of a recording, and how.
 
 use crate::perf_data::attributes::Attribute;
 

@@ -1,4 +1,4 @@
-//! Which addresses of a process have compiled code at which time.
+//! The addresses of a process that have compiled code at a given time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{Range, RangeInclusive};

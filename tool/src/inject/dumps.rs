@@ -1,4 +1,5 @@
-//! Finds and opens the jitdumps of a recording. Whoever could write to the directory of a dump may have chosen the file.
+//! Finds and opens the jitdumps of a recording. Any user who can write to the directory of a jitdump may have replaced the
+//! file.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File, Metadata};

@@ -1,4 +1,5 @@
-//! What happens to the code of a process: code of its own, code of its parent at the time of a fork, other programs.
+//! The code of each process over time: the process loads code, inherits code of its parent at a fork, and loses all code when
+//! it executes another program.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};

@@ -1,4 +1,4 @@
-//! The mappings of processes: of the files of regions, and of what can take the place of code.
+//! The mappings of processes: mappings of the files of regions, and mappings that can replace code.
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! `jitsym inject`: writes a recording anew, with objects for the code in jitdumps.
+//! `jitsym inject`: writes a copy of a recording, with objects for the code in jitdumps.
 
 mod clock;
 mod code;

@@ -1,4 +1,4 @@
-//! Where the new recording and its objects go. Nothing is visible under its final name before it is complete.
+//! The new recording and the directory of its objects. A file appears under its final name only when the file is complete.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;

@@ -1,4 +1,4 @@
-//! The source lines and inlined functions of single functions in the file of a region, as records of a jitdump.
+//! The source lines and inlined functions of single functions in the file of a region, in the form of records of a jitdump.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! The code in the files of regions, which code memory is a mapping of. A function is there from the time on at which a process
-//! maps its part of the file.
+//! The code in the files of regions. The memory of this code is a mapping of such a file. A process has a function from the
+//! time at which the process maps the function's part of the file.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};

@@ -1,4 +1,4 @@
-//! Which code of a process a sample has.
+//! Finds the code of a process at the address of a sample.
 
 use std::ops::Range;
 use std::rc::Rc;

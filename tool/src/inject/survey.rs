@@ -1,4 +1,4 @@
-//! What a recording has: its processes with the jitdumps that they map, its forks, its clock.
+//! The contents of a recording: its processes with the jitdumps that they map, its forks, and its clock.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Writes the recording anew, with the mappings of objects at their times.
+//! Writes the new recording, with the mappings of the objects at their times.
 
 use std::collections::HashSet;
 use std::fs::File;

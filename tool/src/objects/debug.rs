@@ -1,4 +1,4 @@
-//! The sections of a file that have no addresses in memory: symbols, lines, and inlined functions.
+//! The sections of a file that are not mapped into memory: symbols, lines, and inlined functions.
 
 use std::borrow::Cow;
 

@@ -1,8 +1,9 @@
-//! The ELF file of an epoch: a header, the code, the unwind tables, and at the end what has no address in memory.
+//! The ELF file of an epoch: a header, the code, the unwind tables, and at the end the sections that are not mapped into
+//! memory.
 //!
-//! The form of the files is the form with which perf 6.1, 6.12 and 7.2 find names and callers. Addresses are file offsets. One
-//! segment reaches from the header to the end of the neighbourhood. If the unwind tables have a mapping, no segment has them,
-//! because the segments of neighbourhoods must not overlap.
+//! With this form of the file, perf 6.1, 6.12 and 7.2 find names and callers. Addresses are file offsets. One segment contains
+//! the header and all code of the neighbourhood. If the unwind tables have a separate mapping, they are in no segment, because
+//! the segments of neighbourhoods must not overlap.
 
 use std::borrow::Cow;
 use std::fs::File;

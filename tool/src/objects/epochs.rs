@@ -1,8 +1,9 @@
 //! Distributes code over files, by address and by time.
 //!
-//! Code that lies close together is a *neighbourhood*. In an *epoch* of a neighbourhood, no address has two pieces of code
-//! that are used. An epoch begins when code is used whose addresses other code of the epoch has. Each epoch has a file with all
-//! code that is used in this epoch. So the number of files depends on how often used code replaces used code.
+//! Code at close addresses is a *neighbourhood*. The time of a neighbourhood has *epochs*. In one epoch, no address belongs to
+//! two pieces of code that are used. A new epoch begins when a piece of code is used whose addresses belong to other code of
+//! the current epoch. Each epoch has a file with all code that is used in this epoch. So the number of files depends on how
+//! often used code replaces used code.
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! The inlined functions of a DEBUG_INFO2 record, which has source positions, as the ranges of code that DWARF describes.
+//! Converts the source positions of a DEBUG_INFO2 record into inlined functions, which have ranges of code, as in DWARF.
 
 use jitsym::format::jitdump::debug_info2::{RawDebug2, RawPosition};
 use jitsym::format::{jitdump::inlines, name};

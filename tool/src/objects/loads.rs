@@ -1,4 +1,4 @@
-//! The code that the jitdumps and perf maps of a process describe, in the order of time.
+//! The code that the jitdumps and perf maps of a process describe, ordered by time.
 
 use std::collections::HashMap;
 use std::io;

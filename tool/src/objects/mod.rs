@@ -1,5 +1,5 @@
-//! Makes ELF files of the code in jitdumps and perf maps: one file for each part of the address space and each time in which no
-//! code is replaced there ([`Epochs`]). The number of files does not grow with the number of functions.
+//! Makes ELF files of the code in jitdumps and perf maps. Each file has the code of one part of the address space, for a time
+//! in which no code there is replaced ([`Epochs`]). The number of files does not depend on the number of functions.
 
 mod debug;
 mod elf;

@@ -1,4 +1,4 @@
-//! The newest name at each address, for maps, which have no times.
+//! The newest name at each address, for perf maps, because they have no times.
 
 use std::ops::Range;
 

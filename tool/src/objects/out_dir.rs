@@ -1,4 +1,4 @@
-//! The directory that objects are written to. A file appears in it complete, under its final name, or not at all.
+//! The directory to which objects are written. A file appears under its final name only when the file is complete.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File};

@@ -1,4 +1,4 @@
-//! The addresses that a process uses, and free places between them.
+//! The addresses that a process uses, and free ranges between them.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! The attributes of a recording: which fields its events have, and where.
+//! The attributes of a recording: the fields of its events, and the positions of these fields.
 
 use std::collections::HashMap;
 use std::io;

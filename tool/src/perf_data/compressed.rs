@@ -1,10 +1,10 @@
 //! Decompresses the events of `perf record -z`.
 //!
 //! The compressed data of all events of a recording is one frame of zstd, which perf does not end. After each event, the whole
-//! content so far is decodable. The decoder returns content only when it is a window behind, because later content may refer
-//! to the window. So the content of an event comes late, but its length must be known at once: other events may follow. The
-//! decoder tells how many bytes it has beyond a window. A window of zero bytes is decoded before the content, so that this number
-//! is the length of the content.
+//! content so far can be decoded. But the decoder keeps the last window of content, because later content may refer to it. So
+//! the decoder returns the content of an event late. The length of the content must be known at once, because other events may
+//! follow. The decoder reports how many bytes it has beyond a window. So a window of zero bytes is decoded before the content:
+//! then this number is the length of the content.
 
 use std::io;
 

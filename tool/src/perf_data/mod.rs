@@ -1,9 +1,9 @@
-//! Recordings of perf: the header, the attributes and the places of the sections.
+//! Recordings of perf: the header, the attributes and the positions of the sections.
 //!
-//! The format is described in linux tools/perf/Documentation/perf.data-file-format.txt. This code is written by hand, because a
-//! copy must keep everything that it does not change. The crate `linux-perf-data` returns events in the order of time and
-//! without their places, and reads sections into memory at the length that they claim. The crate `tracepoint_perf` writes a
-//! table of attributes of its own, and only the first 32 of 256 features.
+//! The format is described in linux tools/perf/Documentation/perf.data-file-format.txt. This project has its own reader,
+//! because a copy of a recording must keep everything that does not change. The crate `linux-perf-data` returns events ordered
+//! by time, without their positions, and reads sections into memory at the length that they claim. The crate `tracepoint_perf`
+//! writes a different table of attributes, and only the first 32 of 256 features.
 
 pub mod attributes;
 pub mod compressed;

@@ -1,4 +1,4 @@
-//! The contents of a recording for each process: jitdumps, files of regions, memory with compiled code.
+//! The contents of a recording for each process: jitdumps, files of regions, and memory with compiled code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;

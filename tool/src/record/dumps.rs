@@ -1,4 +1,4 @@
-//! Puts the code of the jitdumps that a recording names into the recording, and reports what was found.
+//! Puts the code of the jitdumps that a recording names into the recording, and reports the jitdumps that were found.
 
 use std::io;
 

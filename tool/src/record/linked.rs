@@ -1,4 +1,4 @@
-//! Whether a program or one of its libraries uses libjitsym: linked with it, or prepared to load it.
+//! Finds out whether a program or one of its libraries is linked with libjitsym, or can load it.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -1,4 +1,4 @@
-//! `jitsym record`: runs `perf record` with the right options, injects jitdumps if necessary, and reports what was done.
+//! `jitsym record`: runs `perf record` with the right options, injects jitdumps if necessary, and reports the result.
 
 pub mod children;
 pub mod command_line;

@@ -1,4 +1,4 @@
-//! The perf that is used: its path, its features, and the cause of a failure in one line.
+//! The perf program: its path, its features, and the cause of a failure in one line.
 
 use std::ffi::OsStr;
 use std::fs;

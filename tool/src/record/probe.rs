@@ -1,4 +1,4 @@
-//! Asks a runtime whether it starts with what is set for it.
+//! Checks whether a runtime starts with the variables and arguments that are set for it.
 
 use std::ffi::OsString;
 use std::fs;

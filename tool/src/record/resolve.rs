@@ -1,4 +1,4 @@
-//! Finds the program that a command runs in the end: behind `env`, symbolic links and interpreter lines.
+//! Finds the program that a command finally runs, through `env`, symbolic links and interpreter lines.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;

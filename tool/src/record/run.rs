@@ -1,8 +1,8 @@
 //! Runs `perf record`: keeps perf's messages, and lets the command's output go where it would go without perf.
 //!
-//! perf and the command share one standard error output. A shell between the two could separate them, but then perf 6.1 would
-//! find no unwind tables in half of the recordings. It keeps the mappings that the process had before it executed the command,
-//! and uses the lower of two mappings of the C library as the base of the library's tables (linux
+//! perf and the command share one standard error output. A shell between perf and the command could separate their outputs. But
+//! then perf 6.1 finds no unwind tables in half of the recordings. perf 6.1 keeps the mappings that the process had before it
+//! executed the command, and uses the lower of two mappings of the C library as the base of the library's tables (linux
 //! tools/perf/util/unwind-libunwind-local.c).
 
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-//! The runtimes whose own support of perf `jitsym record` turns on: one table.
+//! A table of the runtimes that can write files for perf. `jitsym record` turns this support on.
 
 use super::plan::Stacks;
 

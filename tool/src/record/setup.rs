@@ -1,4 +1,4 @@
-//! Turns on the support of perf in runtimes that have one of their own, by the table in `runtimes`.
+//! Turns on the support of perf in runtimes, by the table in `runtimes`.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;

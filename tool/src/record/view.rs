@@ -1,5 +1,5 @@
-//! Reads the samples of any recording of perf. A recording without the objects of its jitdumps gets them in a private copy. A
-//! bundle is unpacked into a private directory.
+//! Reads the samples of any recording of perf. If the objects of jitdumps are not in a recording, they are added in a private
+//! copy. A bundle is unpacked into a private directory.
 
 use std::ffi::OsString;
 use std::fs;

@@ -1,4 +1,5 @@
-//! Compares registered code with the memory of processes while they run. Errors in a jitdump show only there.
+//! Compares registered code with the memory of processes while they run. Only this comparison shows wrong addresses or code in
+//! a jitdump.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};

@@ -1,4 +1,4 @@
-//! The functions that a DEBUG_INFO2 record names for each place in the code.
+//! The functions of a DEBUG_INFO2 record for each offset in the code.
 
 use jitsym::format::jitdump::debug_info2::{RawDebug2, RawPosition};
 

@@ -1,4 +1,4 @@
-//! `jitsym stat`: numbers about a file, and a picture of where the code was over time.
+//! `jitsym stat`: counts and sizes of a file, and a picture of the code's addresses over time.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};

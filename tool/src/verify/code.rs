@@ -1,4 +1,4 @@
-//! The registered code of a process: its pieces, and which of them is at an address at a time.
+//! The registered code of a process. Finds the piece of code at an address at a given time.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

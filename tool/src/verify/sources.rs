@@ -1,4 +1,4 @@
-//! The jitdumps and region files of a process, followed while they grow.
+//! The jitdumps and region files of a process. They are read while they grow.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;

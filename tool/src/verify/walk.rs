@@ -1,4 +1,4 @@
-//! Steps through the calls of registered functions, and runs without steps through programs and libraries that they call.
+//! Steps through the calls of registered functions, and runs without steps through the programs and libraries that they call.
 
 mod entry;
 mod events;

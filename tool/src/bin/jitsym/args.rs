@@ -1,4 +1,4 @@
-//! The command line. The manual page and the shell completions are made from this description too (`generated`).
+//! The command line. The test module `generated` makes the manual page and the shell completions from this description.
 
 use std::ffi::OsString;
 

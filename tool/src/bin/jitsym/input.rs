@@ -1,4 +1,4 @@
-//! Reads what the user names: files, compressed files, standard input, and the files of a process.
+//! Reads the input that the user names: files, compressed files, standard input, or the files of a process.
 
 use std::fs::{self, File};
 use std::io::{self, Read};

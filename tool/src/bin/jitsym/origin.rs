@@ -1,4 +1,5 @@
-//! Whether a file is a copy or was renamed. The name and path of such a file do not show whether readers have found it.
+//! Finds out whether a file was copied or renamed. The name and path of such a file do not show whether readers find the
+//! original.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;

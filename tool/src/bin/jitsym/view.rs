@@ -1,4 +1,4 @@
-//! What commands print or draw of a recording: the hottest functions, and the flame graph.
+//! The hottest functions and the flame graph of a recording, for the commands that print or draw them.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};

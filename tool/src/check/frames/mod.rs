@@ -1,7 +1,7 @@
 //! Compares unwind tables with the code that they describe.
 //!
-//! Follows the instructions along the control flow to find out where the CFA, the return address and the caller's registers
-//! are. An instruction that is not understood makes values unknown. Unknown values are not compared.
+//! The comparison follows the instructions along the control flow, and computes the CFA, the return address and the locations
+//! of the caller's registers. If an instruction is not supported, its results are unknown. Unknown values are not compared.
 
 mod aarch64;
 mod compare;

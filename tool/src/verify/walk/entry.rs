@@ -1,4 +1,4 @@
-//! Begins the steps of a thread: at the entry of code that was called or entered by a jump.
+//! Begins the steps of a thread at the entry of code that was called or entered by a jump.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! When a process ends, compares what was observed with all its files.
+//! When a process ends, compares the kept observations with all its files.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Compares one instruction. Keeps the observation if it does not fit what is known yet.
+//! Compares one instruction with the tables. If the observation does not fit the code that is registered so far, keeps it.
 
 use std::io;
 
