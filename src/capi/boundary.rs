@@ -16,7 +16,7 @@ pub fn boundary(body: impl FnOnce() -> Result<()>) -> jitsym_status {
 /// that access shared data must run in `valgrind::without_races`.
 #[inline]
 pub fn boundary_on(body: impl FnOnce(&PerThread) -> Result<()>) -> jitsym_status {
-    // The body may have noted the reason of its error. That reason is valid only until the guard ends, so `refused` is
+    // The body may have stored the reason of its error, which is valid only until the guard ends. So `refused` is
     // called inside the guard.
     let tell = |thread: &PerThread| body(thread).inspect_err(|&error| session::refused(error));
     match process::guarded_on(tell) {

@@ -1,4 +1,4 @@
-//! Sessions: how a session begins, continues in a forked child, and ends, and what its calls do.
+//! Sessions: how they open, close and continue in a forked child, and the calls of a session.
 
 mod alloc;
 mod autoload;
