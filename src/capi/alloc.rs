@@ -15,12 +15,11 @@ use crate::session;
 /// `out->struct_size`.
 ///
 /// The memory is a piece of a region that the library manages ([docs/regions.md](regions.md#memory-for-each-function)),
-/// and may contain the bytes of earlier code. Signed 32-bit displacements reach from `near_addr` to all of the memory,
-/// and back. If the code calls another piece directly, pass the address of that piece as `near_addr`.
+/// and may contain the bytes of earlier code. If the code calls another piece directly, pass the address of that piece
+/// as `near_addr`: signed 32-bit displacements reach in both directions.
 ///
-/// If the region's file cannot be made, the call still returns memory, as `jitsym_region_create` does. The call also
-/// works with a session that writes nothing (`JITSYM_INIT_OFF_BY_DEFAULT`). A forked child has a copy of all this
-/// memory, and owns the pieces that its parent had allocated.
+/// The call also returns memory if the region's file cannot be made, or if the session writes nothing. A forked child
+/// has a copy of all this memory, and owns the pieces that its parent had allocated.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_SIZE_ZERO`, `_TOO_LARGE`, `_ALIGNMENT`;
 /// `JITSYM_ERR_NO_MEMORY`, also if no address space is free near `near_addr`, or 768 regions exist;

@@ -35,18 +35,17 @@ use types::*;
 /// `options` is NULL, the defaults and the environment decide. If at least one sink starts, the call succeeds:
 /// `jitsym_get_stats` and `jitsym_last_error` report the sinks that failed.
 ///
-/// A later session starts the sinks that it asks for and that do not run yet, with its own directories, dialect and
-/// bounds. In all other respects the options of the first session hold until the last session closes. New files get a
-/// mode that both sessions permit. Sinks receive the code of all sessions, and run until the last session closes. A
-/// sink that failed or was disabled is started again only if the later session would otherwise have no sink.
+/// A later session starts those of its sinks that do not run yet, with its own directories, dialect and bounds. All
+/// other options are those of the first session, until the last session closes; new files get a mode that both sessions
+/// permit. Sinks receive the code of all sessions. A sink that failed or was disabled is started again only if the
+/// later session would otherwise have no sink.
 ///
-/// After the last session is closed, a new session may have other options. With the same directories, the new session
-/// continues the same files. If this is the first call in a forked child, it also continues the parent's sessions, with
-/// these options.
+/// After the last session is closed, a new session with the same directories continues the same files. If this is the
+/// first call in a forked child, it also continues the parent's sessions, with these options.
 ///
-/// `JITSYM_ERR_CONFLICT` means that a running sink has another directory or dialect than the new session, or that the
-/// variable `JITSYM_LATE` forbids to start the sinks of the new session. `JITSYM_ERR_TIMEOUT` means that a disk hangs,
-/// so that this call cannot open files, or waits for another call that opens or closes a session or enables sinks.
+/// `JITSYM_ERR_CONFLICT` also means that the variable `JITSYM_LATE` forbids to start the sinks of a later session.
+/// `JITSYM_ERR_TIMEOUT` means that a disk hangs, in this call or in another call that opens or closes a session or
+/// enables sinks.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_ENUM`, `_PATH` for bad options;
 /// `JITSYM_ERR_CONFLICT`, `_TIMEOUT` (10 seconds), `_NO_SINK`, `_NO_MEMORY`, `_THREAD`, `_TOO_MANY_SESSIONS`.
@@ -287,10 +286,9 @@ pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_
 /// (`JITSYM_SPOOL_SHARED`).
 ///
 /// If another thread is ending the process, the call returns `JITSYM_ERR_TIMEOUT` at once. `JITSYM_ERR_FORKED` means
-/// that this process is a forked child that has not continued its parent's sessions yet. `JITSYM_ERR_WRITER` means that
-/// the handler runs on the background thread itself, or that the library has no thread (`JITSYM_INIT_NO_THREADS`). A
-/// handler on the background thread finds none of the host's descriptors open, because that thread has its own
-/// descriptor table.
+/// that this forked child has not continued its parent's sessions yet. A handler that runs on the background thread
+/// gets `JITSYM_ERR_WRITER`, and finds none of the host's descriptors open, because that thread has its own descriptor
+/// table.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT`; `JITSYM_ERR_NOT_RUNNING` or `_FORKED` if there is nothing to write;
 /// `JITSYM_ERR_WRITER`, `_SINK_FAILED`, `_INTERNAL`.
@@ -313,16 +311,14 @@ pub extern "C" fn jitsym_flush_from_signal(timeout_ms: u32) -> jitsym_status {
 /// map, jitdump, region).
 ///
 /// Code is known if it was registered while a sink ran, or with `JITSYM_INIT_REMEMBER`. The host has to register all
-/// other code again: its registration returned the id 0. The files get the bytes that are at the code's address at the
-/// time of this call. If only the perf map ran and code was not remembered, this code gets no lines and no unwind
-/// tables.
+/// other code again: its registration returned the id 0. The files get the bytes that are now at the code's address.
+/// Code that was registered while only the perf map ran gets lines and unwind tables only with `JITSYM_INIT_REMEMBER`.
 ///
 /// The started sinks use the directories, bounds and other options of this session, unless a running sink already uses
 /// other values. They continue files that still exist.
 ///
-/// `JITSYM_ERR_CONFLICT` means that one of the sinks already runs with another directory or dialect than this
-/// session's. `JITSYM_ERR_SINK_FAILED` means that one of the sinks cannot start or write now, but another sink runs.
-/// The call also returns `JITSYM_ERR_TIMEOUT` if the process exits.
+/// `JITSYM_ERR_SINK_FAILED` means that one of the sinks cannot start or write now, but another sink runs. The call also
+/// returns `JITSYM_ERR_TIMEOUT` if the process exits.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_FORBIDDEN` if the variable `JITSYM_LATE` is
 /// `off`; `JITSYM_ERR_CONFLICT`, `_NO_SINK`, `_SINK_FAILED`, `_TIMEOUT` (10 seconds), `_NO_MEMORY`, `_THREAD`,
@@ -341,9 +337,8 @@ pub extern "C" fn jitsym_enable(session: *mut jitsym, sinks: u32) -> jitsym_stat
 /// The files stay, and `jitsym_enable` continues them. `sinks`: `JITSYM_SINK_*` bits; 0: all.
 ///
 /// With `JITSYM_INIT_REMOVE_FILES`, the call removes the files. When the last sink stops, the background thread ends,
-/// and the memory for records and the spool are freed. All ids become invalid: after `jitsym_enable`, calls return
-/// `JITSYM_ERR_UNKNOWN_ID` for these ids. With `JITSYM_INIT_REMEMBER`, stopping the last sink only closes the files,
-/// and ids stay valid.
+/// memory and spool are freed, and all ids become unknown. With `JITSYM_INIT_REMEMBER`, stopping the last sink only
+/// closes the files, and ids stay valid.
 ///
 /// Returns `JITSYM_OK`, also if the sinks do not run; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_SINK_FAILED` if a
 /// sink could not write everything (the sink is stopped anyway); `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_TIMEOUT` as for

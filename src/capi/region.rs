@@ -13,7 +13,7 @@ use crate::session;
 /// the session is closed. The caller sets `out->struct_size`.
 ///
 /// If the file cannot be made (no sink `JITSYM_SINK_REGION`, a directory mounted `noexec`, no room), the call still
-/// returns memory. Code in this memory is then written to the other sinks, and `jitsym_stats.region_refused` and
+/// returns memory. The other sinks then get the code in this memory, and `jitsym_stats.region_refused` and
 /// `jitsym_last_error` report the failure.
 ///
 /// [docs/regions.md](regions.md#fork-exit-crash) describes a forked child's copy of a region with two views.
@@ -44,10 +44,10 @@ pub unsafe extern "C" fn jitsym_region_create(
 /// protections replaces the memory. `addr`, `size`: whole pages. During the call, other threads may execute the memory,
 /// but must not write to it or change its protection. After a failure the memory is unchanged.
 ///
-/// Afterwards the runtime uses the memory as before: it may write, change protections, unmap parts, discard pages and
-/// fork. docs/regions.md lists the [advice (`madvise`), locks and keys](regions.md#locks-advice-and-keys) that the
-/// memory keeps or that the call refuses, the [limits](regions.md#limits) of `mremap`, and the [disk
-/// space](regions.md#fork-exit-crash) of the file.
+/// Afterwards the runtime may write, change protections, unmap parts, discard pages and fork as before. docs/regions.md
+/// lists the [advice (`madvise`), locks and keys](regions.md#locks-advice-and-keys) that the memory keeps or that the
+/// call refuses, the [limits](regions.md#limits) of `mremap`, and the [disk space](regions.md#fork-exit-crash) of the
+/// file.
 ///
 /// The file also names code that is already registered in the memory. If the memory is writable and executable at once,
 /// and new code replaces dead code, the library briefly changes the protection of the new code's pages
@@ -84,8 +84,8 @@ pub extern "C" fn jitsym_region_grow(session: *mut jitsym, exec: *mut c_void, si
     blocking_boundary(|| session::find(session as usize as u64)?.grow_region(exec as u64, size))
 }
 
-/// Returns the memory of a region's pages to the system; the pages then read as zero. No code in these pages may still
-/// be registered or run. `addr`, `size`: whole pages of the executable view.
+/// Frees the memory of a region's pages, which then read as zero. No code in these pages may still be registered or
+/// run. `addr`, `size`: whole pages of the executable view.
 ///
 /// A write to the pages takes memory again. If the file system then has no room, the kernel raises `SIGBUS`.
 ///

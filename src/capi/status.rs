@@ -23,7 +23,7 @@ pub enum jitsym_status {
     JITSYM_ERR_STRUCT_TAIL = 3,
     /// An unknown flag bit, a reserved field that is not 0, a file mode above 0777.
     JITSYM_ERR_FLAGS = 4,
-    /// A field or argument has a number without an enumerator.
+    /// A field or argument has an unknown number.
     JITSYM_ERR_ENUM = 5,
     /// The size of the code, or of the range, is 0.
     JITSYM_ERR_SIZE_ZERO = 6,
@@ -89,9 +89,9 @@ pub enum jitsym_status {
     JITSYM_ERR_BUFFER = 28,
     /// The sink in question does not run, or no sink runs.
     JITSYM_ERR_NOT_RUNNING = 29,
-    /// A signal handler made the call, and it had interrupted another call of its thread.
+    /// The calling signal handler has interrupted another call of its thread.
     JITSYM_ERR_BUSY = 30,
-    /// A bug in the library. The process continues, but the session does nothing more.
+    /// A bug in the library. The session does nothing from now on.
     JITSYM_ERR_INTERNAL = 31,
     /// The writer itself made the call. Or a signal handler did, in a process without threads of the library.
     ///
@@ -105,25 +105,25 @@ pub enum jitsym_status {
     ///
     /// `jitsym_last_error` with a NULL session gives the reason.
     JITSYM_ERR_LIBRARY = 34,
-    /// Memory is not adopted, because a part of it is shared or belongs to a file.
+    /// The memory cannot be adopted: a part is shared or belongs to a file.
     ///
     /// Other reasons: the memory contains a heap, a stack or a part that is not mapped, or has [an
     /// attribute](regions.md#locks-advice-and-keys) that no mapping of a file can have.
     JITSYM_ERR_NOT_PLAIN = 35,
-    /// Memory is not adopted, because the process has locked memory (`mlock`, `mlockall`).
+    /// The process has locked memory (`mlock`, `mlockall`), so none is adopted.
     ///
     /// The memory of the region would not be locked.
     JITSYM_ERR_LOCKED = 36,
     /// The address has no region or `jitsym_alloc` memory, or has a region already.
     ///
-    /// `jitsym_region_adopt` returns this status if a region exists already. Other calls return it if they find no
-    /// region or `jitsym_alloc` memory, or if a region of this kind does not support the call.
+    /// Only `jitsym_region_adopt` refuses an existing region. The status also means that a region of this kind does not
+    /// support the call.
     JITSYM_ERR_REGION = 37,
     /// A value is no multiple of the page size, or an alignment is no power of two.
     JITSYM_ERR_ALIGNMENT = 38,
     /// An entry of `jitsym_code.inlines` is invalid.
     ///
-    /// The name, or the file or line of the call, is missing. Or the range or parent breaks a rule of `jitsym_inline`.
+    /// The name, or the file or line of the call, is missing, or the range or parent breaks a rule of `jitsym_inline`.
     JITSYM_ERR_INLINE = 39,
 }
 

@@ -12,9 +12,8 @@ pub enum jitsym_code_flag {
     ///
     /// The flag is for large code, and for runtimes that never free code. The writer reads the bytes later. They must
     /// stay unchanged at their address until `jitsym_flush` has returned, or until `jitsym_unregister`,
-    /// `jitsym_unregister_range` or `jitsym_move` has returned for this code. The last three calls wait until the
-    /// writer has read the bytes, 10 seconds at most. If the process is killed earlier, the record is recovered without
-    /// the bytes.
+    /// `jitsym_unregister_range` or `jitsym_move` has returned for this code. These three calls wait for the writer, 10
+    /// seconds at most. If the process is killed earlier, the record is recovered without the bytes.
     JITSYM_CODE_STABLE = 1,
     /// This call waits for no sink, because the host registers more code before this code runs.
     ///
@@ -23,7 +22,7 @@ pub enum jitsym_code_flag {
     /// `jitsym_flush`, waits until these sinks have all code that was registered before. `jitsym_move_target` does not
     /// accept the flag.
     JITSYM_CODE_MORE = 2,
-    /// As long as this code is live, the `JITSYM_CODE_GAP_SIZE` bytes after it contain no other code.
+    /// `JITSYM_CODE_GAP_SIZE` bytes after the code contain no other code while it is live.
     ///
     /// `perf inject` then maps the unwind tables of this code into these bytes, unless the tables are larger. So a perf
     /// that is built with libunwind, as most versions before perf 7 are, can unwind through this code. Other code in
@@ -38,10 +37,9 @@ pub enum jitsym_code_flag {
 pub enum jitsym_range_flag {
     /// The caller unmaps the memory next (`munmap`).
     ///
-    /// From the call until all whole pages in the range are unmapped, no thread may read, write or run the memory. With
-    /// the flag, the library removes the regions that the range covers from its records. Without the flag, it reads all
-    /// mappings of the process to notice that these regions no longer exist. The flag has no effect in memory that the
-    /// library unmaps itself: memory from `jitsym_alloc`, and regions with two views.
+    /// Until all whole pages in the range are unmapped, no thread may read, write or run the memory. Without the flag,
+    /// the library reads all mappings of the process to notice that regions in the range no longer exist. The flag has
+    /// no effect in memory that only the library unmaps: memory from `jitsym_alloc`, and regions with two views.
     JITSYM_RANGE_UNMAP = 1,
 }
 

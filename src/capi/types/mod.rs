@@ -48,11 +48,11 @@ pub enum jitsym_limit {
 pub enum jitsym_sink {
     /// `perf-PID.map`: names for `perf report`, bpftrace, samply, blazesym.
     JITSYM_SINK_MAP = 1,
-    /// `jit-PID.dump`, for `jitsym inject` and perf: names with times, code, lines, unwind tables.
+    /// `jit-PID.dump`, for `jitsym inject` and perf: names with times, code, lines, call stacks.
     ///
     /// If that name [is taken](conventions.md#files), the pid in the name gets leading zeros.
     JITSYM_SINK_JITDUMP = 2,
-    /// ELF files of regions (`jitsym_region.h`), for every profiler: names, lines, unwind tables.
+    /// ELF files of regions (`jitsym_region.h`): names, lines, call stacks in every profiler.
     ///
     /// The files `jit-PID-N.so` and `jitted-PID-rN.so` ([docs/regions.md](regions.md)) are in
     /// `jitsym_options.jitdump_dir`. Code in a region is written to the region's file, but not to the map or the
@@ -65,14 +65,13 @@ pub enum jitsym_sink {
     JITSYM_SINK_GDB = 8,
     /// The process's unwinder. C++ exceptions, `backtrace` and `pthread_exit` pass through code.
     ///
-    /// The code needs an unwind description. While this sink runs, a call that registers, moves or unregisters code
-    /// waits until the unwinder has the change. [docs/exceptions.md](exceptions.md) lists the supported unwinders, and
-    /// the thread that reports changes to each of them.
+    /// The code needs an unwind description. Calls that register, move or unregister code wait for this sink: see
+    /// `jitsym_register`. [docs/exceptions.md](exceptions.md) lists the supported unwinders.
     JITSYM_SINK_UNWINDER = 16,
-    /// valgrind's tools: names, lines, unwind tables. The sink starts by itself, under valgrind only.
+    /// valgrind's tools: names, lines, call stacks. The sink starts by itself, only under valgrind.
     ///
-    /// While this sink runs, a call that registers, moves or unregisters code waits until valgrind has the change, and
-    /// `JITSYM_SINK_REGION` does not run ([docs/valgrind.md](valgrind.md)).
+    /// Calls wait for this sink, as for `JITSYM_SINK_UNWINDER`. While this sink runs, `JITSYM_SINK_REGION` does not run
+    /// ([docs/valgrind.md](valgrind.md)).
     JITSYM_SINK_VALGRIND = 32,
 }
 

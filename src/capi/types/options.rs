@@ -16,7 +16,7 @@ pub enum jitsym_init_flag {
     ///
     /// The variable `JITSYM_ADOPT` and a run under valgrind also start sinks.
     JITSYM_INIT_OFF_BY_DEFAULT = 2,
-    /// Write no unwinding records to the jitdump, because ddprof stops reading at them.
+    /// Write no unwinding records to the jitdump (ddprof stops at them).
     JITSYM_INIT_NO_UNWIND = 4,
     /// When all memory for records is full, drop records at once, without waiting.
     JITSYM_INIT_DROP_WHEN_FULL = 32,
@@ -24,12 +24,11 @@ pub enum jitsym_init_flag {
     JITSYM_INIT_NO_SPOOL = 64,
     /// Complete the files of killed processes first, as `jitsym recover` does.
     ///
-    /// The files are those of this user's killed processes that have left a spool.
+    /// Only this user's processes that have left a spool count.
     JITSYM_INIT_RECOVER = 128,
     /// `fork` writes all code to the child's files.
     ///
-    /// The child does this before `fork` returns in it. Every child pays the cost, even a child that only executes
-    /// another program.
+    /// This happens before `fork` returns in the child, even if the child only executes another program.
     JITSYM_INIT_FORK_NOW = 256,
     /// A forked child inherits nothing. Excludes JITSYM_INIT_FORK_NOW.
     ///
@@ -44,8 +43,7 @@ pub enum jitsym_init_flag {
     JITSYM_INIT_REMOVE_FILES = 1024,
     /// Remember live code while no sink runs, for `jitsym_enable`.
     ///
-    /// `jitsym_enable` writes the remembered code with its lines and unwind tables. While no sink runs, registering
-    /// costs as much as with a sink, and remembered code takes memory
+    /// While no sink runs, registering costs as much as with a sink, and live code takes memory
     /// ([docs/conventions.md](conventions.md#turn-it-on-in-a-running-process)).
     JITSYM_INIT_REMEMBER = 2048,
     /// Private executable memory becomes a region when code is registered in it.
@@ -55,8 +53,8 @@ pub enum jitsym_init_flag {
     /// threads may execute the memory, but must not write to it or change its protection.
     ///
     /// This rule holds for every part of the process that writes machine code, because the kernel joins neighbouring
-    /// memory with the same protection into one mapping. [docs/regions.md](regions.md#how-a-region-comes-to-be) has the
-    /// details, and alternatives for a process in which several parts write code.
+    /// memory with the same protection into one mapping. [docs/regions.md](regions.md#how-a-region-comes-to-be) has
+    /// alternatives for a process in which several parts write code.
     JITSYM_INIT_ADOPT = 4096,
     /// Also register the code that other libraries (LLVM, wasmtime) report to gdb.
     ///
@@ -67,9 +65,8 @@ pub enum jitsym_init_flag {
     /// Start no thread in this process and its children: calls write pending records.
     ///
     /// The flag is for hosts that must stay single-threaded, for instance because they fork, and for sandboxes that
-    /// forbid threads. It holds until the process ends. It has no effect while sessions of the process already use
-    /// threads (`jitsym_stats.threads`). [docs/conventions.md](conventions.md#without-threads) lists which calls write,
-    /// and what else is different.
+    /// forbid threads. It has no effect while sessions of the process already use threads (`jitsym_stats.threads`).
+    /// [docs/conventions.md](conventions.md#without-threads) lists what is different.
     JITSYM_INIT_NO_THREADS = 16384,
 }
 
@@ -114,7 +111,7 @@ pub enum jitsym_map_dialect {
 pub struct jitsym_options {
     /// `sizeof(jitsym_options)`.
     pub struct_size: usize,
-    /// `JITSYM_SINK_*` bits. 0: the sinks that the variable JITSYM names, else map, jitdump, region.
+    /// `JITSYM_SINK_*` bits. 0: the sinks that JITSYM names, else map, jitdump, region.
     pub sinks: u32,
     /// `JITSYM_INIT_*` bits.
     pub flags: u32,
@@ -137,9 +134,9 @@ pub struct jitsym_options {
     /// Bound in bytes for pending records, 1 MiB to 16 GiB. 0 means 64 MiB.
     ///
     /// A value outside this range is replaced by the nearest value inside it. The memory starts with 16 KiB, takes 4
-    /// MiB (at most half of the bound) when many records are registered, and grows further when the writer cannot keep
-    /// up. A record that is larger than the bound minus these 4 MiB is refused (`JITSYM_ERR_NO_MEMORY`). The memory
-    /// takes at least 256 MiB of address space, if available. The first session of a process decides the bound.
+    /// MiB (at most half of the bound) under load, and grows further when the writer cannot keep up. A record that
+    /// exceeds the bound minus these 4 MiB is refused (`JITSYM_ERR_NO_MEMORY`). The memory takes at least 256 MiB of
+    /// address space, if available. The first session of a process decides the bound.
     pub max_memory: u64,
     /// Milliseconds that a call waits if memory for records is full. 0 means 10.
     ///

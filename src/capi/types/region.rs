@@ -32,7 +32,7 @@ pub struct jitsym_region_options {
     pub alignment: u64,
     /// All of the executable view is within 2 GiB of this address. 0: anywhere.
     ///
-    /// From this address, a signed 32-bit displacement, as in calls and jumps of x86-64, reaches all of the view.
+    /// Signed 32-bit displacements, as in calls and jumps of x86-64, reach all of the view from this address.
     pub near_addr: u64,
     /// `JITSYM_REGION_*` bits.
     pub flags: u32,

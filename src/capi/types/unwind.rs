@@ -138,9 +138,9 @@ pub struct jitsym_unwind {
     pub eh_frame: *const c_void,
     /// EH_FRAME: the size of the section in bytes.
     pub eh_frame_size: usize,
-    /// EH_FRAME: the address for which the section was made. 0 means `eh_frame`.
+    /// EH_FRAME: the section's own address. 0 means `eh_frame`.
     ///
-    /// The section's pc-relative pointers are relative to this address.
+    /// Pc-relative pointers in the section are relative to this address.
     pub eh_frame_addr: u64,
     /// FIXED_FRAME: the place of `sub rsp, n`. 0: the frame exists from the start.
     ///
