@@ -25,13 +25,13 @@
 //! ```
 //!
 //! # Errors
-//! A call that fails returns an [`Error`]. It has no effect, except if its description names one. The background thread may
-//! fail after a call has returned. Such a failure is counted, and [`last_error`] returns its text. No failure causes a panic, a
-//! signal or output in the host.
+//! A call that fails returns an [`Error`]. A failed call has no effect, except if its description names one. The background
+//! thread may fail after a call has returned. Such a failure is counted, and [`last_error`] returns its text. No failure causes
+//! a panic, a signal or output in the host.
 //!
 //! # Threads
 //! Any thread may call any function at any time. A registration takes a lock only if it waits for a sink. With [`Bytes::Here`],
-//! it also makes no system call, once the thread has its first chunk of memory.
+//! a registration makes no system call, once the thread has its first chunk of memory.
 //!
 //! # Fork, signals, unloading
 //! A forked child continues its parent's sessions, with its own files ([`Fork`]). A signal handler may call only
@@ -43,10 +43,10 @@
 //! [`session`](Session) opens and closes sessions, and writes the records of calls into the calling thread's chunk.
 //! `code_alloc` cuts regions into pieces. `writer` merges the records and feeds each `sink`. `queue` has the data structures
 //! that `session` and `writer` share. `registry` records which code is live at which address. `format` has the byte layouts,
-//! `api` has the plain types, and `sys` calls the operating system. The program `jitsym` is the crate in `tool/`. It is not
-//! part of the C libraries.
+//! `api` has the plain types, and `sys` calls the operating system. The program `jitsym` is the crate in `tool/`, and not part
+//! of the C libraries.
 
-// The library runs in the host's process, so it must never end this process by a panic.
+// The library runs in the host's process, and must never end this process by a panic.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
 
 mod api;

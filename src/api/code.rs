@@ -22,7 +22,7 @@ pub struct Code<'a> {
     pub unwind: Unwind<'a>,
     /// Line table.
     pub lines: Lines<'a>,
-    /// Inlined functions. Profilers show these functions for code in a region, and debuggers show them for all code.
+    /// Inlined functions. Profilers show inlined functions for code in a region, and debuggers for all code.
     pub inlines: &'a [Inline<'a>],
     /// Whether the code's bytes stay unchanged until the code is flushed, unregistered or moved: see `JITSYM_CODE_STABLE` in
     /// the C header.
@@ -115,7 +115,7 @@ pub trait LineTable {
     fn row(&self, index: usize) -> Result<Line<'_>>;
 }
 
-/// One row of a line table. It describes the code from `offset` up to the offset of the next row.
+/// One row of a line table. The row describes the code from `offset` up to the offset of the next row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
     /// Bytes from the start of the code.
@@ -158,7 +158,7 @@ impl Inline<'_> {
 /// How to find the caller's frame. Offsets count bytes from the start of the code; registers have their DWARF numbers.
 #[derive(Clone, Copy, Debug)]
 pub enum Unwind<'a> {
-    /// Not known.
+    /// Unknown.
     None,
     /// The code keeps a frame pointer.
     FramePointer(FramePointer<'a>),
@@ -167,12 +167,13 @@ pub enum Unwind<'a> {
     /// A table of rows in strictly rising order of their offsets.
     Rows(&'a [UnwindRow<'a>]),
     /// An `.eh_frame` section that the compiler made. Only the sink `unwinder` uses the personality routines and LSDAs that the
-    /// section names. They must stay valid as long as the code is registered, because exceptions that pass through the code use
-    /// them.
+    /// section names. The routines and LSDAs must stay valid as long as the code is registered, because exceptions that pass
+    /// through the code use them.
     EhFrame {
         /// The section.
         bytes: &'a [u8],
-        /// The address to which pc-relative pointers of the section are relative. It may differ from the address of `bytes`.
+        /// The address to which pc-relative pointers of the section are relative. This address may differ from the address of
+        /// `bytes`.
         addr: u64,
     },
 }

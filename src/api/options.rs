@@ -38,7 +38,7 @@ impl Sinks {
     pub const ALL: Sinks = Sinks(63);
     /// The bits that are reserved for sinks.
     pub(crate) const ANY: Sinks = Sinks((1 << 27) - 1);
-    /// This bit is not a sink, but a flag in the set of running sinks. It means that a sink wants the bytes of the code.
+    /// This bit is not a sink, but a flag in the set of running sinks. The flag means that a sink wants the bytes of the code.
     pub(crate) const BYTES: Sinks = Sinks(1 << 27);
     /// A flag like `BYTES`: live code is remembered for sinks that are enabled later.
     pub(crate) const REMEMBER: Sinks = Sinks(1 << 28);
@@ -69,7 +69,7 @@ impl Sinks {
     /// True if `want_groups` is true, and calls do not wait for the writer and do not report code to the unwinder.
     #[inline]
     pub(crate) const fn want_groups_only(self) -> bool {
-        // `REMEMBER` and `GROUPS` lie below the two other bits, and above the rest, so one comparison is enough.
+        // One range check is enough: `REMEMBER` and `GROUPS` are below `BY_CALLERS` and `MUST_WAIT`, and above all other bits.
         self.0 >= Sinks::REMEMBER.0 && self.0 < Sinks::BY_CALLERS.0
     }
 
@@ -110,7 +110,7 @@ pub struct Options {
     pub sinks: Option<Sinks>,
     /// Whether the environment takes precedence over these options.
     pub env_wins: bool,
-    /// Start no sink unless the environment names one.
+    /// Start only the sinks that the environment names.
     pub off_by_default: bool,
     /// Leave unwinding records out of the jitdump.
     pub no_unwind: bool,
@@ -213,7 +213,7 @@ pub struct Config {
     pub adopt: bool,
     /// Whether code that other libraries report to gdb is registered too.
     pub bridge: bool,
-    /// Whether the writer may start the sink for debuggers although no session asks for that sink.
+    /// Whether the writer may start the sink for debuggers although no session has requested it.
     pub debugger: bool,
     pub map_max: u64,
     pub jitdump_max: u64,
@@ -234,7 +234,7 @@ impl Config {
         self.sinks.without(Sinks::VALGRIND)
     }
 
-    /// Whether there is anything to write, or to remember.
+    /// Whether a writer is needed, because a sink runs or code is remembered.
     pub fn starts_writer(&self) -> bool {
         self.sinks != Sinks::NONE || self.remember
     }

@@ -145,8 +145,8 @@ unsafe extern "C" fn notify(event: c_uint, data: *const c_void, caller: u64) -> 
 /// Runs the body of `Initialize` or `NotifyEvent`. Returns the function's result: 1 if sampling is on (`Initialize`),
 /// or if the event is accepted (`NotifyEvent`).
 fn answer(body: impl FnOnce() -> Result<bool>) -> c_uint {
-    // The body may have stored the reason of its error, which is valid only until the guard ends. So `refused` is
-    // called inside the guard.
+    // `refused` is called inside the guard, because the reason that the body may have stored for its error is valid
+    // only until the guard ends.
     guarded(|| body().inspect_err(|&error| refused(error))).unwrap_or(false).into()
 }
 

@@ -1,5 +1,4 @@
-//! The C calls that change nothing. They return the information about code that is of use, the texts of statuses, and
-//! the version.
+//! The C calls that change nothing: `jitsym_wanted`, the texts of statuses, and the version.
 
 use std::ffi::{c_char, CStr};
 

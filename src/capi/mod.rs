@@ -1,4 +1,4 @@
-//! The functions of the C API. They take pointers and return statuses.
+//! The functions of the C API. These functions take pointers and return statuses.
 //!
 //! Every function checks the input from C (`input`), calls the session, and turns the result into a status. All
 //! functions except `jitsym_flush_from_signal` do so inside the panic boundary, which turns a panic into a status.
@@ -40,8 +40,8 @@ use types::*;
 /// permit. Sinks receive the code of all sessions. A sink that failed or was disabled is started again only if the
 /// later session would otherwise have no sink.
 ///
-/// After the last session is closed, a new session with the same directories continues the same files. If this is the
-/// first call in a forked child, it also continues the parent's sessions, with these options.
+/// After the last session is closed, a new session with the same directories continues the same files. If `jitsym_init`
+/// is the first call in a forked child, it also continues the parent's sessions, with these options.
 ///
 /// `JITSYM_ERR_CONFLICT` also means that the variable `JITSYM_LATE` forbids to start the sinks of a later session.
 /// `JITSYM_ERR_TIMEOUT` means that a disk hangs, in this call or in another call that opens or closes a session or
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
 }
 
 /// Registers code: from now on, samples in [addr, addr + size) belong to `name`. Call this when the bytes are final and
-/// before the code runs. Live code in the same range counts as unregistered. `out_id` may be NULL. It receives the id,
+/// before the code runs. Live code in the same range counts as unregistered. `out_id` may be NULL, or receives the id,
 /// or 0 if no sink runs and code is not remembered for a later sink (`JITSYM_INIT_REMEMBER`).
 ///
 /// If no sink runs and code is not remembered, the call does not read `code`.
@@ -259,7 +259,7 @@ pub extern "C" fn jitsym_unregister_range(session: *mut jitsym, addr: u64, size:
 }
 
 /// Waits until everything that was registered before the call is in the files. `timeout_ms`: the longest wait in
-/// milliseconds; 0 means 10 seconds. Call this before `_exit` and `exec`, because they run no exit handlers.
+/// milliseconds; 0 means 10 seconds. Call this before `_exit` and `exec`, which run no exit handlers.
 ///
 /// `JITSYM_ERR_SINK_FAILED` also reports a sink that could not start earlier and still cannot start. In a forked child,
 /// the call does not wait for the [parent's code](conventions.md#fork).
@@ -280,7 +280,7 @@ pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_
 /// milliseconds; 0 means 1 second. The call needs no session.
 ///
 /// The handler may have interrupted this library, `malloc`, or another handler. The call takes no lock, allocates
-/// nothing and does not change `errno`. It asks the background thread to write, and waits. If the background thread
+/// nothing and does not change `errno`. The background thread writes, and the call waits. If the background thread
 /// needs something that the interrupted thread holds, for instance the lock of `malloc`, the call returns
 /// `JITSYM_ERR_TIMEOUT`. Unless the call returns `JITSYM_OK`, some registered code may be only in the spool
 /// (`JITSYM_SPOOL_SHARED`).
@@ -315,7 +315,7 @@ pub extern "C" fn jitsym_flush_from_signal(timeout_ms: u32) -> jitsym_status {
 /// Code that was registered while only the perf map ran gets lines and unwind tables only with `JITSYM_INIT_REMEMBER`.
 ///
 /// The started sinks use the directories, bounds and other options of this session, unless a running sink already uses
-/// other values. They continue files that still exist.
+/// other values. Files that still exist are continued.
 ///
 /// `JITSYM_ERR_SINK_FAILED` means that one of the sinks cannot start or write now, but another sink runs. The call also
 /// returns `JITSYM_ERR_TIMEOUT` if the process exits.
@@ -333,8 +333,8 @@ pub extern "C" fn jitsym_enable(session: *mut jitsym, sinks: u32) -> jitsym_stat
     })
 }
 
-/// Stops sinks for all sessions of a running process. The call first writes everything that was registered before it.
-/// The files stay, and `jitsym_enable` continues them. `sinks`: `JITSYM_SINK_*` bits; 0: all.
+/// Stops sinks for all sessions of a running process. The call first writes everything that was registered before. The
+/// files stay, and `jitsym_enable` continues them. `sinks`: `JITSYM_SINK_*` bits; 0: all.
 ///
 /// With `JITSYM_INIT_REMOVE_FILES`, the call removes the files. When the last sink stops, the background thread ends,
 /// memory and spool are freed, and all ids become unknown. With `JITSYM_INIT_REMEMBER`, stopping the last sink only
@@ -385,11 +385,11 @@ pub unsafe extern "C" fn jitsym_get_stats(session: *mut jitsym, out: *mut jitsym
 }
 
 /// Copies the text of the last failure to `buf`: of a sink, of `jitsym_init`, or of this thread's last call with bad
-/// arguments. The text is cut to fit, and NUL-terminated. It is empty if nothing failed. `session` may be NULL, for
-/// instance after a failed `jitsym_init`.
+/// arguments. The text is cut to fit, and NUL-terminated. An empty text means that nothing failed. `session` may be
+/// NULL, for instance after a failed `jitsym_init`.
 ///
-/// For a sink or `jitsym_init`, the text names the operation, the file, and the system's error. For a refused call, it
-/// names the status, and the field, index and value that are wrong.
+/// For a sink or `jitsym_init`, the text names the operation, the file, and the system's error. For a refused call, the
+/// text names the status, and the field, index and value that are wrong.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if `size` is 0; `JITSYM_ERR_SESSION`, `_CLOSED`,
 /// `_FORKED`.

@@ -43,7 +43,7 @@ pub enum jitsym_status {
     JITSYM_ERR_UNWIND_REGISTER = 12,
     /// An unwind description cannot be converted into unwind tables.
     ///
-    /// Its `.eh_frame` section cannot be parsed or does not describe the code, a stack offset is not a multiple of 8,
+    /// The `.eh_frame` section cannot be parsed or does not describe the code, a stack offset is not a multiple of 8,
     /// or one register is saved twice.
     JITSYM_ERR_UNWIND_FORMAT = 13,
     /// Unwind descriptions are not supported on this architecture.

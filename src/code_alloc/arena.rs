@@ -29,7 +29,7 @@ const KEPT_MIN: u64 = 1 << 20;
 pub struct Arena {
     pub exec: u64,
     pub write: u64,
-    /// The length of the region in bytes, and the length to which it can grow.
+    /// The length of the region in bytes, and the maximum length to which the region can grow.
     pub len: u64,
     pub max_len: u64,
     /// Whether the sink for regions ran when the region was made. Otherwise the region never has a file.

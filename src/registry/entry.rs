@@ -1,5 +1,5 @@
 //! Entries of live registrations. An entry has all data of a registration except the address, the size and the name of the
-//! code. It refers to the code's group of records in the jitdump, or to info records in memory.
+//! code. An entry also refers to the code's group of records in the jitdump, or to info records in memory.
 
 use super::heap::Heap;
 use crate::sys::mapping::Table;

@@ -24,7 +24,7 @@ pub enum MapChange {
 #[derive(Debug, Default)]
 pub(super) struct Places {
     pub pieces: Pieces,
-    /// The pieces, sorted by start address. They do not overlap.
+    /// The pieces, which do not overlap, sorted by start address.
     pub starts: Ordered,
     pub names: Names,
     /// Number of registrations for which `pieces`, `starts` and `names` have room.

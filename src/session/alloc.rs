@@ -38,7 +38,7 @@ impl Ref {
         let wanted = Wanted::new(size, alignment, near, self.shared.status.sinks().has(Sinks::REGION))?;
         let piece = thread::quietly(|| self.process.allocator.alloc(self, wanted))?;
         self.still_open(piece).inspect_err(|_| {
-            // The caller does not get the piece, so it is freed.
+            // The caller does not get the piece, so the piece is freed.
             let _ = self.free(piece.exec);
         })
     }
@@ -49,8 +49,8 @@ impl Ref {
 
     pub fn free(&self, exec: u64) -> Result<()> {
         if let Some(region) = thread::quietly(|| self.process.allocator.free(self, exec))? {
-            // `release_region` flushes first, so that the files of the other sinks name the region's code. If the region cannot
-            // be released, it stays.
+            // `release_region` flushes first, so that the files of the other sinks name the region's code. If the release
+            // fails, the region stays.
             let _ = self.release_region(region);
         }
         Ok(())

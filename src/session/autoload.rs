@@ -1,4 +1,4 @@
-//! The code that runs when the library is loaded. It registers the library's exit handlers.
+//! The code that runs when the library is loaded, and registers the library's exit handlers.
 //!
 //! If the variable `JITSYM` requests the bridge, the shared library also starts the bridge, even in programs that never call
 //! the library.

@@ -136,7 +136,7 @@ impl Ref {
 
     /// Waits until all sinks that need a change before the call returns have this change. These are the sinks for the unwinder
     /// and for valgrind, and the sink for debuggers while a debugger listens. Right after the call, the host may run the new
-    /// code, throw an exception through it, or reach an address where a breakpoint must already be set. After code is
+    /// code, throw an exception through this code, or reach an address where a breakpoint must already be set. After code is
     /// unregistered, the host may overwrite its memory, even where a breakpoint is still set.
     ///
     /// An error means that a sink does not have the change yet. If only the debugger does not have the change, the call
@@ -155,8 +155,8 @@ impl Ref {
         /// A debugger may stop all threads during the wait. Such a stop counts as at most one step of this length, however long
         /// the stop takes.
         const STEP: Duration = Duration::from_millis(50);
-        // Under valgrind only one thread runs at a time, so the writer may wait long before it runs. If a debugger is being
-        // called (`is_called`), it has stopped the writer, and soon stops the other threads.
+        // Under valgrind only one thread runs at a time, so the writer may wait long before it runs. If `is_called` returns
+        // true, a debugger has stopped the writer, and soon stops the other threads.
         let is_slow = valgrind::is_running();
         let most = || if is_slow || debugger::is_called() { 1200 } else { 20 };
         // While these counts change, the writer is reporting other changes to the sinks, and will report this call's change
@@ -188,7 +188,7 @@ impl Ref {
 
     pub fn move_code(&self, id: Id, target: &MoveTarget<'_>) -> Result<()> {
         let Some(wanted) = self.wanted()? else { return self.still_open(()) };
-        // As in `end`, no child is forked between the steps.
+        // As in `end`, no fork can happen between the steps.
         let inside = wanted.has(Sinks::BY_CALLERS).then(fork_lock::enter);
         let moving =
             inside.as_ref().map(|_| told_in_calls::Moving::new(&self.shared.ids, id, target.addr)).transpose()?;
@@ -230,8 +230,8 @@ impl Ref {
     pub fn unregister_range(&self, addr: u64, size: u64, unmap: bool) -> Result<()> {
         self.end_range(addr, size)?;
         if unmap && self.process.regions.are_watching() {
-            // This step may mark a region as unmapped. It follows the record, because the writer ends such a region as soon as
-            // it has read all records that are older than the mark.
+            // This step may mark a region as unmapped. The record must be written before, because the writer ends such a region
+            // as soon as it has read all records that are older than the mark.
             self.process.regions.before_unmapping(&self.shared.status, addr, size);
         }
         Ok(())
@@ -254,7 +254,7 @@ impl Ref {
         if self.process.unstarted() != Sinks::NONE {
             self.outcome(self.start_again(timeout.unwrap_or(STOP_TIMEOUT), true))?;
         }
-        // While the sinks are being disabled, they still receive earlier registrations.
+        // Sinks that are being disabled still receive earlier registrations.
         match (self.shared.status.has_ended(), self.shared.status.sinks_failed()) {
             (true, Sinks::NONE) => self.still_open(()),
             (true, _) => self.outcome(Err(Error::SinkFailed)),
@@ -329,7 +329,7 @@ impl Ref {
             if lifecycle.open == 0 {
                 lifecycle.stop(self.shared, false)
             } else if lifecycle.running.is_some() {
-                // The flush is made under the lock. Otherwise another call could end the writer before it answers.
+                // The flush is made under the lock. Otherwise another call could end the writer before the writer answers.
                 self.shared.flush(lifecycle.left())
             } else {
                 Ok(())
@@ -358,7 +358,7 @@ impl Ref {
         fork::watch();
         let made = thread::quietly(|| self.process.regions.create(status, wanted))?;
         self.still_open(made).inspect_err(|_| {
-            // The caller does not get the region, so it is released.
+            // The caller does not get the region, so the region is released.
             let _ = self.process.regions.release(status, made.exec);
         })
     }
@@ -368,7 +368,7 @@ impl Ref {
         let adopted = thread::quietly(|| self.process.regions.adopt(status, addr, size));
         let open = self.still_open(()).inspect_err(|_| {
             if adopted.is_ok() {
-                // The caller does not get the region, so it is released.
+                // The caller does not get the region, so the region is released.
                 let _ = thread::quietly(|| self.process.regions.release(status, addr));
             }
         });

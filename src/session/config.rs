@@ -20,7 +20,8 @@ const JITDUMP_MAX_LEAST: u64 = 65536;
 
 const DEFAULT_SPOOL_DIR: &str = "/dev/shm";
 
-/// The directories to which processes with this environment write: one for maps and jitdumps, and one for spools.
+/// The directories to which processes with this environment write: a directory for maps and jitdumps, and a directory for
+/// spools.
 pub fn clean_dirs() -> Vec<PathBuf> {
     let set = std::env::var_os("JITSYM_DIR").filter(|value| !value.is_empty());
     let mut dirs = vec![set.map_or_else(|| "/tmp".into(), PathBuf::from), spool_dir()];
@@ -122,9 +123,9 @@ impl Config {
             // Here, too, the environment overrides the option.
             adopt: adopt.unwrap_or(options.adopt) && !for_valgrind,
             bridge,
-            // Whether the gdb sink may start by itself. With the bridge it does not, because debuggers already have the code
-            // that the bridge finds, and cannot handle code that is reported twice. Under a valgrind profiler it does not
-            // either, because no debugger is used there, and the gdb sink would cause half of the cost of a registration.
+            // Whether the gdb sink may start by itself. With the bridge, the gdb sink must not start, because debuggers already
+            // have the code that the bridge finds, and cannot handle code that is reported twice. Under a valgrind profiler, no
+            // debugger is used, and the gdb sink would cause half of the cost of a registration.
             debugger: late && !bridge && switch("JITSYM_GDB").unwrap_or(!for_valgrind || tool != Tool::Other),
             map_max: bound(options.map_max, "JITSYM_MAP_MAX", MAP_MAX_LEAST),
             jitdump_max: bound(options.jitdump_max, "JITSYM_JITDUMP_MAX", JITDUMP_MAX_LEAST),
@@ -146,7 +147,7 @@ pub const SINK_WORDS_ON: [&str; 4] = ["on", "1", "true", "yes"];
 /// The word by which `JITSYM` requests the bridge.
 pub const BRIDGE_WORD: &str = "bridge";
 
-/// The words in a value of `JITSYM`. They are separated by commas.
+/// The words in a value of `JITSYM`, which are separated by commas.
 pub fn words(value: &OsStr) -> impl Iterator<Item = &[u8]> {
     value.as_bytes().split(|&byte| byte == b',').map(<[u8]>::trim_ascii)
 }
@@ -162,7 +163,7 @@ pub fn environment_asks_for_bridge() -> bool {
 }
 
 /// The sinks that a value of `JITSYM` selects, for example `map,jitdump` or `off`. Unknown words are skipped, because they may
-/// be sinks of a later version. If `bridge` is the only known word, it selects the sinks that run by default.
+/// be sinks of a later version. If `bridge` is the only known word, the result is the set of sinks that run by default.
 pub fn parse_sinks(value: &OsStr) -> Sinks {
     let named = named_sinks(value);
     if named == Sinks::NONE && asks_for_bridge(value) {
@@ -253,7 +254,7 @@ mod tests {
         assert_eq!(sinks(map_only(), &[("JITSYM", "jitdump")]), Sinks::MAP);
         assert_eq!(sinks(Options { env_wins: true, ..map_only() }, &[("JITSYM", "jitdump")]), Sinks::JITDUMP);
         assert_eq!(sinks(Options { env_wins: true, ..map_only() }, &[]), Sinks::MAP);
-        // If the environment asks for adoption, the region sink is turned on too, unless the environment lists the sinks.
+        // If the environment requests adoption, the region sink is turned on too, unless the environment lists the sinks.
         let adopt = ("JITSYM_ADOPT", "1");
         assert_eq!(sinks(map_only(), &[adopt]), Sinks::MAP.with(Sinks::REGION));
         assert_eq!(sinks(Options::default(), &[adopt, ("JITSYM", "map")]), Sinks::MAP);

@@ -50,8 +50,8 @@ pub fn flush_at_exit() {
 }
 
 /// Registers the exit handler `after_exit`. Several threads may call `exit` at once. In C libraries that allow such calls, each
-/// handler runs on one of these threads, and the first thread that finds no handler left ends the process. `after_exit` waits
-/// until the pending records are written, so that a second thread does not end the process too early.
+/// handler runs on one of these threads, and the first thread that finds no further handler ends the process. `after_exit`
+/// waits until the pending records are written, so that a second thread does not end the process too early.
 pub fn arm_waiting() {
     // SAFETY: the handler may run at any time. When a plugin that contains this code is unloaded, the C library removes the
     // handler.
@@ -67,10 +67,10 @@ extern "C" {
 
 extern "C" fn after_exit() {
     // If a signal handler that exits has interrupted this library, the same thread may hold the library's locks. `is_inside` is
-    // called outside of the guard, because it always returns true inside.
+    // called before the guard, because it always returns true inside the guard.
     let may_write = !panic_guard::is_inside();
     process::blocking_guarded(|| {
-        // The C library may have assigned the first handler to another thread that has not run it yet.
+        // The C library may have assigned the first handler to another thread, which has not run this handler yet.
         let has_begun = process::current_shared().is_none_or(|shared| shared.signal_flush.has_exit_begun());
         if may_write && !has_begun {
             flush_at_exit();

@@ -89,7 +89,7 @@ fn doubt_of(name: &OsStr, value: &OsStr) -> Option<String> {
     }
 }
 
-/// Suggests the known word that is most similar to `word`, if it is similar enough.
+/// Suggests the known word that is most similar to `word`, if any known word is similar enough.
 fn did_you_mean<'k>(word: &[u8], known: impl Iterator<Item = &'k str>) -> String {
     // The common prefix of the variables does not count as similarity.
     let len = word.strip_prefix(b"JITSYM_").unwrap_or(word).len();
@@ -215,7 +215,7 @@ pub fn refused(error: Error) {
         last_error::tell(error as u32);
         if let Some(shared) = process::current_shared() {
             shared.status.counters.calls_refused.add(1);
-            // Wakes the writer so that it publishes the counter for observers of the process.
+            // Wakes the writer, which then publishes the counter for observers of the process.
             shared.wake_if_asleep();
         }
     }

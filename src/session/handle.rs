@@ -9,7 +9,7 @@ use crate::session::lifecycle::Lifecycle;
 use crate::session::process::Process;
 use crate::sys::valgrind;
 
-/// A handle is `generation:16 | serial:32 | place:8 | TAG`. It is never dereferenced.
+/// A handle is `generation:16 | serial:32 | place:8 | TAG`, and is never dereferenced.
 pub const TAG: u64 = 0x6a;
 
 /// The handle of a session that is being opened.
@@ -42,16 +42,16 @@ pub struct Ref {
 }
 
 impl Ref {
-    /// Whether no sink runs, so that there is nothing to do. Either the session has no sinks, or it was closed in the meantime.
-    /// `still_open` distinguishes these cases.
+    /// Whether no sink runs, so that there is nothing to do. Either the session has no sinks, or the session was closed in the
+    /// meantime. `still_open` distinguishes these cases.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.shared.is_off() && self.process.unstarted() == Sinks::NONE
     }
 
-    /// Returns `value`, or `Closed` if the session is no longer open. Each call makes this check after it has written its
-    /// record, because the record may be lost if the call races with a close. A close ends the session, then executes a
-    /// barrier, and then reads the records for the last time.
+    /// Returns `value`, or `Closed` if the session is no longer open. Each call makes this check after the write of its record,
+    /// because the record may be lost if the call races with a close. A close ends the session, then executes a barrier, and
+    /// then reads the records for the last time.
     #[inline]
     pub fn still_open<T>(&self, value: T) -> Result<T> {
         self.shared.order();
@@ -62,9 +62,9 @@ impl Ref {
         }
     }
 
-    /// The result of a call, or `Closed` if the session is no longer open. A close ends all ids and the writer, so a call that
-    /// races with the close may fail with another error, for instance because its id is unknown. Such a call returns `Closed`
-    /// instead.
+    /// The result of a call, or `Closed` if the session is no longer open. A close ends all ids and the writer. A call that
+    /// races with the close may therefore fail with another error, for instance because its id is unknown. Such a call returns
+    /// `Closed` instead.
     #[inline]
     pub fn outcome<T>(&self, result: Result<T>) -> Result<T> {
         self.still_open(()).and(result)

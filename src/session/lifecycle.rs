@@ -48,12 +48,12 @@ pub struct Lifecycle {
     /// The time at which the call that holds the lock stops waiting.
     end: Option<Instant>,
     pub running: Option<Running>,
-    /// A writer that is still opening its files. The call that started it may have timed out.
+    /// A writer that is still opening its files. The call that started the writer may have timed out.
     starting: Option<Starting>,
     /// The writer, if a writer exists and no thread runs it.
     writer: Option<Box<Writer>>,
-    /// Receives the writer from the thread that runs it. Stays set if the writer did not stop in time, because it may stop
-    /// later.
+    /// Receives the writer from its thread. This field stays set if the writer did not stop in time, because the writer may
+    /// stop later.
     home: Option<Take<Box<Writer>>>,
     /// The threads that `join_threads` waits for.
     threads: Vec<Thread>,
@@ -199,8 +199,8 @@ impl Lifecycle {
         let inherited = inheritance.is_some().then_some((inherited, ready));
         let begin = Box::new(Begin { writer, config: config.clone(), recover, home, opened, inherited });
         let (hand, take) = oneshot();
-        // This thread passes the arguments to the writer's thread (`hand.give`) just before it waits, so that the kernel then
-        // runs the writer at once.
+        // `hand.give` passes the arguments to the writer's thread. This thread does this just before it waits, so that the
+        // kernel then runs the writer at once.
         let spawned = thread::spawn_quiet(thread::WRITER, thread::STACK, move || {
             take.wait().into_iter().for_each(|begin: Box<Begin>| begin.run());
         });
@@ -303,7 +303,7 @@ impl Lifecycle {
         }
     }
 
-    /// Whether a writer is starting and no call waits for it. Its sinks may start at any moment.
+    /// Whether a writer is starting and no call waits for its start. The sinks may start at any moment.
     pub fn is_starting(&self) -> bool {
         self.starting.is_some()
     }
@@ -392,8 +392,8 @@ impl Lifecycle {
         };
         let mut left = shared.status.sinks().without(sinks);
         if !running.config.sinks.has(Sinks::GDB) {
-            // The gdb sink was started automatically, to report the code that other sinks write. Alone, it does not keep the
-            // writer running.
+            // The gdb sink was started automatically, to report the code that other sinks write. The gdb sink alone does not
+            // keep the writer running.
             left = left.without(Sinks::GDB);
         }
         if parts.regions.all().next().is_none() {

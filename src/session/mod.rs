@@ -1,4 +1,4 @@
-//! Sessions: how they open, close and continue in a forked child, and the calls of a session.
+//! Sessions: how sessions open, close and continue in a forked child, and the calls of a session.
 
 mod alloc;
 mod autoload;

@@ -27,8 +27,8 @@ pub fn open(options: &Options) -> Result<u64> {
         None => process::current_or_new()?,
     };
     if !process.host.page.kept_by_kernel {
-        // Before Linux 4.14, a child detects the fork only by the fork handler. A child of a raw clone system call never
-        // detects it on such a kernel.
+        // Before Linux 4.14, a child detects the fork only by the fork handler. On such a kernel, a child of a raw clone system
+        // call never detects the fork.
         fork::watch();
     }
     if process.host.is_broken() {
@@ -38,7 +38,7 @@ pub fn open(options: &Options) -> Result<u64> {
     let opened = open_in(process, options);
     explain::opened(&opened.as_ref().map(|_| process.shared().map(|shared| &*shared.status)).map_err(|error| *error));
     if let Err(error) = &opened {
-        // For these two errors, a more exact text is already set.
+        // For `NoSink` and `Thread`, a more exact text is already set.
         if !matches!(error, Error::NoSink | Error::Thread) {
             process.host.last_error.set(error.to_string());
         }
@@ -88,7 +88,7 @@ fn open_alone(process: &'static Process, lifecycle: &mut Lifecycle, config: Conf
             return Err(Error::Timeout);
         }
     }
-    // The free place is looked up before the steps below, because they would have to be undone if no place were free.
+    // The free place is looked up before the steps below, because these steps would have to be undone if no place were free.
     let place = process.sessions.iter().position(|place| place.load(Ordering::Relaxed) == 0);
     let place = place.ok_or(Error::TooManySessions)?;
     let forbids = !config.threads && !lifecycle.has_thread() && !thread::are_forbidden();

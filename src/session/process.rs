@@ -2,7 +2,7 @@
 //!
 //! The state is never freed, so a call that races with `close` finds valid memory. A forked child has a copy of the parent's
 //! state, which the child detects by the fork page. Another thread may have been changing the locks and queues during the fork.
-//! So the child does not use those in the copy, and makes a separate state (`fork`).
+//! So the child does not use the copy's locks and queues, and makes a separate state (`fork`).
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -200,8 +200,8 @@ impl Process {
         Sinks(self.unstarted.load(Ordering::Relaxed))
     }
 
-    /// The options with which this process tries to start the sinks of `unstarted`. A child of this process calls this while it
-    /// has no other thread.
+    /// The options with which this process tries to start the sinks of `unstarted`. A child of this process calls this function
+    /// while the child has only one thread.
     pub fn unstarted_config(&self) -> Option<Config> {
         self.lifecycle.try_lock()?.unstarted_config().cloned()
     }

@@ -16,7 +16,7 @@ use crate::session::{bridge, opening};
 use crate::sink::region::{CodeRegion, RegionOptions};
 use crate::sys::{panic_guard, valgrind};
 
-/// An open session. It is closed when this value is dropped.
+/// An open session. A drop of this value closes the session.
 #[derive(Debug)]
 pub struct Session(u64);
 
@@ -45,7 +45,7 @@ impl Session {
     ///
     /// If this call returns [`Error::Timeout`](crate::Error::Timeout), [`Error::SinkFailed`](crate::Error::SinkFailed) or
     /// [`Error::NoMemory`](crate::Error::NoMemory), the code may be registered nevertheless. Then the sink for the unwinder or
-    /// for valgrind may not have the code yet, and [`flush`](Session::flush) waits until the sink has it.
+    /// for valgrind may not have the code yet, and [`flush`](Session::flush) waits until the sink has the code.
     /// [`unregister_range`](Session::unregister_range) unregisters such code.
     pub fn register(&self, code: &Code<'_>) -> Result<Id> {
         told(|| {

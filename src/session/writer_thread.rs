@@ -11,12 +11,11 @@ pub struct Begin {
     pub config: Config,
     /// Whether to recover the files of dead processes first.
     pub recover: bool,
-    /// Receives the writer when the thread has stopped using it.
+    /// Receives the writer when the thread no longer uses it.
     pub home: Give<Box<Writer>>,
     /// Receives whether a sink could be opened.
     pub opened: Give<bool>,
-    /// In a forked child: the first part receives what the child inherits, and the second part reports that the writer
-    /// has taken it over.
+    /// In a forked child: receives the inherited state, and reports that the writer has taken over this state.
     pub inherited: Option<(Take<Inheritance>, Give<()>)>,
 }
 

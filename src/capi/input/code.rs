@@ -48,7 +48,8 @@ fn check_code_flags(flags: u32, known: u32, reserved: u32) -> Result<()> {
 /// A pointer to a `jitsym_code` of this version's size. The code that makes a `CodeInput` promises that the struct and
 /// the data that its pointers refer to are valid, as the header demands.
 ///
-/// Nearly all callers pass a struct of this size, which is not copied: each field is read where it is needed.
+/// Nearly all callers pass a struct of this size. The library does not copy the struct, but reads each field where it
+/// is needed.
 #[derive(Clone, Copy)]
 pub struct CodeInput<'a>(*const jitsym_code, PhantomData<&'a jitsym_code>);
 

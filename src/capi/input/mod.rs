@@ -2,7 +2,7 @@
 //!
 //! Only arrays of saved registers and bytes are used by reference. All other C structs are copied. If `struct_size`
 //! differs from this version's size, the struct is copied over a struct of zeros, so that callers with an older or a
-//! newer header are supported. As an exception, the usual registration copies no struct of this version's size: it
+//! newer header are supported. The usual registration is an exception: it copies no struct of this version's size. It
 //! reads the fields of the `jitsym_code` one by one, and compares the `jitsym_unwind` without a copy.
 
 mod code;

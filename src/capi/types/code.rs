@@ -10,8 +10,8 @@ use super::jitsym_unwind;
 pub enum jitsym_code_flag {
     /// The call does not copy the bytes: keep them until a flush, move or unregistration.
     ///
-    /// The flag is for large code, and for runtimes that never free code. The writer reads the bytes later. They must
-    /// stay unchanged at their address until `jitsym_flush` has returned, or until `jitsym_unregister`,
+    /// The flag is for large code, and for runtimes that never free code. The writer reads the bytes later. The bytes
+    /// must stay unchanged at their address until `jitsym_flush` has returned, or until `jitsym_unregister`,
     /// `jitsym_unregister_range` or `jitsym_move` has returned for this code. These three calls wait for the writer, 10
     /// seconds at most. If the process is killed earlier, the record is recovered without the bytes.
     JITSYM_CODE_STABLE = 1,
@@ -22,12 +22,12 @@ pub enum jitsym_code_flag {
     /// `jitsym_flush`, waits until these sinks have all code that was registered before. `jitsym_move_target` does not
     /// accept the flag.
     JITSYM_CODE_MORE = 2,
-    /// `JITSYM_CODE_GAP_SIZE` bytes after the code contain no other code while it is live.
+    /// While this code is live, the next `JITSYM_CODE_GAP_SIZE` bytes have no other code.
     ///
-    /// `perf inject` then maps the unwind tables of this code into these bytes, unless the tables are larger. So a perf
-    /// that is built with libunwind, as most versions before perf 7 are, can unwind through this code. Other code in
-    /// these bytes would lose its name, also in a forked child that has the code of its parent. `jitsym inject`, perf 7
-    /// and regions need no gap. For moved code, the flag of `jitsym_move_target` counts.
+    /// `perf inject` then maps the unwind tables of this code into these bytes, if the tables fit. So a perf that is
+    /// built with libunwind, as most versions before perf 7 are, can unwind through this code. Other code in these
+    /// bytes would lose its name, also in a forked child that has the code of its parent. `jitsym inject`, perf 7 and
+    /// regions need no gap. For moved code, the flag of `jitsym_move_target` counts.
     JITSYM_CODE_GAP = 4,
 }
 
@@ -49,7 +49,7 @@ pub enum jitsym_range_flag {
 pub struct jitsym_line {
     /// Bytes from the start of the code, less than its size. Rows may be in any order.
     ///
-    /// Sorted rows cost least. Of two rows with the same offset, the later one in the table counts.
+    /// Sorted rows cost least. Of two rows with the same offset, the later row counts.
     pub offset: u32,
     /// Line number, from 1. A row with 0 is left out.
     pub line: u32,
@@ -108,7 +108,7 @@ pub struct jitsym_code {
     pub name: *const c_char,
     /// Length of `name` in bytes; 0 if a NUL ends `name`.
     pub name_len: usize,
-    /// Bytes of the code: `addr` or its writable view. NULL: the kernel reads them.
+    /// Bytes of the code: `addr` or its writable view. NULL: the kernel reads the bytes.
     ///
     /// Points to `size` readable bytes: pass `addr`, or the address of a writable view of the same memory. With NULL,
     /// the library asks the kernel to read at `addr`, which costs a system call. Unreadable bytes are zero in the

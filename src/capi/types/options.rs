@@ -37,8 +37,8 @@ pub enum jitsym_init_flag {
     JITSYM_INIT_FORK_ALONE = 512,
     /// Remove the files at the last close or at exit.
     ///
-    /// The files are the map, the jitdump and the files of regions. The flag is for readers that read them while the
-    /// process lives. After the removal, `perf report` finds no names, and `perf inject` fails if a jitdump that
+    /// The files are the map, the jitdump and the files of regions. The flag is for readers that read the files while
+    /// the process runs. After the removal, `perf report` finds no names, and `perf inject` fails if a jitdump that
     /// existed during the recording is missing.
     JITSYM_INIT_REMOVE_FILES = 1024,
     /// Remember live code while no sink runs, for `jitsym_enable`.
@@ -65,8 +65,8 @@ pub enum jitsym_init_flag {
     /// Start no thread in this process and its children: calls write pending records.
     ///
     /// The flag is for hosts that must stay single-threaded, for instance because they fork, and for sandboxes that
-    /// forbid threads. It has no effect while sessions of the process already use threads (`jitsym_stats.threads`).
-    /// [docs/conventions.md](conventions.md#without-threads) lists what is different.
+    /// forbid threads. The flag has no effect while sessions of the process already use threads
+    /// (`jitsym_stats.threads`). [docs/conventions.md](conventions.md#without-threads) lists what is different.
     JITSYM_INIT_NO_THREADS = 16384,
 }
 
@@ -82,16 +82,16 @@ pub enum jitsym_want {
     JITSYM_WANT_LINES = 2,
     /// `jitsym_code.unwind`.
     JITSYM_WANT_UNWIND = 4,
-    /// Code memory is adopted. During a call only the calling thread may write to it.
+    /// Code memory is adopted: during a call, only the calling thread may write to it.
     ///
     /// The variable `JITSYM_ADOPT` or the flag `JITSYM_INIT_ADOPT`, which describes the rule for writing, requests the
     /// adoption.
     JITSYM_WANT_ADOPT = 8,
     /// Memory from `jitsym_region_create` and `jitsym_alloc` has a file.
     ///
-    /// Without this bit, these two calls have no advantage for a runtime that has its own code memory. The library
-    /// clears the bit when it cannot make the file of a region, so call `jitsym_wanted` again after each of the two
-    /// calls.
+    /// Without this bit, `jitsym_region_create` and `jitsym_alloc` have no advantage for a runtime that has its own
+    /// code memory. The library clears the bit when it cannot make the file of a region, so call `jitsym_wanted` again
+    /// after each of these calls.
     JITSYM_WANT_REGION = 16,
 }
 

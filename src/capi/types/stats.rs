@@ -40,7 +40,7 @@ pub struct jitsym_stats {
     pub moved: u64,
     /// Pieces of code that were unregistered, by id or by range.
     pub unregistered: u64,
-    /// Pieces of code that ended because newer code was registered over them.
+    /// Pieces of code over which newer code was registered.
     pub overwritten: u64,
     /// Pieces of code that are live now.
     pub live: u64,
@@ -60,9 +60,9 @@ pub struct jitsym_stats {
     pub map_entries: u64,
     /// Rewrites of the perf map.
     ///
-    /// The map is rewritten if its entries have to change or are missing, or if it has reached its bound.
+    /// The reasons are that entries have to change or are missing, or that the file has reached its bound.
     pub map_rewrites: u64,
-    /// Entries of dead code that were removed from the perf map to keep it bounded.
+    /// Entries of dead code that were removed from the perf map because of its bound.
     pub map_forgotten: u64,
     /// Write errors, over all sinks.
     pub write_errors: u64,
@@ -91,8 +91,8 @@ pub struct jitsym_stats {
     pub jitdump_held: u64,
     /// Rewrites of the jitdump.
     ///
-    /// The jitdump is rewritten if another program or library has removed or truncated it, or if it has reached its
-    /// bound.
+    /// The reasons are that another program or library has removed or truncated the file, or that the file has reached
+    /// its bound.
     pub jitdump_rewrites: u64,
     /// Entries of live code for which the perf map has no room now.
     pub map_omitted: u64,

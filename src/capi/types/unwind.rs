@@ -28,10 +28,10 @@ pub enum jitsym_unwind_flag {
     /// FRAME_POINTER, FIXED_FRAME on aarch64: `paciasp` signs the return address.
     ///
     /// `paciasp` comes directly before the frame's first instruction. The place of that instruction is `fp_pushed` or,
-    /// if a FIXED_FRAME has 0 there, `sp_set`. If both are 0, the return address is signed from the start. With this
-    /// flag, the defaults of a FRAME_POINTER for `fp_pushed` and `fp_set` are 8 and 12. The instruction after
-    /// `epilogue_begin` is `autiasp`, or the epilogue's last instruction, such as `retaa`. Describe code that signs its
-    /// return address in another way by EH_FRAME
+    /// if a FIXED_FRAME has 0 there, `sp_set`. If `fp_pushed` and `sp_set` are 0, the return address is signed from the
+    /// start. With this flag, the defaults of a FRAME_POINTER for `fp_pushed` and `fp_set` are 8 and 12. The
+    /// instruction after `epilogue_begin` is `autiasp`, or the epilogue's last instruction, such as `retaa`. Describe
+    /// code that signs its return address in another way by EH_FRAME
     /// ([docs/special-cases.md](special-cases.md#signed-return-addresses-on-aarch64)).
     JITSYM_UNWIND_PACIASP = 1,
     /// The same with key B: `pacibsp`, `autibsp`.
@@ -110,8 +110,8 @@ pub struct jitsym_unwind {
     pub epilogue_end: u32,
     /// FIXED_FRAME: CFA = SP + this. FRAME_POINTER: CFA = FP + this.
     ///
-    /// For FIXED_FRAME, this holds from `sp_set` on, and 0 has no special meaning. For FRAME_POINTER, this holds from
-    /// `fp_set` on, and 0 means 16 on x86-64 and aarch64, 0 on riscv64.
+    /// FIXED_FRAME: the equation holds from `sp_set` on, and 0 has no special meaning. FRAME_POINTER: the equation
+    /// holds from `fp_set` on, and 0 means 16 on x86-64 and aarch64, 0 on riscv64.
     pub cfa_offset: i32,
     /// FRAME_POINTER, FIXED_FRAME: number of entries of `saved`.
     ///
@@ -144,8 +144,8 @@ pub struct jitsym_unwind {
     pub eh_frame_addr: u64,
     /// FIXED_FRAME: the place of `sub rsp, n`. 0: the frame exists from the start.
     ///
-    /// This instruction allocates the frame. Its place is at least `fp_pushed`. Before it, the frame is as at the
-    /// function's entry, except that the instruction at `fp_pushed` has stored its values.
+    /// This instruction allocates the frame. Its place is at least `fp_pushed`. Before this place, the frame is as at
+    /// the function's entry, except that the instruction at `fp_pushed` has stored its values.
     pub sp_set: u32,
     /// FIXED_FRAME: the place of `add rsp, n`, with `pop rbp` after it. 0: none.
     ///

@@ -1,4 +1,4 @@
-//! Free slots that a thread holds ready, so that most registrations take a slot without access to the shared stack.
+//! Free slots that a thread has reserved, so that most registrations take a slot without access to the shared stack.
 
 use std::slice;
 use std::sync::atomic::Ordering;
@@ -7,11 +7,11 @@ use super::{split, word_of, IdSlot, Ids, BATCH, LAST, NO_SLOT, UNREAD};
 use crate::api::Id;
 use crate::sys::prefetch;
 
-/// The free slots that one thread holds ready.
+/// The free slots that one thread has reserved.
 #[derive(Debug)]
 #[repr(C)]
 pub struct IdPool<'i> {
-    /// Slots that were never used. They are adjacent, from slot `next_fresh` on.
+    /// Adjacent slots that were never used, from slot `next_fresh` on.
     fresh: slice::Iter<'i, IdSlot>,
     next_fresh: u32,
     /// Slots that were used before.

@@ -1,4 +1,4 @@
-//! Ids: which registrations exist, and how large their code is. Any thread can check and retire an id without a lock.
+//! Ids of registrations, with the address and size of their code. Any thread can check and retire an id without a lock.
 //!
 //! An id is `generation << 32 | slot`. The word of a slot is `generation << 32 | unread << 31 | code size`. The generation is
 //! odd while the code is registered. So an id is live exactly if its generation is odd and equal to the generation in the word
@@ -43,7 +43,7 @@ pub struct Ids {
     segments: [AtomicPtr<IdSlot>; SEGMENTS],
     /// Slots from this number on were never used.
     fresh: AtomicU32,
-    /// The kernel has provided the memory of all slots below this number. Only the writer asks for this memory ahead of use.
+    /// The kernel has provided the memory of all slots below this number. Only the writer requests this memory ahead of use.
     ready: AtomicU32,
     /// The stack of free slots. The lower half is the slot on top, or `NO_SLOT`. The upper half changes with each push and pop.
     /// The lower half of a free slot's word is the next slot of the stack (the slot below), or `NO_SLOT`. A channel would be
@@ -124,8 +124,8 @@ impl Ids {
         let start = self.segments.get(segment)?;
         if start.load(Ordering::Acquire).is_null() {
             let layout = Layout::array::<IdSlot>((FIRST_SEGMENT as usize) << segment).ok()?;
-            // The kernel zeroes each page when it is used first, so that no single thread pays for the whole segment.
-            // SAFETY: the layout is not empty.
+            // The kernel zeroes each page at its first use, so that no single thread has the cost of the whole segment. SAFETY:
+            // the layout is not empty.
             let places = unsafe { alloc::alloc_zeroed(layout) }.cast::<IdSlot>();
             let exchange = start.compare_exchange(ptr::null_mut(), places, Ordering::AcqRel, Ordering::Acquire);
             if exchange.is_err() && !places.is_null() {

@@ -50,7 +50,7 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Objects larger than this are ignored.
 const OBJECT_MAX: u64 = 1 << 30;
-/// The maximum number of attempts to read the lists, if they keep changing while they are read.
+/// The maximum number of attempts to read the lists, if each attempt finds that the lists have changed meanwhile.
 const READS: u32 = 16;
 
 static STATE: Mutex<Option<State>> = Mutex::new(None);
@@ -89,8 +89,8 @@ fn spawn() {
     drop(thread::spawn_quiet(thread::BRIDGE, thread::STACK, run));
 }
 
-/// Whether no sink runs now, because the program has stopped the sinks, or has not started them yet. In a forked child, this
-/// does not take over the parent's state.
+/// Whether no sink runs now: the program has stopped the sinks, or has started none yet. In a forked child, this does not take
+/// over the parent's state.
 fn is_off() -> bool {
     let shares = SESSION.load(Ordering::Acquire) != 0 || OPTIONS.get().is_some();
     let process = current_or_inherited().filter(|process| shares && fork::has_open_sessions(process));
@@ -123,7 +123,7 @@ fn run() {
             Ok(true) => last_change = Instant::now(),
             Ok(false) => {}
             Err(Error::Internal) => return,
-            // Either no sink can be opened, or there is no memory. Both conditions may end soon.
+            // Either no sink can be opened, or memory is short. Either condition may end soon.
             Err(_) => thread::sleep_micros(RETRY.as_micros() as u64),
         }
     }
@@ -150,8 +150,8 @@ fn with_state<T>(body: impl FnOnce(&mut State) -> Result<T>) -> Result<Option<T>
 
 /// Compares the lists with the known objects by means of `compare`. Returns whether anything has changed.
 fn look(compare: fn(&mut State) -> Result<bool>) -> Result<bool> {
-    // Files are read outside the fork lock, so that other threads may fork. `own_fds` opens the files where the host does not
-    // see their descriptors.
+    // Files are read outside the fork lock, so that other threads may fork. `own_fds` opens the files in a descriptor table
+    // that the host does not use.
     if let Some((lists, loaded)) = newly_loaded()? {
         let lists = own_fds::run(move || lists.updated(loaded, find_symbol));
         with_state(|state| {
@@ -327,7 +327,7 @@ fn register(object: &[u8]) -> Result<Option<Vec<Id>>> {
         return Ok(None);
     }
     let lines = LineTables::of(&image);
-    // The library that made the object has already reported it to the process's unwinder.
+    // The library that made the object has already reported the code to the process's unwinder.
     let is_told = session.shared.wanted().has(Sinks::UNWINDER);
     let tables = if is_told { UnwindTables::default() } else { UnwindTables::of(&image) };
     let mut ids = Vec::new();

@@ -139,7 +139,7 @@ impl LineTables {
     }
 }
 
-/// A text of a line table, which may be stored in one of two other sections.
+/// A text of a line table. It may be stored in one of two other sections.
 fn text<'a>(value: AttributeValue<Reader<'a>>, line_strings: &'a [u8], strings: &'a [u8]) -> &'a [u8] {
     match value {
         AttributeValue::String(text) => &text.slice()[..text.len().min(PATH_MAX)],
@@ -216,7 +216,7 @@ impl<'a> UnwindTables<'a> {
                 }
                 CieOrFde::Fde(partial) => partial,
             };
-            // A CIE is accepted only if the loop has already read it, as in `format/cfi/eh_frame`.
+            // Only CIEs that the loop has already read are accepted, as in `format/cfi/eh_frame`.
             let cie = cies.binary_search_by_key(&partial.cie_offset().0, |cie| cie.offset());
             let Some(cie) = cie.ok().map(|cie| &cies[cie]).filter(|cie| cie.entry_len() <= CIE_MAX) else { continue };
             let Ok(fde) = partial.parse(|_, _, _| Ok(cie.clone())) else { continue };
@@ -231,8 +231,8 @@ impl<'a> UnwindTables<'a> {
 
     /// Returns a section that contains only the FDE of a function and its CIE, and the address of this section. The FDE keeps
     /// its address, because pointers in it may be relative to that address. The exception is an FDE whose pointer is relative
-    /// to the section of the code. It gets an address that puts the pointer itself at the address of the code, so that a
-    /// pc-relative pointer of 0 refers to the code.
+    /// to the section of the code. The address of such an FDE is chosen so that the pointer itself is at the address of the
+    /// code, and a pc-relative pointer of 0 refers to the code.
     pub fn of_function(&self, addr: u64) -> Option<(Vec<u8>, u64)> {
         let after = self.entries.partition_point(|entry| entry.0 <= addr);
         let &(start, end, own, cie) = self.entries.get(after.checked_sub(1)?)?;
@@ -245,8 +245,8 @@ impl<'a> UnwindTables<'a> {
         let mut section = Vec::new();
         section.try_reserve_exact(len).ok()?;
         [cie_bytes, own_bytes, &[0; LENGTH_SIZE]].into_iter().for_each(|part| section.extend_from_slice(part));
-        // A length field is assumed to have `LENGTH_SIZE` bytes. Only the 64-bit format has longer ones, and compilers do not
-        // use it.
+        // A length field is assumed to have `LENGTH_SIZE` bytes. Only the 64-bit format has longer length fields, and compilers
+        // do not use this format.
         let pointer = cie_bytes.len() + LENGTH_SIZE;
         section.get_mut(pointer..pointer + 4)?.copy_from_slice(&(pointer as u32).to_le_bytes());
         if let Some(encoding) = text_relative(&mut section) {
@@ -271,8 +271,8 @@ fn text_relative(cie: &mut [u8]) -> Option<&mut u8> {
     if cie.get(AUGMENTATION..at)? != b"zR\0" {
         return None;
     }
-    // Skips both alignment factors, the return address register, and the length of the augmentation data. Each number ends with
-    // a byte below 0x80.
+    // Skips the two alignment factors, the return address register, and the length of the augmentation data. Each number ends
+    // with a byte below 0x80.
     for _ in 0..4 {
         at += cie.get(at..)?.iter().position(|&byte| byte < 0x80)? + 1;
     }

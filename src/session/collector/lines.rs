@@ -118,7 +118,7 @@ pub fn merged<'a>(size: u32, method: &'a Source, inlined: &'a [Inlined]) -> Resu
 }
 
 /// The inlined functions whose caller and line of the call are known. Each function follows its caller in the list. `method`:
-/// the number of the method that contains all of them.
+/// the number of the method that contains all these functions.
 ///
 /// Runtimes report functions in any order. A function may have the same range as its caller, and several functions may have the
 /// same number.

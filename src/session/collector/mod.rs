@@ -1,4 +1,4 @@
-//! A collector for Intel's JIT profiling API. It registers the code that runtimes report in a session, like any other code.
+//! A collector for Intel's JIT profiling API, which registers the code that runtimes report in a session.
 //!
 //! The API has no unwind tables. If code begins with instructions that set up a frame pointer, the collector assumes that the
 //! code keeps this frame pointer.

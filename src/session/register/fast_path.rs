@@ -1,5 +1,5 @@
-//! The fast path of registration, which nearly every call takes. It requires a plain name, bytes that the host passes by
-//! pointer, and room in the thread's chunk.
+//! The fast path of registration, which nearly every call uses. The fast path requires a plain name, bytes that the host passes
+//! by pointer, and room in the thread's chunk.
 //!
 //! A registration costs the runtime time. So each part is written directly into the chunk, and each field is read where it is
 //! used. The slow path handles unusual registrations and errors.

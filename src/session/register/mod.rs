@@ -44,9 +44,9 @@ pub fn register(session: &Ref, code: &Code<'_>, flags: u8) -> Result<Id> {
     check_range(code.addr, code.size)?;
     check_bytes(&code.bytes, code.size)?;
     with_local(session.process, session.shared, |local| {
-        // If the thread's state has `NO_HANDLE`, `usual_local` returns `None` in the thread's later calls. Under helgrind and
-        // DRD this is needed because these tools would report each read of shared variables in `usual_local`. While calls are
-        // checked (`Checked`), it is needed because a call for which `usual_local` returns a state is not checked.
+        // If the thread's state has `NO_HANDLE`, `usual_local` returns `None` in the thread's later calls. This is needed under
+        // helgrind and DRD, because these tools would report each read of shared variables in `usual_local`. It is also needed
+        // while calls are checked (`Checked`), because a call for which `usual_local` returns a state is not checked.
         let is_to_be_slow = valgrind::tool() == Tool::Races || debug::checks();
         (local.handle, local.place) = (if is_to_be_slow { NO_HANDLE } else { session.handle }, session.place);
         local.register(code, flags)
@@ -96,7 +96,7 @@ pub fn register_as_usual(
         registered = local.register_in_next_chunk(code, flags);
     }
     thread.in_use.set(false);
-    // As in `Ref::still_open`, the place is read after the record was published.
+    // As in `Ref::still_open`, the session's place is read after the record was published.
     registered.map(|id| if local.is_open() { Ok(id) } else { Err(Error::Closed) })
 }
 
@@ -152,8 +152,8 @@ fn if_off<T>(result: Result<T>, value: T) -> Result<T> {
 #[inline]
 fn wait_until_read(shared: &Shared, unread: bool) {
     if unread {
-        // Because of the timeout, a writer that hangs does not block the host for ever. If the writer reads the code after the
-        // timeout, it tolerates other bytes and unmapped memory.
+        // Because of the timeout, a writer that hangs does not block the host for ever. A writer that reads the code after the
+        // timeout tolerates other bytes and unmapped memory.
         let _ = sys::thread::uncancelled(|| shared.flush(STABLE_TIMEOUT));
     }
 }
@@ -219,8 +219,8 @@ impl Local {
         }
         let body = code.size() as usize + AROUND_CODE;
         if self.thread_queue.has_room(body) || !self.thread_queue.change_at_once(body) || flags.is_some() {
-            // A retry of the fast path with known flags would need an argument that makes every usual call slower. So the
-            // slow path takes over.
+            // The slow path is used if the flags are known. A retry of the fast path with these flags would need an argument
+            // that makes every usual call slower.
             return Err(flags);
         }
         self.register_at_once(code, None)
@@ -289,10 +289,10 @@ impl Local {
     }
 }
 
-/// The records of the code's inlined functions: the project's own record, and the record for samply, which is made from the
-/// first. Only the sink for debuggers and the files of regions read the own record. So the own record is left out if that sink
-/// does not run and no region's file can name the code. A region that the code's memory may become part of later counts too.
-/// Invalid inlines are an error even if no sink reads them.
+/// The records of the code's inlined functions: the project's own record, and the record for samply, which is made from the own
+/// record. Only the sink for debuggers and the files of regions read the own record. So the own record is left out if the sink
+/// for debuggers does not run and no region's file can name the code. A region that the code's memory may become part of later
+/// counts too. Invalid inlines are an error even if no sink reads them.
 fn inlines_of(
     shared: &Shared,
     wanted: Sinks,
@@ -315,7 +315,7 @@ fn inlines_of(
         false => Err(Error::NoMemory),
     };
     let mut records = match own {
-        // If there is no room for the record for samply, it is left out. The code still gets its name.
+        // If the record for samply does not fit, it is left out. The code still gets its name.
         Err(Error::NoMemory | Error::TooLarge) if !is_read => {
             return inlines::check(code.inlines, code.size).map(|()| Vec::new())
         }

@@ -99,7 +99,8 @@ pub fn unread_until(process: &Process) -> Option<u64> {
     })
 }
 
-/// Makes the state of a thread that has none. A forked child also needs a new state, because the old one belongs to the parent.
+/// Makes the state of a thread that has none. A forked child also needs a new state, because the old state belongs to the
+/// parent.
 #[cold]
 #[inline(never)]
 fn new_local(
