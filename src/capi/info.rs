@@ -15,7 +15,7 @@ use crate::sys::valgrind;
 /// it. Any other forked child gets the parent's result from the time of the fork, until the child makes another call.
 /// This call changes neither `errno` nor the text of `jitsym_last_error`.
 ///
-/// Any thread, concurrently, and from a signal handler. Takes no lock, makes no system call.
+/// Any thread, concurrently, and from a signal handler. The call takes no lock and makes no system call.
 #[no_mangle]
 pub extern "C" fn jitsym_wanted(session: *mut jitsym) -> u32 {
     let Wanted { code, lines, unwind, adopt, region } =

@@ -82,10 +82,9 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
 /// reported to valgrind. In both cases the code is registered, `out_id` is written, and `jitsym_flush` waits until the
 /// sinks have the code.
 ///
-/// In two other cases, nothing is registered. With some unwinders, each call itself reports its code to the unwinder
-/// ([docs/exceptions.md](exceptions.md#how-long-it-holds)). `JITSYM_ERR_TIMEOUT` then means that another thread's call
-/// has been in the unwinder for 10 seconds. In a forked child, `JITSYM_ERR_SINK_FAILED` means that the child's sinks
-/// could not start yet.
+/// In two other cases, nothing is registered. With some unwinders, `JITSYM_ERR_TIMEOUT` means that another thread's
+/// call has been in the unwinder for 10 seconds ([docs/exceptions.md](exceptions.md#how-long-it-holds)). In a forked
+/// child, `JITSYM_ERR_SINK_FAILED` means that the child's sinks could not start yet.
 ///
 /// Returns `JITSYM_OK`; a status that names what is wrong with `code`; `JITSYM_ERR_DROPPED` or `_NO_MEMORY` if there
 /// was no room; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`; for some sinks `JITSYM_ERR_TIMEOUT` and

@@ -42,7 +42,7 @@ impl Registry {
     /// Adds a registration, for which `make_room` has made room. If the new code overlaps live code of the same home, the
     /// registrations of the older code end, and their ids are pushed to `overwritten`.
     pub fn insert(&mut self, id: u64, live: &Live, name: &[u8], overwritten: &mut Vec<u64>) -> MapChange {
-        // This cannot happen with an id from `Ids`, because its slot is free.
+        // An id from `Ids` has a free slot, so this case does not occur with such an id.
         if self.id_in(id as u32) != 0 {
             self.remove(self.id_in(id as u32));
         }

@@ -516,7 +516,7 @@ fn await_answer<T>(shared: &Shared, answer: &Take<T>, left: Duration) -> Result<
     }
 }
 
-/// The running sinks that a session has asked for.
+/// The running sinks that a session has requested.
 pub fn started(shared: &Shared) -> Sinks {
     shared.status.sinks().without(shared.status.sinks_by_default())
 }

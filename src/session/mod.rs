@@ -1,4 +1,4 @@
-//! Sessions: how sessions open, close and continue in a forked child, and the calls of a session.
+//! Sessions: the opening, the closing, the continuation in a forked child, and the calls.
 
 mod alloc;
 mod autoload;

@@ -24,10 +24,11 @@ pub enum jitsym_code_flag {
     JITSYM_CODE_MORE = 2,
     /// While this code is live, the next `JITSYM_CODE_GAP_SIZE` bytes have no other code.
     ///
-    /// `perf inject` then maps the unwind tables of this code into these bytes, if the tables fit. So a perf that is
-    /// built with libunwind, as most versions before perf 7 are, can unwind through this code. Other code in these
-    /// bytes would lose its name, also in a forked child that has the code of its parent. `jitsym inject`, perf 7 and
-    /// regions need no gap. For moved code, the flag of `jitsym_move_target` counts.
+    /// `perf inject` then maps the unwind tables of this code into these bytes, if the tables fit, so that a perf that
+    /// is built with libunwind can unwind through this code
+    /// ([docs/after-recording.md](after-recording.md#packed-code)). Most versions before perf 7 are built with
+    /// libunwind. Other code in these bytes would lose its name, also in a forked child that has the code of its
+    /// parent. For moved code, the flag of `jitsym_move_target` counts.
     JITSYM_CODE_GAP = 4,
 }
 

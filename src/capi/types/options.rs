@@ -10,7 +10,7 @@ use std::ffi::c_char;
 pub enum jitsym_init_flag {
     /// The environment takes precedence over the options.
     ///
-    /// Without this flag, each option that is set (not 0 or NULL) takes precedence.
+    /// Without this flag, each option that is not 0 or NULL takes precedence.
     JITSYM_INIT_ENV_WINS = 1,
     /// If `sinks` is 0, start only the sinks that JITSYM names.
     ///
@@ -48,13 +48,10 @@ pub enum jitsym_init_flag {
     JITSYM_INIT_REMEMBER = 2048,
     /// Private executable memory becomes a region when code is registered in it.
     ///
-    /// The library adopts the whole mapping that contains the code, as `jitsym_region_adopt` does. If the memory is not
-    /// executable yet, a later call that registers, moves or unregisters code adopts it. During these calls, other
-    /// threads may execute the memory, but must not write to it or change its protection.
-    ///
-    /// This rule holds for every part of the process that writes machine code, because the kernel joins neighbouring
-    /// memory with the same protection into one mapping. [docs/regions.md](regions.md#how-a-region-comes-to-be) has
-    /// alternatives for a process in which several parts write code.
+    /// The library adopts the whole mapping that contains the code, as `jitsym_region_adopt` does. If the mapping is
+    /// not executable yet, a later call adopts it. During each call that registers, moves or unregisters code, no other
+    /// thread of the process may write to code memory or change its protection.
+    /// [docs/regions.md](regions.md#how-a-region-comes-to-be) explains this rule, and has alternatives.
     JITSYM_INIT_ADOPT = 4096,
     /// Also register the code that other libraries (LLVM, wasmtime) report to gdb.
     ///
@@ -121,9 +118,9 @@ pub struct jitsym_options {
     pub map_dir: *const c_char,
     /// Directory of jitdump and regions. NULL: JITSYM_DIR, else JITDUMPDIR, else /tmp.
     ///
-    /// The path must be absolute. If the variable JITDUMPDIR is used, the files of regions are in `$JITDUMPDIR`, and
-    /// the jitdump is in a new directory in `$JITDUMPDIR/.debug/jit`. A perf that is built with libdw (for example perf
-    /// 7) unwinds through code of a jitdump only if the file is directly in `/tmp`.
+    /// The path must be absolute. With the variable JITDUMPDIR, the files of regions are in `$JITDUMPDIR`, and the
+    /// jitdump is in a new directory in `$JITDUMPDIR/.debug/jit`. A perf that is built with libdw (for example perf 7)
+    /// unwinds through code of a jitdump only if the file is directly in `/tmp`.
     pub jitdump_dir: *const c_char,
     /// One of `JITSYM_MAP_*` (`jitsym_control.h`).
     pub map_dialect: u32,

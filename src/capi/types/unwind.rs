@@ -27,11 +27,11 @@ pub enum jitsym_unwind_kind {
 pub enum jitsym_unwind_flag {
     /// FRAME_POINTER, FIXED_FRAME on aarch64: `paciasp` signs the return address.
     ///
-    /// `paciasp` comes directly before the frame's first instruction. The place of that instruction is `fp_pushed` or,
-    /// if a FIXED_FRAME has 0 there, `sp_set`. If `fp_pushed` and `sp_set` are 0, the return address is signed from the
-    /// start. With this flag, the defaults of a FRAME_POINTER for `fp_pushed` and `fp_set` are 8 and 12. The
-    /// instruction after `epilogue_begin` is `autiasp`, or the epilogue's last instruction, such as `retaa`. Describe
-    /// code that signs its return address in another way by EH_FRAME
+    /// `paciasp` is directly before the frame's first instruction, whose place is `fp_pushed` or, if a FIXED_FRAME has
+    /// 0 there, `sp_set`. If `fp_pushed` and `sp_set` are 0, the return address is signed from the start. With this
+    /// flag, the defaults of a FRAME_POINTER for `fp_pushed` and `fp_set` are 8 and 12. The instruction after
+    /// `epilogue_begin` is `autiasp`, or the epilogue's last instruction, such as `retaa`. Describe code that signs its
+    /// return address in another way by EH_FRAME
     /// ([docs/special-cases.md](special-cases.md#signed-return-addresses-on-aarch64)).
     JITSYM_UNWIND_PACIASP = 1,
     /// The same with key B: `pacibsp`, `autibsp`.
@@ -122,7 +122,8 @@ pub struct jitsym_unwind {
     pub saved: *const jitsym_saved_register,
     /// Where the last register of `saved` is stored. 0: `fp_set` or `sp_set`.
     ///
-    /// FRAME_POINTER: at least `fp_pushed`; 0 means `fp_set`. FIXED_FRAME: at least `sp_set`; 0 means `sp_set`.
+    /// For FRAME_POINTER, this place is at least `fp_pushed`, and 0 means `fp_set`. For FIXED_FRAME, it is at least
+    /// `sp_set`, and 0 means `sp_set`.
     pub saved_from: u32,
     /// ROWS: number of entries of `rows`.
     pub row_count: u32,

@@ -229,7 +229,7 @@ impl Ids {
             // session has ended.
             match place.word.compare_exchange(word, dead, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return true,
-                // Another thread has just retired the id, or has noted that the code's bytes are read.
+                // Another thread has just retired the id, or has recorded that the code's bytes are read.
                 Err(_) => std::hint::spin_loop(),
             }
         }

@@ -250,9 +250,9 @@ impl<'a> UnwindTables<'a> {
         let pointer = cie_bytes.len() + LENGTH_SIZE;
         section.get_mut(pointer..pointer + 4)?.copy_from_slice(&(pointer as u32).to_le_bytes());
         if let Some(encoding) = text_relative(&mut section) {
-            // Readers of the copy do not have the address of the code's section, so the pointer is changed. The copy may get
-            // another address, because LuaJIT does not record the address of the table, so no pointer can be relative to the
-            // table.
+            // Readers of the copy do not have the address of the code's section, so the pointer is changed. LuaJIT does not
+            // record the address of the table, so no pointer can be relative to the table, and the copy may get another
+            // address.
             *encoding = DW_EH_PE_pcrel.0 | DW_EH_PE_sdata4.0;
             let begin = pointer + LENGTH_SIZE;
             section.get_mut(begin..begin + 4)?.fill(0);

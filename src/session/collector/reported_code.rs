@@ -82,7 +82,7 @@ impl Region {
         addr + u64::from(self.size)
     }
 
-    /// Registers the code with everything known about it.
+    /// Registers the code with its name, lines and inlined functions.
     fn register(&mut self, session: &impl Registrations, addr: u64) -> Result<()> {
         let rows = lines::merged(self.size, &self.source, &self.inlined)?;
         let inlines = lines::placed(self.owner.1, &self.source, &self.inlined)?;
@@ -111,7 +111,7 @@ impl Collector {
         self.state.lock_in_time().ok_or(Error::Timeout)
     }
 
-    /// The loaded object that contains a caller's address, or 0. The loader is asked while no lock is held.
+    /// The loaded object that contains a caller's address, or 0. The call of the loader is made without a lock.
     pub fn module(&self, caller: u64) -> u64 {
         let modules = || self.modules.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&known) = modules().get(&caller) {
