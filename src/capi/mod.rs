@@ -43,7 +43,7 @@ use types::*;
 /// After the last session is closed, a new session with the same directories continues the same files. If `jitsym_init`
 /// is the first call in a forked child, it also continues the parent's sessions, with these options.
 ///
-/// `JITSYM_ERR_CONFLICT` also means that the variable `JITSYM_LATE` forbids to start the sinks of a later session.
+/// `JITSYM_ERR_CONFLICT` also means that the variable `JITSYM_LATE` forbids starting the sinks of a later session.
 /// `JITSYM_ERR_TIMEOUT` means that a disk hangs, in this call or in another call that opens or closes a session or
 /// enables sinks.
 ///

@@ -124,8 +124,8 @@ impl Ids {
         let start = self.segments.get(segment)?;
         if start.load(Ordering::Acquire).is_null() {
             let layout = Layout::array::<IdSlot>((FIRST_SEGMENT as usize) << segment).ok()?;
-            // The kernel zeroes each page at its first use, so that no single thread has the cost of the whole segment. SAFETY:
-            // the layout is not empty.
+            // The kernel zeroes each page at its first use, so that no single thread has the cost of the whole segment.
+            // SAFETY: the layout is not empty.
             let places = unsafe { alloc::alloc_zeroed(layout) }.cast::<IdSlot>();
             let exchange = start.compare_exchange(ptr::null_mut(), places, Ordering::AcqRel, Ordering::Acquire);
             if exchange.is_err() && !places.is_null() {
