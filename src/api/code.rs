@@ -143,7 +143,7 @@ pub struct Inline<'a> {
     pub call_line: u32,
     /// Column of the call, from 1; 0 if unknown.
     pub call_column: u32,
-    /// Index of the entry into which this function is inlined, which must precede this entry. `None` if this function is
+    /// Index of the entry into which this function is inlined. That entry must precede this entry. `None` if this function is
     /// inlined into the registered function itself.
     pub parent: Option<u32>,
 }

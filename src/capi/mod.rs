@@ -309,9 +309,10 @@ pub extern "C" fn jitsym_flush_from_signal(timeout_ms: u32) -> jitsym_status {
 /// files. `sinks`: `JITSYM_SINK_*` bits. 0: the sinks that options and environment selected for this session (if none:
 /// map, jitdump, region).
 ///
-/// Code is known if it was registered while a sink ran, or with `JITSYM_INIT_REMEMBER`. The host has to register all
-/// other code again: its registration returned the id 0. The files get the bytes that are now at the code's address.
-/// Code that was registered while only the perf map ran gets lines and unwind tables only with `JITSYM_INIT_REMEMBER`.
+/// Code is known if it was registered while a sink ran, or with `JITSYM_INIT_REMEMBER`. The registration of all other
+/// code returned the id 0, so the host has to register this code again. The files get the bytes that are now at the
+/// code's address. Code that was registered while only the perf map ran gets lines and unwind tables only with
+/// `JITSYM_INIT_REMEMBER`.
 ///
 /// The started sinks use the directories, bounds and other options of this session, unless a running sink already uses
 /// other values. Files that still exist are continued.

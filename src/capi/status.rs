@@ -107,7 +107,7 @@ pub enum jitsym_status {
     JITSYM_ERR_LIBRARY = 34,
     /// The memory cannot be adopted: a part is shared or belongs to a file.
     ///
-    /// Other reasons: the memory contains a heap, a stack or a part that is not mapped, or has [an
+    /// Memory is also refused if it contains a heap, a stack or a part that is not mapped, or has [an
     /// attribute](regions.md#locks-advice-and-keys) that no mapping of a file can have.
     JITSYM_ERR_NOT_PLAIN = 35,
     /// The process has locked memory (`mlock`, `mlockall`), so none is adopted.

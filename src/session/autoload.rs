@@ -25,7 +25,8 @@ fn at_load() {
     arm();
     if environment_asks_for_bridge() {
         // The function is looked up by name, because a direct call would make linkers keep most of the library in every
-        // program. A program with the static library has no function of this name. There the first session starts the bridge.
+        // program. A program with the static library has no function of this name. In such a program, the first session starts
+        // the bridge.
         let start = dynamic_symbols::function(c"jitsym_start_bridge");
         // SAFETY: only this library has a function of this name, and capi/bridge.rs defines the function with this type.
         if let Some(start) = unsafe { std::mem::transmute::<*mut c_void, Option<extern "C" fn()>>(start) } {

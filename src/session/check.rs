@@ -3,9 +3,9 @@
 //! The mistakes are: new code overwrites code that is still registered, registered bytes differ from the bytes in memory, and
 //! memory is unmapped before its code is unregistered.
 //!
-//! Code may be registered before its bytes are written to memory. So the bytes are compared only once, when they must be in
-//! memory. This is the case when the code is unregistered, at an exit, and when the thread that registered the code flushes and
-//! the memory is executable and not writable.
+//! Code may be registered before its bytes are written to memory. So the bytes are compared only once. The comparison is made
+//! when the code is unregistered, at an exit, or when the thread that registered the code flushes and the memory is executable
+//! and not writable.
 
 use std::time::{Duration, Instant};
 

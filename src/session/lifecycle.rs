@@ -179,8 +179,8 @@ impl Lifecycle {
             Error::Thread
         };
         if thread::is_alone() && !barrier::is_light() {
-            // In a process with several threads, the kernel takes milliseconds to register the process for this barrier. There
-            // the writer registers the process later.
+            // In a process with several threads, the kernel takes milliseconds to register the process for this barrier. In
+            // such a process, the writer registers the process later.
             barrier::register();
         }
         if thread::are_forbidden() {
@@ -313,7 +313,7 @@ impl Lifecycle {
         let Some(home) = &self.home else { return Ok(()) };
         let writer = await_answer(shared, home, self.left());
         // `home` is kept only after a timeout, because the thread may still return the writer. Any other error means that the
-        // thread has ended. Then a kept `home` would make later calls fail.
+        // thread has ended. In that case, a kept `home` would make later calls fail.
         self.home.take_if(|_| !matches!(writer, Err(Error::Timeout)));
         self.writer = Some(writer?);
         self.join_threads();

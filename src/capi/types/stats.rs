@@ -60,7 +60,7 @@ pub struct jitsym_stats {
     pub map_entries: u64,
     /// Rewrites of the perf map.
     ///
-    /// The reasons are that entries have to change or are missing, or that the file has reached its bound.
+    /// The reasons for a rewrite are that entries have to change or are missing, or that the map has reached its bound.
     pub map_rewrites: u64,
     /// Entries of dead code that were removed from the perf map because of its bound.
     pub map_forgotten: u64,
@@ -91,8 +91,8 @@ pub struct jitsym_stats {
     pub jitdump_held: u64,
     /// Rewrites of the jitdump.
     ///
-    /// The reasons are that another program or library has removed or truncated the file, or that the file has reached
-    /// its bound.
+    /// The reasons for a rewrite are that another program or library has removed or truncated the jitdump, or that it
+    /// has reached its bound.
     pub jitdump_rewrites: u64,
     /// Entries of live code for which the perf map has no room now.
     pub map_omitted: u64,

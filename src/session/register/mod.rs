@@ -45,8 +45,9 @@ pub fn register(session: &Ref, code: &Code<'_>, flags: u8) -> Result<Id> {
     check_bytes(&code.bytes, code.size)?;
     with_local(session.process, session.shared, |local| {
         // If the thread's state has `NO_HANDLE`, `usual_local` returns `None` in the thread's later calls. This is needed under
-        // helgrind and DRD, because these tools would report each read of shared variables in `usual_local`. It is also needed
-        // while calls are checked (`Checked`), because a call for which `usual_local` returns a state is not checked.
+        // helgrind and DRD, because these tools would report each read of shared variables in `usual_local`. `NO_HANDLE` is
+        // also needed while calls are checked (`Checked`), because a call for which `usual_local` returns a state is not
+        // checked.
         let is_to_be_slow = valgrind::tool() == Tool::Races || debug::checks();
         (local.handle, local.place) = (if is_to_be_slow { NO_HANDLE } else { session.handle }, session.place);
         local.register(code, flags)
