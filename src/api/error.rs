@@ -82,7 +82,7 @@ impl Error {
         self
     }
 
-    /// Returns this error. If `is_callers` is true for the error, also notes the name of the code whose registration failed.
+    /// Returns this error. If `is_callers` is true for the error, also notes the name of the code that was not registered.
     #[cold]
     pub(crate) fn of_code(self, name: &[u8]) -> Error {
         if self.is_callers() {
@@ -96,8 +96,7 @@ impl Error {
         self.texts().0.trim_end_matches('\0')
     }
 
-    /// Whether two conditions hold: the caller can do something about the error, and no other report of the library explains
-    /// the error better.
+    /// True if the caller can correct the error, and no other report of the library explains the error better.
     pub(crate) fn is_callers(self) -> bool {
         matches!(self as u32, 1..=17 | 19 | 23 | 27 | 28 | 33 | 38 | 39)
     }
