@@ -45,8 +45,8 @@ pub fn default() -> Sinks {
     KINDS.iter().filter(|kind| kind.is_default).fold(Sinks::NONE, |all, kind| all.with(kind.bit))
 }
 
-/// Returns `sinks` together with the flags of these sinks (`Kind::wants`). The flags tell what these sinks want from threads
-/// that register code.
+/// Returns `sinks` together with the flags of these sinks (`Kind::wants`). The flags select what threads that register code do
+/// for these sinks.
 pub fn with_wants(sinks: Sinks) -> Sinks {
     KINDS.iter().filter(|kind| sinks.has(kind.bit)).fold(sinks, |all, kind| all.with(wants_of(kind, sinks)))
 }

@@ -1,4 +1,4 @@
-//! The jitdump sink: a file of whole groups, and the marker mapping by which perf finds the file.
+//! The jitdump sink writes a jitdump, which consists of whole groups, and maps the marker by which perf finds this file.
 //!
 //! No group can be written while the disk is full, or while the file is missing or at its size limit. Groups then wait in a
 //! bounded backlog in memory, and the writer tries again from time to time.
@@ -67,12 +67,12 @@ pub struct Jitdump {
     /// Whether the file has to be rewritten, because it was removed, cut or overwritten, or has reached its size limit.
     spoiled: bool,
     contents: Contents,
-    /// How many groups are lost: the backlog had no room for them, or a rewrite could not read them. If their code still
-    /// lives, `write_lost` later builds new groups.
+    /// How many groups are lost: the backlog had no room for them, or a rewrite could not read them. For code that is still
+    /// live, `write_lost` later builds new groups.
     lost: u64,
     /// Groups collected since the last write.
     groups: Groups,
-    /// The live code that the file held when the sink was stopped.
+    /// The live code that the file contained when the sink was stopped.
     reopened: Reopened,
     /// The ids of live code whose groups `write_more` still has to write. `None` if no code is listed.
     unwritten: Option<std::vec::IntoIter<u64>>,
@@ -112,7 +112,7 @@ impl Jitdump {
     fn open_file(&mut self) -> io::Result<()> {
         self.contents.own.close_dir();
         if let Ok(len) = self.contents.own.reopen() {
-            // Another runtime may have taken the file for its own and overwritten the contents.
+            // Another runtime may have mistaken the file for its own, and overwritten the contents.
             self.spoiled |= !self.is_ours(self.contents.own.held()?);
             self.goes_on = !self.spoiled && len >= self.len;
             if self.spoiled {
@@ -191,12 +191,12 @@ impl Jitdump {
         self.groups = Groups::default();
     }
 
-    /// Forgets the code that the file held when the sink was stopped.
+    /// Forgets the code that the file contained when the sink was stopped.
     pub fn forget(&mut self) {
         self.reopened = Reopened::default();
     }
 
-    /// Searches the file for groups. Calls `found` with the place of each group.
+    /// Searches the file for groups. Calls `found` with the position of each group.
     pub fn read_places(&self, found: &mut dyn FnMut(GroupPlace) -> io::Result<()>) -> Result<(), String> {
         let read =
             self.contents.own.held().and_then(|file| {
