@@ -145,8 +145,8 @@ impl Applier {
         true
     }
 
-    /// Ends a registration that the host has not ended by its id. Other code has taken the place of the code, or the host has
-    /// ended all code in a range.
+    /// Ends a registration that the host has not ended by its id. Other code has replaced the code, or the host has ended all
+    /// code in a range.
     pub(super) fn end_uncalled(&mut self, id: u64) {
         if let Some(live) = self.registry.remove(id) {
             self.has_ended(id, live.home);
