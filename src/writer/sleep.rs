@@ -1,4 +1,4 @@
-//! How long the writer sleeps when it has no work, and what wakes it.
+//! Lets the writer sleep when there is no work, and ends the process if only the library's threads are left.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ impl Writer {
         if !is_asked && self.sources.iter().any(Source::has_unread) {
             self.end_with_the_last_thread();
         } else if !is_asked {
-            // If the debugger that may write to code goes, it wakes nobody.
+            // A debugger that may write to code does not wake the writer when the debugger detaches.
             let look = self.applier.regions.any_writable().then_some(LOOK_AROUND);
             let again = self.applier.sinks.again_in().into_iter().chain(self.inherits_in()).chain(look).min();
             if last_thread::first_has_ended() {
@@ -50,8 +50,8 @@ impl Writer {
         self.shared.set_asleep(false);
     }
 
-    /// Ends the process if no other thread exists. Called while there is work that the writer cannot do now, for instance
-    /// because memory is short.
+    /// Ends the process if no other thread exists. The writer calls this function while work waits that is not possible now,
+    /// for instance because memory is short.
     pub(super) fn look_around(&mut self) {
         self.shared.set_asleep(true);
         self.end_with_the_last_thread();
@@ -66,8 +66,8 @@ impl Writer {
         }
     }
 
-    /// Pauses after a signal handler's flush. The handler most likely ends the process now, and this would cut a write
-    /// short.
+    /// Pauses after a signal handler's flush. The handler most likely ends the process now, and this end would interrupt a
+    /// write.
     pub(super) fn rest(&mut self) {
         let end = Instant::now() + REST;
         loop {
