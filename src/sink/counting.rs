@@ -9,7 +9,6 @@ use super::{Close, GroupOf, Kind, Loaded, Round, Sink};
 use crate::api::options::{Config, Sinks};
 use crate::registry::{Home, Registry};
 
-/// Describes the counting sink.
 pub static KIND: Kind = Kind {
     bit: Sinks(1 << 20),
     word: "counting",
@@ -35,7 +34,6 @@ pub struct Seen {
 
 struct Counting;
 
-/// The counts so far.
 pub fn seen() -> Seen {
     with(|seen| seen.clone())
 }

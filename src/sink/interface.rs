@@ -195,7 +195,6 @@ pub fn each_live<T>(
 /// A function that makes a sink. The new sink is not open yet.
 pub type Make = fn(&Arc<Status>) -> Box<dyn Sink>;
 
-/// A kind of sink.
 pub struct Kind {
     pub bit: Sinks,
     /// The sink's name in the variable `JITSYM`.

@@ -63,8 +63,8 @@ impl OwnedFile {
         Ok((self.dir.insert(dir), self.path.file_name().unwrap_or_default()))
     }
 
-    /// Reopens the file that was opened last, after the sink or the host has closed it. Fails if the name no longer belongs to
-    /// this file. Returns the length of the file.
+    /// Reopens the file that was opened last, after the sink or the host has closed this file. Fails if the name no longer
+    /// belongs to this file. Returns the length of the file.
     pub fn reopen(&mut self) -> io::Result<u64> {
         let known = self.identity.ok_or(io::ErrorKind::NotFound)?;
         let (dir, name) = self.place()?;

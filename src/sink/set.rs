@@ -25,7 +25,6 @@ use crate::sink::{
 use crate::sys::clock::Clock;
 use crate::sys::file::Identity;
 
-/// All sinks of a process.
 pub struct SinkSet {
     status: Arc<Status>,
     /// Forks and recovery read from the jitdump.
@@ -35,7 +34,7 @@ pub struct SinkSet {
     others: Vec<(&'static Kind, Box<dyn Sink>)>,
     /// Whether the configuration asks to remove the files at the end.
     remove_files: bool,
-    /// Sinks that were not running when some code began to live. Their files may lack this code.
+    /// Sinks that were not running when some code became live. Their files may lack this code.
     missed: Sinks,
     /// The sinks to which code in regions is also reported. These sinks make no files for profilers. Calls may wait for these
     /// sinks.
@@ -223,8 +222,8 @@ impl SinkSet {
         self.of(bit).filter(|_| self.status.sinks().has(bit)).and_then(|sink| sink.saved())
     }
 
-    /// In a forked child: closes the parent's files. Returns the contents of the parent's jitdump, because the child still
-    /// reads groups from that jitdump.
+    /// Closes the parent's files in a forked child. Returns the contents of the parent's jitdump, because the child still reads
+    /// groups from that jitdump.
     pub fn let_go(&mut self) -> Option<Contents> {
         self.others.iter_mut().for_each(|(_, sink)| drop(sink.close(Close::LetGo)));
         self.dump.path().is_some().then(|| self.dump.let_go())
@@ -359,8 +358,7 @@ impl SinkSet {
         self.changed();
     }
 
-    /// Gives back the disk space that is reserved after the end of the jitdump. Called when the process exits, and by
-    /// recovery.
+    /// Gives back the disk space that is reserved after the end of the jitdump, when the process exits and in recovery.
     pub fn trim(&mut self) {
         if let Some(Err(error)) = self.dump().map(Jitdump::trim) {
             stall(&self.status, Sinks::JITDUMP, self.dump.path(), &error);
@@ -427,7 +425,7 @@ impl SinkSet {
         self.remove_files
     }
 
-    /// At the end of the process: closes and removes the files, if the configuration asks for that.
+    /// Closes and removes the files at the end of the process, if the configuration asks for that.
     pub fn close_to_remove(&mut self) {
         if self.remove_files {
             self.close();

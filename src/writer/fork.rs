@@ -69,8 +69,8 @@ impl Writer {
         self.config.as_ref()
     }
 
-    /// Publishes the address of this writer, so that a forked child finds the writer. The writer stays at this address until
-    /// the writer has finished.
+    /// Publishes the address of this writer, so that a forked child finds the writer. The address stays valid until the writer
+    /// has finished.
     pub fn announce(&mut self) {
         let still = self.quiesce();
         still.begin((&raw mut *self).cast(), self.host.page.shared);

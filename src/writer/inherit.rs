@@ -23,9 +23,7 @@ const ANCESTORS_MOST: usize = 4;
 
 /// The data that a child inherits from its parent.
 pub struct Inheritance {
-    /// The live code.
     pub registry: Registry,
-    /// The parent's regions.
     pub regions: Option<&'static Regions>,
     pub dump: Option<Contents>,
     /// The sinks that ran in the parent.
@@ -35,7 +33,7 @@ pub struct Inheritance {
 }
 
 impl Writer {
-    /// Takes the data with which a forked child continues from the parent's writer. Closes the parent's files, except for the
+    /// Returns the data of the parent's writer that a forked child continues to use. Closes the parent's files, except for the
     /// jitdump, which the child reads.
     pub fn hand_down(&mut self, forked_at: u64) -> Inheritance {
         let registry = std::mem::take(&mut self.applier.registry);

@@ -14,8 +14,8 @@ use crate::queue::requests::Requests;
 use crate::queue::shared::Shared;
 use crate::sys::{barrier, host_fds, thread};
 
-/// How long an exit waits for threads that are writing a record, and how often it checks these threads at least. A time limit
-/// alone is not enough, because the whole process may be stopped during the wait.
+/// How long an exit waits for threads that are writing a record, and the minimum number of checks of these threads. A time
+/// limit alone is not enough, because the whole process may be stopped during the wait.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(1);
 const RECORD_LOOKS: u32 = 100;
 

@@ -37,7 +37,7 @@ fn order(event: &Event) -> Order {
 pub struct Merge {
     /// One lane for each thread that has unread events.
     lanes: Vec<VecDeque<Reading>>,
-    /// The number of the lane that is being read, and the order of the earliest event that the other lanes contain.
+    /// The number of the lane that is being read, and the `Order` of the earliest event in the other lanes.
     run: Option<(usize, Order)>,
     /// Chunks that have been read to their end.
     done: Vec<Reading>,
@@ -83,7 +83,7 @@ impl Merge {
         }
     }
 
-    /// The number of the lane with the earliest event, and the order of the earliest event that the other lanes contain.
+    /// The number of the lane with the earliest event, and the `Order` of the earliest event in the other lanes.
     fn next_run(&self) -> Option<(usize, Order)> {
         let mut earliest: Option<(Order, usize)> = None;
         let mut second = (u64::MAX, true);

@@ -84,9 +84,9 @@ pub struct Writer {
     asked_to_write: u64,
     /// The time of the latest request.
     asked_at: u64,
-    /// Some calls wait until certain sinks have reported their code. `to_be_told` is the number of the last request that was
-    /// made before this round. In this round, all code that was registered before that request is reported to these sinks.
-    /// `told` is the number of the last request for which this is done.
+    /// Some calls wait until certain sinks have reported the calls' code. `to_be_told` is the number of the last request that
+    /// was made before this round. In this round, these sinks report all code that was registered before that request. `told`
+    /// is the number of the last request for which the sinks have done that.
     to_be_told: u64,
     told: u64,
     answered: u64,
@@ -108,8 +108,8 @@ pub struct Writer {
     until: u64,
     /// Whether memory has run out, so that some records are still unread.
     short: bool,
-    /// Before this time, the writer does not pause in the middle of a round, so that it also makes progress in a process that
-    /// forks all the time.
+    /// Before this time, the writer does not pause in the middle of a round. So the writer also makes progress in a process
+    /// that forks all the time.
     works_until: Option<sync::Instant>,
     /// Whether the gdb sink must not start automatically.
     no_debugger: bool,
@@ -176,7 +176,7 @@ impl Writer {
         stop.ack.give(result);
     }
 
-    /// Ends a writer that has opened its files, but that no call is waiting for.
+    /// Ends a writer that has opened its files, but for which no call waits.
     pub fn end_unwanted(mut self: Box<Self>, home: Give<Box<Writer>>) {
         self.round(true);
         let _ = self.finish(false);

@@ -27,7 +27,6 @@ use crate::session::register::Local;
 use crate::sys::sync::atomic::{self, AtomicU64, Ordering};
 use crate::writer::Writer;
 
-/// A loom model.
 struct Model {
     name: &'static str,
     /// The maximum number of times that loom interrupts a thread which could continue.

@@ -49,8 +49,8 @@ impl Writer {
         }
     }
 
-    /// Returns the gdb sink if it should run in addition to `others`, for core files and for a debugger that starts later. It
-    /// should run if `others` want the same records anyway, so that callers do not pay for the gdb sink.
+    /// Returns the gdb sink if it should run in addition to `others`, for core files and for a debugger that starts later. The
+    /// sink should run if `others` want the same records anyway, so that callers do not pay for the gdb sink.
     pub(super) fn by_default(&self, config: &Config, others: Sinks) -> Sinks {
         let is_wanted = config.debugger && !self.no_debugger && !others.has(Sinks::GDB);
         let is_free = with_wants(others).has(Sinks::GROUPS) && debugger::is_alone();

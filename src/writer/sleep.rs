@@ -9,11 +9,11 @@ use crate::sys::{barrier, host_fds};
 
 /// After the writer has answered a signal handler, the writer writes nothing for this time.
 const REST: Duration = Duration::from_millis(100);
-/// Once the process's first thread has ended, the writer checks at this interval whether other threads exist. (A first
-/// thread that has used the library wakes the writer when it ends.) At the same interval, it checks whether a debugger is gone.
+/// Once the process's first thread has ended, the writer checks at this interval whether other threads exist. At the same
+/// interval, the writer checks whether a debugger is gone.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
-/// How often the writer checks whether the first thread has ended, if that thread does not wake the writer because it has
-/// never used the library.
+/// The end of the first thread wakes the writer, if this thread has used the library. Otherwise, the writer checks at this
+/// interval whether the first thread has ended.
 const LOOK_SELDOM: Duration = Duration::from_secs(10);
 
 impl Writer {
@@ -26,7 +26,7 @@ impl Writer {
         self.shared.clock.rest();
         self.shared.set_asleep(true);
         barrier::all_threads();
-        // A thread that publishes a record or sends a message from now on sees that the writer sleeps. `collect` finds
+        // From now on, a thread that publishes a record or sends a message finds that the writer sleeps. `collect` finds
         // earlier records and messages.
         self.collect();
         let is_asked = self.is_asked();
@@ -50,7 +50,7 @@ impl Writer {
         self.shared.set_asleep(false);
     }
 
-    /// Ends the process if no other thread exists. The writer calls this function while work waits that is not possible now,
+    /// Ends the process if no other thread exists. The writer calls this function while there is work that cannot be done now,
     /// for instance because memory is short.
     pub(super) fn look_around(&mut self) {
         self.shared.set_asleep(true);

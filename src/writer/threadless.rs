@@ -39,7 +39,7 @@ impl InPlace {
         };
         if panic_guard::guarded(|_| body(&mut self.running)).is_none() {
             if let Some((mut writer, home)) = self.running.take() {
-                // The callers that wait for these answers learn that none will come.
+                // The callers that wait for these answers learn that there will be no answer.
                 drop((writer.stop.take(), writer.change.take(), home));
                 // A destructor could panic again.
                 std::mem::forget(writer);

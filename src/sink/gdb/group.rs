@@ -14,7 +14,6 @@ pub const WAYS: usize = 16;
 /// All code of an object begins in one range of this size and alignment.
 pub const WINDOW: u64 = 1 << 30;
 
-/// A function.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     pub id: u64,

@@ -28,7 +28,7 @@ const ENOUGH_BYTES: usize = 2 << 20;
 /// addition, the fresh code must have been at least an eighth of `ENOUGH` or `ENOUGH_BYTES`.
 const KEPT_BYTES: usize = 4 << 20;
 
-/// Code that begins to live.
+/// Code that became live.
 #[derive(Clone, Copy, Debug)]
 pub struct Code<'a> {
     pub id: u64,
@@ -39,7 +39,6 @@ pub struct Code<'a> {
     pub info: Option<Info<'a>>,
 }
 
-/// All objects.
 #[derive(Debug, Default)]
 pub struct Objects {
     /// Fresh code: code that is in no object yet.
@@ -240,7 +239,7 @@ impl Objects {
     fn merge(&mut self) -> io::Result<()> {
         let now = Instant::now();
         loop {
-            // Objects of the same size are neighbours here, the smallest first.
+            // Groups of about the same size in the same window are adjacent in this list after the sort.
             let mut all = Vec::new();
             all.try_reserve(self.groups.len())?;
             for (number, group) in self.groups.iter().enumerate() {

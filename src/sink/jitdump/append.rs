@@ -74,7 +74,7 @@ impl Jitdump {
     }
 
     /// Updates the counters. `groups` is the number of groups that were written, and `bytes` is their total size. `lost` is the
-    /// number of groups that are neither in the file nor in the backlog.
+    /// number of groups that are missing from the file and from the backlog.
     pub(super) fn count(&self, groups: u64, bytes: u64, lost: u64) {
         let counters = &self.status.counters;
         counters.jitdump_records.add(groups);

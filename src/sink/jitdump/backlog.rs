@@ -101,7 +101,6 @@ impl Backlog {
         self.groups.iter().take(256).cloned()
     }
 
-    /// Forgets a group.
     pub fn remove(&mut self, order: u64) {
         if let Some((_, group)) = self.place_of(order).ok().and_then(|at| self.groups.remove(at)) {
             self.bytes -= group.len();
@@ -157,7 +156,7 @@ impl Contents {
         self.parent = None;
     }
 
-    /// Counts the ancestors of this process whose jitdumps this process still reads.
+    /// Counts the ancestors whose jitdumps this process still reads.
     pub fn ancestors(&self) -> usize {
         std::iter::successors(self.parent.as_deref(), |parent| parent.parent.as_deref()).count()
     }

@@ -161,8 +161,8 @@ impl Jitdump {
     }
 }
 
-/// In a forked child: copies the group that the code has in the jitdump of an ancestor, and appends the copy and the code bytes
-/// to `out`. Returns the same length as `put_group`, or `None` if no such group can be copied.
+/// Copies the code's group from the jitdump of an ancestor, and appends the copy and the code bytes to `out`. Returns the same
+/// length as `put_group`, or `None` if no such group can be copied.
 fn copy_group(out: &mut Vec<u8>, file: &Contents, live: &Live, name: &[u8], timestamp: u64) -> Option<usize> {
     let Stored { offset, len } = live.stored.filter(|&stored| file.is_inherited(stored))?;
     let start = out.len();

@@ -50,7 +50,7 @@ impl Jitdump {
         self.groups.add(self.read_code(place, live.size), live.size as usize);
     }
 
-    /// Adds a new LOAD for code that has moved, because perf 7.2 crashes on MOVE records, and no version of perf unwinds
+    /// Adds a new LOAD record for code that has moved, because perf 7.2 crashes on MOVE records, and no version of perf unwinds
     /// through code that a MOVE record has moved. `None` if the group of the code cannot be read.
     #[cold]
     #[inline(never)]

@@ -37,7 +37,6 @@ use backlog::{Backlog, Contents, Places};
 use groups::Groups;
 use stopped::{forget_places, Reopened};
 
-/// Describes the jitdump sink.
 pub static KIND: Kind = Kind {
     bit: Sinks::JITDUMP,
     word: "jitdump",
@@ -67,8 +66,8 @@ pub struct Jitdump {
     /// Whether the file has to be rewritten, because it was removed, cut or overwritten, or has reached its size limit.
     spoiled: bool,
     contents: Contents,
-    /// How many groups are lost: the backlog had no room for them, or a rewrite could not read them. For code that is still
-    /// live, `write_lost` later builds new groups.
+    /// How many groups are lost, because the backlog had no room for them, or a rewrite could not read them. For code that is
+    /// still live, `write_lost` later builds new groups.
     lost: u64,
     /// Groups collected since the last write.
     groups: Groups,
@@ -123,7 +122,7 @@ impl Jitdump {
         }
         let created = self.make()?;
         match (&created).write_all(&self.header).and_then(|()| Marker::new(&created)) {
-            // This also replaces the marker of an earlier file that was lost. perf finds a file by the name of the marker
+            // This call also replaces the marker of an earlier file that was lost. perf finds a file by the name of the marker
             // mapping, and the lost file no longer has a name.
             Ok(marker) => self.contents.own.set_marker(Some(marker)),
             Err(error) => {
@@ -170,18 +169,18 @@ impl Jitdump {
         Ok(())
     }
 
-    /// In a forked child: returns the contents of the parent's jitdump, from which the child reads groups. Afterwards this
-    /// sink writes nothing.
+    /// Returns the contents of the parent's jitdump, from which a forked child reads groups. Afterwards this sink writes
+    /// nothing.
     pub fn let_go(&mut self) -> Contents {
         std::mem::take(&mut self.contents)
     }
 
-    /// In a forked child: keeps the contents of the parent's jitdump until the live groups are copied (`write_more`).
+    /// Keeps the contents of the parent's jitdump in a forked child until the live groups are copied (`write_more`).
     pub fn inherit(&mut self, parent: Option<Contents>) {
         parent.into_iter().for_each(|parent| self.contents.inherit(parent));
     }
 
-    /// In a forked child: counts the ancestors of this process whose jitdumps this process still reads.
+    /// Counts the ancestors whose jitdumps this process still reads.
     pub fn ancestors(&self) -> usize {
         self.contents.ancestors()
     }

@@ -30,7 +30,6 @@ use crate::sys::marker::Marker;
 /// they are dropped, and the file is rewritten later.
 const PENDING_MAX: usize = 1 << 20;
 
-/// Describes the perf map sink.
 pub static KIND: Kind = Kind {
     bit: Sinks::MAP,
     word: "map",

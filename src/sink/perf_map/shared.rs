@@ -1,9 +1,9 @@
 //! Handles a perf map that other writers in this process write to as well. They use the same file, because profilers read only
 //! one map of a process.
 //!
-//! The other writers would continue to write to a file that was replaced. So the sink neither replaces a shared file nor
-//! removes lines from it. The sink only appends whole lines. Lines stay even if they should change, so two lines may claim the
-//! same address.
+//! The other writers would continue to write to a file that was replaced. So the sink only appends whole lines to a shared
+//! file. The sink does not replace the file, and does not remove lines. Lines stay even if they should change, so two lines may
+//! claim the same address.
 
 use std::ffi::OsStr;
 use std::io::{self, IoSlice, Seek};

@@ -184,8 +184,8 @@ impl Regions {
     }
 
     fn swap_range(&self, status: &Status, pieces: &[Mapping], place: &Placement) -> Result<&'static Region> {
-        // The object may be able to begin in the last page of the memory below (see `place_beside`). But if the code is a
-        // single executable mapping, the region's first file makes the object begin at the code.
+        // An object may sometimes begin in the last page of the memory below (see `place_beside`). But if the code is a single
+        // executable mapping, the region's first file makes the object begin at the code.
         let is_in_memory_below = (place.base, place.header_len) == (place.start - page_size() as u64, 0);
         let at_code = is_in_memory_below && matches!(pieces, [one] if one.is_executable());
         let mut attempts = 1;

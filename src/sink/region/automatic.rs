@@ -182,7 +182,8 @@ impl Regions {
     /// Makes a mapping a part of a mapping group, if a single function that was registered earlier fills the mapping.
     fn join_late(&self, status: &Status, wait: &Wait, it: &Mapping) -> bool {
         let is_functions = wait.is_function && (it.start, it.end) == (wait.start, wait.end);
-        // Code counts as code of the group even if it was registered before its memory joined. The time 0 has another meaning.
+        // The group's code includes code that was registered before its memory joined. So the time is 1, because the time 0 has
+        // another meaning.
         let joined = is_functions.then(|| self.join(status, it, (it.start, it.end - it.start), 1)).flatten();
         joined.inspect(|region| self.has_older_code(region)).is_some()
     }

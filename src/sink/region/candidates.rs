@@ -1,9 +1,9 @@
 //! Tracks candidates for adoption, which are memory ranges that contain registered code, but are no regions yet.
 //!
-//! *Declined* memory could not be adopted, and is not checked again for a while. *Waiting* memory is not executable yet. Later
-//! calls of the host that register, move or unregister code check waiting memory again. Only the thread of such a call may
-//! check this memory, because the host promises that nobody writes to code memory during the call. Each registration outside of
-//! regions calls `any_waits` and `shows_declined`. So these functions take no lock and make no system call.
+//! *Declined* memory could not be adopted, and is not checked again for a while. *Waiting* memory is not executable yet. When
+//! the host later registers, moves or unregisters code, this call checks waiting memory again. Only the thread of such a call
+//! may check this memory, because the host promises that nobody writes to code memory during the call. Each registration
+//! outside of regions calls `any_waits` and `shows_declined`. So these functions take no lock and make no system call.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,7 +19,7 @@ const SHOWN: usize = 1024;
 /// How many ranges may wait to become executable.
 const MOST_WAITING: usize = 256;
 
-/// How long memory to which the host may be writing is not checked again, in nanoseconds.
+/// If the host may be writing to memory, the memory is not checked again for this number of nanoseconds.
 pub const NOT_NOW: u64 = 5_000_000;
 /// The pause after a failed adoption, in nanoseconds. After this pause, there may be enough memory, or enough room for a file.
 pub const FAILED: u64 = 10_000_000_000;

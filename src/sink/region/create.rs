@@ -134,10 +134,9 @@ impl Regions {
 }
 
 impl Regions {
-    /// While a debugger listens, makes the views where code runs writable, and makes these views executable alone afterwards. A
-    /// debugger can write its breakpoints to a shared mapping only if the mapping is writable (linux mm/gup.c,
-    /// `check_vma_flags`). In a private mapping, a page with a breakpoint would no longer show what the host writes in the
-    /// other view.
+    /// Makes the views where code runs writable while a debugger listens, and removes the right to write afterwards. A debugger
+    /// can write its breakpoints to a shared mapping only if the mapping is writable (linux mm/gup.c, `check_vma_flags`). In a
+    /// private mapping, a page with a breakpoint would no longer show what the host writes in the other view.
     pub fn heed_debugger(&self) {
         let wanted = READ_EXEC | if debugger::is_watched() { READ_WRITE } else { 0 };
         let differs = |region: &Region| !region.is_private() && region.exec.load(Ordering::Relaxed) != wanted;

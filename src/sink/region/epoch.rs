@@ -54,9 +54,9 @@ const TURN_PAUSE: u64 = 10_000_000;
 /// A time in nanoseconds in which perf probably takes no sample. The object's beginning does not move twice in this time.
 const BRIEF: u64 = 300_000;
 
-/// When code dies, a new epoch begins, unless the code has probably no sample in the present epoch. There is probably no sample
-/// if no code has been registered in the epoch, the epoch is at most this number of nanoseconds old, and other code has died at
-/// most `BRIEF` nanoseconds ago. Then the code counts as dead since the beginning of the present epoch.
+/// When code dies, a new epoch begins. But if the code has probably no sample in the present epoch, the code counts as dead
+/// since the beginning of this epoch. Three conditions make a sample improbable. No code has been registered in the epoch. The
+/// epoch is at most this number of nanoseconds old. Other code has died at most `BRIEF` nanoseconds ago.
 const SHARED: u64 = 10_000_000;
 
 impl Region {

@@ -20,7 +20,7 @@ const COPIED_MOST: u64 = 256 << 10;
 
 impl RegionSink {
     /// Handles the waiting splits one after the other, until `Region::next_archive` returns `None`. The function is inlined,
-    /// because the writer calls it for each record, and mostly no split waits.
+    /// because the writer calls it for each record, and usually no split waits.
     #[inline(always)]
     pub(super) fn close_all(
         &mut self,

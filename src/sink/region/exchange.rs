@@ -122,7 +122,7 @@ fn has_bits(bytes: &[u8]) -> bool {
 }
 
 /// Copies a mapping to the file. For each page that is not all zero, returns the page's address and the value of its first
-/// byte. `skips_untouched`: whether pages that nobody has touched are not read.
+/// byte. `skips_untouched`: whether untouched pages are skipped.
 fn copy_to_file(piece: &Mapping, file: &File, offset: u64, skips_untouched: bool) -> io::Result<Vec<(u64, u8)>> {
     let mut pages = Vec::new();
     // A mostly unused arena has far more untouched blocks than touched blocks. To read a single block is faster than to look it

@@ -138,8 +138,8 @@ impl Regions {
 fn set_file(region: &Region, file: Option<Arc<Held>>, path: Option<PathBuf>) {
     region.exec.store(READ_EXEC, Ordering::Relaxed);
     region.set_inode(file.as_ref().map_or(0, |file| file.identity().inode));
-    // If another thread held this lock at the fork, `naming` does not get the file. If the child makes no other file when it
-    // takes over, the library can neither enlarge the region nor give its pages back.
+    // If another thread held this lock at the fork, `naming` does not get the file. If the child makes no other file later, the
+    // library cannot enlarge the region or give its pages back.
     if let Ok(mut naming) = region.naming.try_lock() {
         naming.set_file_of_child(file, path);
     }

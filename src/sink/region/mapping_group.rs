@@ -8,8 +8,8 @@
 //!
 //! Each page joins a group once. A later mapping at the same place joins another group, which covers the same range. So a
 //! mapping group has no epochs, and its file keeps one name. perf with libunwind computes the addresses of tables from the
-//! lowest mapping that has the same name. For this computation, the lowest mapping must be the mapping of the header page. The
-//! single name of the file makes this sure.
+//! lowest mapping that has the same name. For this computation, the lowest mapping must be the mapping of the header page. This
+//! always holds, because the file has a single name.
 
 use std::iter;
 use std::sync::atomic::Ordering;

@@ -44,8 +44,7 @@ pub struct Naming {
     pub(super) archives: VecDeque<Archive>,
     /// Whether code has replaced dead code since the last epoch that moved the beginning of the loaded segment.
     pub(super) is_reused: bool,
-    /// The time when an epoch last moved the beginning of the loaded segment, or of a later check that found no reason for a
-    /// move.
+    /// The last time when an epoch moved the beginning of the loaded segment, or when a check found no reason for a move.
     pub(super) turned_at: u64,
 }
 
@@ -66,7 +65,7 @@ pub struct Archive {
     pub(super) due: u64,
     /// The first epoch that the file itself describes after the split.
     pub first: u32,
-    /// Where the loaded segment begins after the split, as an offset in the file.
+    /// The offset in the file at which the loaded segment begins after the split.
     pub begin: u64,
     /// True if all code that ran in the epoch `first` or later is live when the writer handles the split. Then the file need
     /// not describe the dead code after the split.

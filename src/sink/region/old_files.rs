@@ -41,10 +41,9 @@ impl Past {
     }
 }
 
-/// The old files.
 #[derive(Debug, Default)]
 pub struct Files {
-    /// The files of older epochs, and the last files of ended regions. Each file has the time since which the file is old. The
+    /// The files of older epochs, and the last files of ended regions, each with the time at which the file became old. The
     /// oldest file comes first.
     old: VecDeque<(u64, Past)>,
     old_bytes: u64,
@@ -130,7 +129,7 @@ impl Drop for Expected {
 }
 
 /// Returns how long the next file has to wait after a file of `part` bytes, in nanoseconds. `used` is the number of bytes that
-/// recent files take. If the room is full, files that would fill the whole room again take [`KEPT_FOR`] to be written.
+/// recent files take. If the room is full, writing files that fill the whole room again takes [`KEPT_FOR`].
 fn pause(part: u64, used: u64) -> u64 {
     let fullness = (4 * used).saturating_sub(3 * OLD_BYTES) as f64 / OLD_BYTES as f64;
     (KEPT_FOR as f64 * fullness * part as f64 / OLD_BYTES as f64) as u64
@@ -151,8 +150,8 @@ mod tests {
     fn what_was_taken_long_ago_delays_nothing() {
         let old = Room::default();
         let mut now = 7;
-        // Each file is written as soon as the pause allows. Once the pauses are long enough, files that fill the whole room
-        // take `KEPT_FOR` to be written.
+        // Each file is written as soon as the pause allows. Once the pauses are long enough, writing files that fill the whole
+        // room takes `KEPT_FOR`.
         let (mut files, mut begin) = (0, now);
         while files < 3 * (OLD_BYTES >> 20) {
             now += old.pause_after(1 << 20, now);

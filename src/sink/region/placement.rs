@@ -56,10 +56,10 @@ impl Placement {
         })
     }
 
-    /// Maps the header page, if it has address space, and the tables. perf with libunwind looks for tables in the mappings
-    /// of the file to which the code belongs. perf computes the addresses of the tables from the beginning of the lowest
-    /// mapping of this file (linux tools/perf/util/unwind-libunwind-local.c, `read_unwind_spec_eh_frame`). The ranges for which
-    /// `is_own` is true must belong to the caller. The other ranges are left alone.
+    /// Maps the tables, and the header page if address space is reserved for this page. perf with libunwind looks for tables in
+    /// the mappings of the file to which the code belongs. perf computes the addresses of the tables from the beginning of the
+    /// lowest mapping of this file (linux tools/perf/util/unwind-libunwind-local.c, `read_unwind_spec_eh_frame`). The ranges
+    /// for which `is_own` is true must belong to the caller. The other ranges are left alone.
     pub fn map_tables(&self, sharing: Sharing, file: &File, is_own: impl Fn(&Range<u64>) -> bool) -> io::Result<()> {
         let header_len = self.header_len.min(page_size() as u64);
         self.beside_code(header_len).filter(is_own).try_for_each(|range| {

@@ -91,7 +91,7 @@ impl Regions {
         Ok(Changer { _one: self.changing.lock_in_time().ok_or(Error::Timeout)?, _inside: inside })
     }
 
-    /// Like `begin_change`, but for a change that the caller can also make later, so the call does not wait for a fork. Returns
+    /// Like `begin_change`, for a change that the caller can also make later. So this call does not wait for a fork. Returns
     /// `None` if the process is forking, or if another thread makes or ends regions for longer than `PATIENCE`.
     pub(super) fn begin_change_unless_forking(&self) -> Option<Changer<'_>> {
         let inside = fork_lock::try_enter()?;
@@ -151,18 +151,18 @@ impl Regions {
         self.all().filter(overlaps)
     }
 
-    /// The region that contains the whole of the code.
+    /// The region that contains the whole code.
     pub(super) fn around(&self, addr: u64, size: u64) -> Option<&'static Region> {
         self.places.around(addr, |region| region.holds(addr, size))
     }
 
-    /// The region that contains the whole of the code, if profilers can see the code there.
+    /// The region that contains the whole code, if the region's file can name the code.
     pub fn find(&self, addr: u64, size: u64) -> Option<&'static Region> {
         self.around(addr, size).filter(|region| !region.has_failed.load(Ordering::Relaxed))
     }
 
-    /// Each region in which a part of the code lies, with the address and the size of this part. Mapping groups are left out
-    /// unless they contain the whole code, because their code consists of whole mappings.
+    /// Each region in which a part of the code lies, with the address and the size of this part. A mapping group is included
+    /// only if it contains the whole code, because the code of a group consists of whole mappings.
     pub(super) fn parts(&self, addr: u64, size: u64) -> impl Iterator<Item = (&'static Region, u64, u64)> + '_ {
         let whole = self.around(addr, size);
         let may_be_part = whole.is_none() && self.may_overlap(addr, size);

@@ -60,9 +60,9 @@ impl RegionSink {
         RegionSink { status, regions, have_work: false, again: None }
     }
 
-    /// Adds new code, or the part of the code that lies in the region. Code that lies only partly in the region is in the registry
-    /// as code outside of regions. For other code, the registry must have room. Pushes the ids of live code in regions that the
-    /// new code replaces to `retired`.
+    /// Adds new code, or the part of the code that lies in the region. Code that lies only partly in the region is in the
+    /// registry as code outside of regions. For other code, the registry must have room. Pushes to `retired` the ids of live
+    /// code in regions that the new code replaces.
     pub fn enter(
         &mut self,
         registry: &mut Registry,
@@ -227,8 +227,8 @@ impl RegionSink {
     }
 }
 
-/// Adds the part of the code that lies in the region to the region's file. `bytes` returns the bytes of the part: how many bytes
-/// of the code lie before the part, and the part's size.
+/// Adds the part of the code that lies in the region to the region's file. `bytes` returns the bytes of the part. Its arguments
+/// are the number of code bytes before the part, and the part's size.
 #[inline(always)]
 fn add_to_file<'b>(
     region: &Region,

@@ -73,7 +73,7 @@ pub struct Region {
     /// When the library learned that the host has unmapped the region, or `NEVER`. Code that was registered before that time is
     /// still written.
     pub(super) gone: AtomicU64,
-    /// Whether the file of the region cannot be written. Then the other sinks write new code in the region.
+    /// Whether the file of the region cannot be written. Then the other sinks name new code in the region.
     pub has_failed: AtomicBool,
     /// An epoch that costs a copy of the file must not begin before this time.
     pub(super) not_before: AtomicU64,

@@ -104,7 +104,7 @@ fn listed<'a>(dialect: Dialect, pieces: impl Iterator<Item = &'a Piece> + Clone)
     Some(known)
 }
 
-/// Makes an unwinder that has a list search a table once. The first search sorts the table. Without this call, the table would
+/// Searches a table once, in an unwinder that has a list. The first search sorts the table. Without this call, the table would
 /// be sorted when the host throws an exception, and the host would have to wait. The unwinder must already know the table, and
 /// no other table may have this code.
 fn search_once(dialect: Dialect, pieces: &[Piece]) {

@@ -12,7 +12,6 @@ use crate::sys::unwinder::{self, Dialect};
 /// The code that the unwinders of the process know. In a forked child, the unwinders still know the parent's code, even if the
 /// child does not take this code over.
 pub(super) struct Told {
-    /// The tables of each unwinder.
     pub tables: Vec<Tables>,
     /// True in a forked child from the time when the parent's sink is closed until the child's sink takes over the tables.
     pub is_let_go: bool,
@@ -23,8 +22,8 @@ pub(super) struct Told {
 pub(super) static TOLD: TimedLock<Told> =
     TimedLock::new(Told { tables: Vec::new(), is_let_go: false, by_callers: false });
 
-/// How long `told_at_first` waits for threads that hold the lock while they register code with an unwinder. Such a thread
-/// waits neither for a disk nor for the writer.
+/// How long `told_at_first` waits for threads that hold the lock while they register code with an unwinder. Such a thread does
+/// not wait for a disk or for the writer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long the sink waits for an unwinder's own lock. The wait has a limit, because the lock may never be released. The calls

@@ -22,7 +22,6 @@ use crate::sys::{code_memory, dynamic_symbols, host_fds, maps};
 /// The kind of error for pages that are never reported to valgrind.
 pub const NOT_FOR_CODE: io::ErrorKind = io::ErrorKind::Unsupported;
 
-/// The files of a process.
 pub struct Files {
     pid: u32,
     /// Directories for the files. The preferred directory comes last. If files in the preferred directory cannot be mapped as

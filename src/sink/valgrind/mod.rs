@@ -29,7 +29,6 @@ use crate::sys::maps;
 use crate::sys::valgrind;
 use crate::sys::valgrind_mapping::{self, exchange};
 
-/// Describes the sink for valgrind.
 pub static KIND: Kind = Kind {
     bit: Sinks::VALGRIND,
     word: "valgrind",
@@ -47,7 +46,7 @@ struct Valgrind {
     status: Arc<Status>,
     groups: Groups,
     files: Files,
-    /// The time when code first ended of which valgrind still knows the name.
+    /// Since this time, there have been groups with ended code that valgrind still knows.
     stale_since: Option<Instant>,
     /// The next attempt to report code to valgrind, if an attempt has failed.
     again: Option<Retry>,

@@ -17,14 +17,12 @@ use crate::format::elf::valgrind_object::Content;
 use crate::format::info::Info;
 use crate::sys::sort::sort;
 
-/// When a function crosses the boundary of a group, the group is extended to all pages of the function, if it then has at most
-/// this many functions.
-const FUNCTIONS_MAX: usize = 512;
-/// When code is registered in the page directly after a group, the group is extended to this page, if it then has at most this
+/// A group is extended to all pages of a function that crosses the group's boundary, if the extended group has at most this
 /// many functions.
+const FUNCTIONS_MAX: usize = 512;
+/// A group is extended to the next page when code is registered there, if the extended group has at most this many functions.
 const NEIGHBOURS_MAX: usize = 32;
 
-/// A function.
 #[derive(Debug)]
 pub struct Function {
     id: u64,

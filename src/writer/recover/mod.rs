@@ -53,7 +53,7 @@ pub struct Report {
     pub kept: bool,
 }
 
-/// The number of spools with unwritten records that a session without the option for recovery leaves. Each spool takes some MiB
+/// How many spools with unwritten records stay when a session without the option for recovery opens. Each spool takes some MiB
 /// of memory. If there are more spools, such a session recovers the oldest spools, or removes spools that no process can
 /// recover. If the directory has less free space than `FOR_OTHERS`, every spool is recovered.
 const LEFT_ALONE: usize = 16;
@@ -180,7 +180,7 @@ fn remove_orphans(paths: &[PathBuf]) -> usize {
 /// The kinds of files whose name looks like the name of a spool.
 enum Opened {
     Dead(Dead),
-    /// The spool of a process in another mount namespace, where paths mean other files.
+    /// The spool of a process in another mount namespace, in which paths lead to other files.
     Elsewhere(Dead),
     /// A spool of a living process, or a spool that another process is recovering.
     Locked,
@@ -335,8 +335,8 @@ impl Dead {
             self.file.remove();
             return report;
         }
-        // A sparse file may be long although little memory backs it, but a copy of the file is not sparse. So at most as many
-        // bytes are read as are backed by memory.
+        // A sparse file may be long although little memory backs it, but a copy of the file is not sparse. So the number of
+        // bytes to read is limited to the number of bytes that are backed by memory.
         let mut backed = self.backed;
         let mut chunks = Vec::new();
         for (offset, room) in self.places() {

@@ -94,7 +94,6 @@ struct Known {
     lines: Option<Addresses>,
 }
 
-/// The file of a region.
 #[derive(Debug)]
 pub struct RegionFile {
     disk: Disk,

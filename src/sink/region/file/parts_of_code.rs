@@ -3,7 +3,7 @@
 //! For the registry, such code lies outside of regions. So `RegionFile` keeps the data to describe the part again after a
 //! `reset`.
 
-/// The place of a part in the whole code.
+/// The position of a part in the whole code.
 #[derive(Clone, Copy, Debug)]
 pub struct Whole {
     /// How many bytes of the code lie before the part.

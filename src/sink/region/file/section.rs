@@ -1,4 +1,4 @@
-//! A section of a region's file, to which bytes are appended.
+//! Appends bytes to a section of a region's file.
 //!
 //! Each section has a separate range of the file. The range has room for the section of a full text, if the remaining code is
 //! similar to the code so far. A full section moves to a larger range at the end of the file. The new range is eight times as
@@ -83,7 +83,6 @@ impl Space {
     }
 }
 
-/// A section.
 #[derive(Debug)]
 pub struct Part {
     at: u64,

@@ -15,12 +15,11 @@ use crate::registry::ordered::Ordered;
 
 /// The minimum time between two new tables. A flush does not wait.
 const INTERVAL: Duration = Duration::from_millis(50);
-/// The writer spends at most 1/`SHARE` of its time on new tables, without flushes.
+/// Apart from flushes, the writer spends at most 1/`SHARE` of its time on new tables.
 const SHARE: u32 = 20;
 /// A row with this value instead of an FDE is dead.
 const DEAD: u32 = u32::MAX;
 
-/// The table.
 #[derive(Debug)]
 pub struct SearchTable {
     slots: [Range<u64>; 2],

@@ -15,7 +15,6 @@ const COPY: usize = 128 << 10;
 #[cfg(test)]
 type Hook = Box<dyn FnMut(&File, u64, &[u8]) -> io::Result<()> + Send>;
 
-/// An open file.
 pub struct Disk {
     pub(super) file: Arc<Held>,
     /// The number of bytes that were written since the last query.

@@ -410,7 +410,7 @@ fn text_can_grow_within_its_room() {
     region.check();
     let least = region.file.loaded_room();
     assert_eq!(least, (2 << 20) - page_size() as u64);
-    // The last page belongs to the segment once it has code.
+    // The last page belongs to the segment once the page has code.
     region.add(least, Truth::new(3, 10));
     region.file.write(true).unwrap();
     region.check();
