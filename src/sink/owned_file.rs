@@ -42,7 +42,6 @@ impl OwnedFile {
         Some(self.path.as_path()).filter(|path| !path.as_os_str().is_empty())
     }
 
-    /// Describes a failure, with the file and the attempted operation, for `jitsym_last_error`.
     pub fn describe(&self, what: &str, error: &io::Error) -> String {
         describe(what, &self.path, error)
     }

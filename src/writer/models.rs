@@ -199,7 +199,7 @@ fn pool(world: &World) {
     assert_eq!(world.shared.pool.bytes_used(), 0);
 }
 
-/// The writer falls asleep while a thread registers code. The writer sees the record, or is woken.
+/// The writer falls asleep while a thread registers code. The writer finds the record, or is woken.
 fn sleep(world: &World) {
     let world = *world;
     let mut writer = world.writer();

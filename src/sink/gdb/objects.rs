@@ -56,7 +56,7 @@ pub struct Objects {
 /// Where the entry of an id is: the number of the group that has the entry, and the number of the entry in this group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Place {
-    /// 0 for none.
+    /// The id, or 0 if there is no entry.
     id: u64,
     group: u32,
     number: u32,
@@ -72,7 +72,7 @@ fn slot_of(id: u64) -> usize {
 
 impl Objects {
     /// Adds code to the fresh code. If the id already has an entry, removes this entry. If there is no memory, debuggers do not
-    /// see the code.
+    /// find the code.
     pub fn add(&mut self, code: &Code<'_>) {
         let old = code.info.is_none().then(|| self.info_of(code.id)).flatten();
         self.remove(code.id);
@@ -356,7 +356,7 @@ impl Objects {
     fn put(&mut self, mut group: Group) -> io::Result<()> {
         self.part(&mut group, &[]);
         let Some(image) = group.object() else {
-            // There is no memory, or the code is too large for one object. So debuggers do not see the code.
+            // There is no memory, or the code is too large for one object. So debuggers do not find the code.
             group.entries.iter().for_each(|entry| self.remove(entry.id));
             return Ok(());
         };

@@ -180,7 +180,6 @@ impl Jitdump {
         parent.into_iter().for_each(|parent| self.contents.inherit(parent));
     }
 
-    /// Counts the ancestors whose jitdumps this process still reads.
     pub fn ancestors(&self) -> usize {
         self.contents.ancestors()
     }

@@ -31,8 +31,8 @@ pub struct Children {
     last_fork: AtomicU64,
     /// The time of the next check of the files.
     due: AtomicU64,
-    /// The names of the files that are not removed. The flag of each name says whether the child of this file has ended or has
-    /// executed another program.
+    /// The names of the files that are not removed. The flag of each name is true if the file's child has ended or has executed
+    /// another program.
     settled: Mutex<Vec<(OsString, bool)>>,
 }
 

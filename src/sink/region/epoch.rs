@@ -116,7 +116,7 @@ impl Region {
         });
     }
 
-    /// Begins an epoch and splits the file, if perf can see a new name. Returns the time of the split. The writer calls this
+    /// Begins an epoch and splits the file, if perf can learn a new name. Returns the time of the split. The writer calls this
     /// function when code was registered over live code.
     pub fn replace_live(&self, status: &Status) -> Option<u64> {
         let (now, last) = (status.clock.now(), self.epoch.load(Ordering::Relaxed));
@@ -136,7 +136,7 @@ impl Region {
         if !panic_guard::is_beside_host() && self.mapped_in(&maps).any(is_rwx) {
             // When an `mprotect` changes the protection, perf learns the name of the file. On the supported processors,
             // writable pages are also readable (linux mm, `protection_map`), so no reader faults meanwhile. The second
-            // `mprotect` makes the pages and their neighbours one mapping again, and perf sees this whole mapping.
+            // `mprotect` makes the pages and their neighbours one mapping again, and perf records this whole mapping.
             // SAFETY: the pages contain code that the caller is about to register, so nobody unmaps them now. The pages belong
             // to this region, and no thread makes a forbidden access meanwhile.
             let _ = unsafe {
@@ -253,7 +253,7 @@ impl Region {
 
     /// Maps the end of the executable view of a region with two views, from the address `from` to `end`, so that perf learns
     /// the present name of the file. The view may be longer afterwards. The kernel merges the new mapping with the rest of the
-    /// view, and perf sees the whole view as one mapping. If the host has locked the view, or has set advice by madvise, the
+    /// view, and perf records the whole view as one mapping. If the host has locked the view, or has set advice by madvise, the
     /// kernel merges nothing. Then this function maps the whole view again, with the same attributes. On some file systems
     /// (overlayfs), the kernel never merges mappings. There, this function looks up the attributes only of a locked view,
     /// because repeated lookups would take too long.

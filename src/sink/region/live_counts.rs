@@ -59,13 +59,13 @@ impl Tally {
         }
     }
 
-    /// Clears the doubt, because the caller checks the memory now. Returns whether there was a doubt.
+    /// Clears the flag `IN_DOUBT`, because the caller checks the memory now. Returns whether the flag was set.
     pub fn settle(&self, offset: u64, size: u64) -> bool {
         let both = |all, part: &AtomicU32| all | part.fetch_and(!IN_DOUBT, Ordering::Relaxed);
         self.parts(offset, size).iter().fold(0, both) & IN_DOUBT != 0
     }
 
-    /// Records that all code has ended, so all parts are in doubt.
+    /// Records that all code has ended, and sets the flag `IN_DOUBT` of all parts.
     pub fn clear(&self) {
         for part in &self.parts {
             part.store(NONE | IN_DOUBT, Ordering::Relaxed);
@@ -86,7 +86,7 @@ mod tests {
         // where no code is live.
         tally.subtract(PART - 1, 2);
         assert!(tally.add(0, 64) && !tally.add(PART, 1));
-        // A check of one part says nothing about other parts, even if they never had code.
+        // A check of one part does not clear the flags of other parts, even if those parts never had code.
         assert!(tally.settle(PART, 1) && tally.add(PART, 1));
         assert!(!tally.add(2 * PART, 1) && tally.settle(2 * PART, PART) && !tally.settle(0, 3 * PART));
         tally.subtract(0, 64);
@@ -95,7 +95,7 @@ mod tests {
         assert!(tally.settle(0, 3 * PART) && !tally.settle(0, 3 * PART));
         tally.doubt(2 * PART, 1);
         assert!(!tally.add(2 * PART, 1));
-        // The end of the same code is counted a second time. Even then, the end of later code causes a doubt.
+        // The end of the same code is counted a second time. Even then, the end of later code sets the flag.
         tally.subtract(0, 64);
         assert!(tally.settle(0, PART) && tally.add(0, 64) && tally.add(0, 64));
         tally.subtract(0, 64);

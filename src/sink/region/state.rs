@@ -193,7 +193,6 @@ impl Region {
         self.place.layout(self.len(), self.is_private())
     }
 
-    /// Where the text begins in the file.
     pub fn text(&self) -> u64 {
         self.place.text()
     }
@@ -207,7 +206,7 @@ impl Region {
         self.inode.store(inode, Ordering::Relaxed);
     }
 
-    /// The parts of the region that are still mappings of the region's file. Empty if the region has no file.
+    /// The parts of the region that are still mappings of the region's file. The result is empty if the region has no file.
     pub(super) fn mapped(&self) -> io::Result<Vec<Mapping>> {
         maps::collect(self.mapped_in(&maps::within(self.start(), self.end())?))
     }

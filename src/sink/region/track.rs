@@ -136,7 +136,7 @@ impl Region {
         if replaces {
             self.mark_dead(status, addr, size);
             if self.flips() {
-                // The host has called `mprotect` before this call. So perf knows only the name that the file had at that time.
+                // The host has called `mprotect` before this call. So perf has only the name that the file had at that time.
                 status.counters.region_late.add(1);
             }
         }
@@ -206,7 +206,7 @@ impl Region {
     }
 
     /// Checks whether the host has unmapped the region or parts of it. Marks the unmapped parts as lost. Reads the list of
-    /// mappings only if the tally is in doubt about the code's memory. Returns false if no part of the region is left.
+    /// mappings only if the tally's flag is set for the code's memory. Returns false if no part of the region is left.
     fn is_there(&self, regions: &Regions, status: &Status, addr: u64, size: u64) -> bool {
         if !self.tally.settle(addr - self.start(), size) {
             return true;
@@ -214,7 +214,7 @@ impl Region {
         undisturbed(|| match maps::within(self.start(), self.end()) {
             Ok(maps) => regions.check(status, self, &maps),
             Err(_) => {
-                // The process may have no free descriptor, so the doubt stays for the next call.
+                // The process may have no free descriptor, so the flag stays set for the next call.
                 self.tally.doubt(addr - self.start(), size);
                 true
             }

@@ -49,7 +49,7 @@ struct Known {
 struct Table {
     /// This field precedes `pieces`, because `known` refers to the pieces and must be dropped first.
     known: Known,
-    /// The pieces, in the order of addresses. There is at least one.
+    /// The pieces, in the order of addresses. There is at least one piece.
     pieces: Vec<Piece>,
     dead: usize,
 }

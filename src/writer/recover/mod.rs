@@ -145,8 +145,8 @@ pub fn remove_empty(dir: &Path) {
     }
 }
 
-/// How many of `count` spools may not stay. If the directory has too little free space for the next spool, no spool may stay.
-/// Otherwise `LEFT_ALONE` spools may stay.
+/// How many of `count` spools must be recovered or removed. If the directory has too little free space for the next spool, the
+/// result is `count`. Otherwise `LEFT_ALONE` spools may stay.
 fn excess(dir: &Path, count: usize) -> usize {
     if count == 0 {
         return 0;
@@ -195,7 +195,7 @@ struct Dead {
     header: HeaderCopy,
     owner: Owner,
     units: usize,
-    /// How many bytes of the file are backed by memory. The rest is sparse.
+    /// How many bytes of the file are backed by memory. The rest of the file is sparse.
     backed: u64,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Each section has a separate range of the file. The range has room for the section of a full text, if the remaining code is
 //! similar to the code so far. A full section moves to a larger range at the end of the file. The new range is eight times as
-//! long, or twice as long if the old range is already large. So few bytes are copied.
+//! long, or twice as long if the old range is already large. This growth limits the number of copied bytes.
 
 use std::io;
 use std::ops::Range;

@@ -28,7 +28,7 @@ impl Drop for Named {
     }
 }
 
-/// Runs a tool, and returns its output. The tool must not complain. Only eu-elflint may report findings, in its output.
+/// Runs a tool, and returns its output. The tool must report no error. Only eu-elflint may report findings, in its output.
 fn tool(program: &str, arguments: &[&str], path: &Path) -> String {
     let output = Command::new(program).env("LC_ALL", "C").args(arguments).arg(path).output().expect(program);
     let (said, complaint) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
