@@ -1,4 +1,5 @@
-//! The sinks: the outputs for symbols. Each sink has a folder, whose code fills the output and decides when to write.
+//! The sinks write registered code in one form each, such as a perf map or a jitdump. Each sink has a folder, whose code
+//! decides what and when to write.
 //!
 //! The byte layouts of the outputs are in `format`.
 

@@ -1,5 +1,5 @@
-//! The set of all sinks of a process, which the writer uses. The configuration selects the sinks that are opened. A failure of
-//! one sink does not affect the others.
+//! Opens and closes the sinks of a process, and passes the writer's events to the sinks that run. The configuration selects the
+//! sinks. A failure of one sink does not affect the others.
 
 use std::ffi::OsStr;
 use std::io;

@@ -1,4 +1,4 @@
-//! The writer's record of a registering thread, with the chunks to read.
+//! Lists the chunks of a registering thread that the writer has to read.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

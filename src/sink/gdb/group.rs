@@ -1,4 +1,4 @@
-//! Groups of functions. One ELF object in memory reports each group to debuggers.
+//! Builds groups of functions. One ELF object in memory reports each group to debuggers.
 
 use std::io;
 use std::ops::Range;

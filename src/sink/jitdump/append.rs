@@ -1,4 +1,5 @@
-//! Appends groups to the jitdump: new groups, and groups that could not be written earlier.
+//! Appends groups (the records of one piece of code each) to the jitdump: new groups, and groups that could not be written
+//! earlier.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;

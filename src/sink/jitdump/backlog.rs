@@ -1,5 +1,5 @@
-//! Tracks where each group of a jitdump is. A group is at an offset of the file, or in the backlog of groups that could not be
-//! written yet.
+//! Tracks where each group (the records of one piece of code) of a jitdump is. A group is at an offset of the file, or in the
+//! backlog of groups that could not be written yet.
 //!
 //! A group is identified by its position in the order of all groups. The position is counted in bytes, as if every group had
 //! been written to one file. As long as every write succeeds, the position is the group's offset in the file.

@@ -1,4 +1,4 @@
-//! Finds and reserves the address space of a region that the library makes.
+//! Finds and reserves address space for a region, which is code memory that the library makes.
 //!
 //! ```text
 //! base      header page, and pages without access rights

@@ -44,7 +44,7 @@ const OPEN_MOST: usize = 256;
 const ATTEMPTS: u32 = 4;
 
 impl Regions {
-    /// Makes memory of the host a region. During the call, other threads may execute the memory, but not write to it, and
+    /// Turns memory of the host into a region. During the call, other threads may execute the memory, but not write to it, and
     /// nobody may change its protection.
     pub fn adopt(&self, status: &Status, addr: u64, size: u64) -> Result<()> {
         let page = page_size() as u64;

@@ -179,7 +179,7 @@ impl Regions {
         self.count_long(status, now);
     }
 
-    /// Makes a mapping a part of a mapping group, if a single function that was registered earlier fills the mapping.
+    /// Adds a mapping to a mapping group, if a single function that was registered earlier fills the mapping.
     fn join_late(&self, status: &Status, wait: &Wait, it: &Mapping) -> bool {
         let is_functions = wait.is_function && (it.start, it.end) == (wait.start, wait.end);
         // The group's code includes code that was registered before its memory joined. So the time is 1, because the time 0 has

@@ -1,4 +1,4 @@
-//! Marks of live and dead code in a region. The threads that register code read and write the marks without a lock.
+//! Marks where a region has live code and dead code. The threads that register code read and write the marks without a lock.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -1,5 +1,5 @@
-//! Handles splits (see `epoch`) in the writer: copies the present contents of a region's file to a file with the names of older
-//! epochs.
+//! Copies the present contents of a region's file to a file with the names of older epochs. This is the writer's part in a
+//! split (see `epoch`).
 
 use std::ffi::OsString;
 use std::io;

@@ -116,7 +116,7 @@ fn for_pages_unless(
     Ok(())
 }
 
-/// Whether any byte is not zero. Compilers use vectors for the inner loop, because it has no exit.
+/// Whether any byte is not zero. Compilers use vectors for the inner loop, because this loop has no early exit.
 fn has_bits(bytes: &[u8]) -> bool {
     bytes.chunks(256).any(|part| part.iter().fold(0, |all, byte| all | byte) != 0)
 }

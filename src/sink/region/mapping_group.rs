@@ -39,9 +39,9 @@ const REACH: u64 = 4 << 20;
 const MAPPING_MOST: u64 = 1 << 20;
 
 impl Regions {
-    /// Makes a mapping that contains a single function a part of a mapping group. `it` is the mapping that contains the function.
-    /// The function may have been registered at the time `since` or later. Returns `None` if the memory is of another kind, or
-    /// if there is no room.
+    /// Adds a mapping that contains a single function to a mapping group. `it` is the mapping that contains the function. The
+    /// function may have been registered at the time `since` or later. Returns `None` if the memory is of another kind, or if
+    /// there is no room.
     pub(super) fn join(
         &self,
         status: &Status,

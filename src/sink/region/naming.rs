@@ -128,8 +128,8 @@ impl Naming {
         file_names::begins_at_code(self.name())
     }
 
-    /// Makes the empty file `file` the file of a region that has no code yet. The name of the file decides where its loaded
-    /// segment begins.
+    /// Turns the empty file `file` into the file of a region that has no code yet. The name of the file decides where its
+    /// loaded segment begins.
     pub(super) fn create_file(&self, file: Arc<Held>, layout: Layout) -> io::Result<RegionFile> {
         let mut file = RegionFile::create(file, layout)?;
         if self.begins_at_code() {

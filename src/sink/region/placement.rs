@@ -45,9 +45,9 @@ impl Placement {
         }
     }
 
-    /// Makes the address space that is reserved beside adopted memory a mapping of the file, without access rights. So the
-    /// library can later tell its own address space from memory that the host has mapped there: see `unmap_own`. The address
-    /// space must belong to the caller.
+    /// Maps the file, without access rights, over the address space that is reserved beside adopted memory. So the library can
+    /// later tell its own address space from memory that the host has mapped there: see `unmap_own`. The address space must
+    /// belong to the caller.
     pub fn mark(&self, file: &File) -> io::Result<()> {
         self.reserved().try_for_each(|range| {
             let (len, offset) = (range.end - range.start, range.start - self.base);

@@ -1,11 +1,11 @@
 //! Collects bytes of code in private memory before they are written to the file. Runtimes place functions next to each other,
 //! upwards or downwards. So adjacent pieces of code are written together.
 //!
-//! The bytes are not written to the text of the file, but breakpoint instructions are written there. If somebody sets a probe
-//! (uprobe) on an address of the text, the kernel executes a copy of the instruction that the *file* has at this address. With
-//! zeros in the file, the probe would end the host. With the bytes of the code in the file, the probe would end the host once
-//! other code has replaced this code. But the kernel refuses a probe on a breakpoint instruction (linux
-//! kernel/events/uprobes.c, `prepare_uprobe`).
+//! The text of the file does not contain these bytes, but breakpoint instructions. If somebody sets a probe (uprobe) on an
+//! address of the text, the kernel executes a copy of the instruction that the *file* has at this address. With zeros in the
+//! file, the probe would end the host. With the bytes of the code in the file, the probe would end the host once other code has
+//! replaced this code. But the kernel refuses a probe on a breakpoint instruction (linux kernel/events/uprobes.c,
+//! `prepare_uprobe`).
 
 use std::io;
 use std::ops::Range;

@@ -1,4 +1,5 @@
-//! The ELF file of a code region. The file grows while the region's code runs, and anybody may open the file at any time.
+//! Writes the ELF file of a code region. The file grows while the region's code runs, and anybody may open the file at any
+//! time.
 //!
 //! ```text
 //! 0        header page            says where everything is; written last, by one write

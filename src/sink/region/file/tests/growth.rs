@@ -146,8 +146,8 @@ fn a_flush_for_each_function_costs_the_same() {
     assert!(costs[1] < 1.3 * costs[0], "{costs:?}");
 }
 
-/// In a new epoch, the data about the live code has more bytes than may wait to be written. Until the file is complete for the
-/// new epoch, readers see the contents of the previous epoch.
+/// The data for a new epoch has more bytes than the limit for waiting bytes. Until the file is complete for the new epoch,
+/// readers see the contents of the previous epoch.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn an_epoch_may_be_larger_than_what_waits() {
