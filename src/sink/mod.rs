@@ -24,7 +24,6 @@ pub use interface::{
 
 use crate::api::options::Sinks;
 
-/// All kinds of sinks.
 pub static KINDS: &[&Kind] = &[
     &perf_map::KIND,
     &jitdump::KIND,
@@ -36,7 +35,6 @@ pub static KINDS: &[&Kind] = &[
     &counting::KIND,
 ];
 
-/// All sinks.
 pub fn every() -> Sinks {
     KINDS.iter().fold(Sinks::NONE, |all, kind| all.with(kind.bit))
 }

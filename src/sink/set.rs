@@ -150,7 +150,6 @@ impl SinkSet {
         self.status.wanted().has(Sinks::REMEMBER)
     }
 
-    /// Whether the sink of the perf map runs.
     pub fn map_runs(&self) -> bool {
         self.status.sinks().has(Sinks::MAP)
     }
@@ -197,7 +196,6 @@ impl SinkSet {
         adopted
     }
 
-    /// Publishes the paths of the files.
     pub fn announce_paths(&self) {
         let path_of = |kind: &&Kind| Some((kind.bit, self.of(kind.bit)?.path()?.to_owned()));
         self.status.set_paths(KINDS.iter().filter_map(path_of).collect());
@@ -247,7 +245,6 @@ impl SinkSet {
         self.status.sinks().has(Sinks::JITDUMP).then_some(&mut self.dump)
     }
 
-    /// Whether a sink has changes to write a little later.
     pub fn have_work(&mut self) -> bool {
         let running = self.status.sinks().with(Sinks::REGION);
         self.each().any(|(kind, sink)| running.has(kind.bit) && sink.has_work())
@@ -274,7 +271,6 @@ impl SinkSet {
         self.each().filter(move |(kind, _)| running.has(kind.bit) && set.has(kind.bit))
     }
 
-    /// Reports code that became live.
     pub fn load(&mut self, code: &Loaded<'_>, registry: &mut Registry) {
         self.status.counters.told.add(1);
         let running = self.status.sinks();
@@ -289,7 +285,6 @@ impl SinkSet {
         self.missed = self.missed.with(Sinks::ANY.without(running));
     }
 
-    /// Reports code that became live in a region.
     #[inline]
     pub fn enter(&mut self, code: &NewCode<'_>) {
         if self.status.sinks().0 & self.told_of_regions.0 != 0 {
@@ -341,13 +336,11 @@ impl SinkSet {
         has_all
     }
 
-    /// Reports that code has ended.
     pub fn gone(&mut self, id: u64) {
         self.status.counters.told.add(1);
         self.running(Sinks::ANY).for_each(|(_, sink)| sink.gone(id));
     }
 
-    /// Reports that the registry has changed, and that no other method was called for these changes.
     pub fn changed(&mut self) {
         self.each().for_each(|(_, sink)| sink.changed());
     }
@@ -420,7 +413,6 @@ impl SinkSet {
         }
     }
 
-    /// Whether the configuration asks to remove the files at the end.
     pub fn are_files_removed(&self) -> bool {
         self.remove_files
     }

@@ -119,7 +119,6 @@ pub struct Writer {
     spool_retry: Option<Retry>,
 }
 
-/// The result of `Writer::turn`.
 enum Turn {
     /// The writer has to end.
     Stop(Stop),

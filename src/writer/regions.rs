@@ -139,7 +139,7 @@ impl Applier {
         self.registry.live_count(Home::Plain) + self.registry.live_count(Home::Region)
     }
 
-    /// Ends a registration, in a region or elsewhere. Returns false if there is no such registration.
+    /// Ends a registration. Returns false if there is no such registration.
     pub(super) fn remove(&mut self, id: u64) -> bool {
         let Some(live) = self.registry.remove(id) else { return false };
         self.has_ended(id, live.home);
@@ -155,7 +155,7 @@ impl Applier {
         }
     }
 
-    /// Reports to the sinks that code, in a region or elsewhere, has ended.
+    /// Reports to the sinks that code has ended.
     fn has_ended(&mut self, id: u64, home: Home) {
         match home {
             Home::Plain => self.sinks.gone(id),

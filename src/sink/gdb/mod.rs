@@ -21,7 +21,6 @@ use crate::sink::NewCode;
 use crate::sink::{each_live, Close, GroupOf, Kind, Loaded, Round, Sink};
 use crate::sys::{debugger, valgrind};
 
-/// Describes the sink for gdb and lldb.
 pub static KIND: Kind = Kind {
     bit: Sinks::GDB,
     word: "gdb",

@@ -88,7 +88,7 @@ impl Candidates {
         result
     }
 
-    /// Whether any memory waits. In the common case no memory waits.
+    /// Whether any memory waits. Usually none waits.
     #[inline(always)]
     pub fn any_waits(&self) -> bool {
         self.due.load(Ordering::Relaxed) != NEVER

@@ -36,7 +36,6 @@ impl Marks {
         len.div_ceil(PIECE) <= self.count as u64
     }
 
-    /// The number of marks.
     pub fn len(&self) -> usize {
         self.count
     }

@@ -67,14 +67,12 @@ impl Pages {
         })
     }
 
-    /// Whether any page of a range is lost.
     #[inline]
     pub fn any_lost(&self, start: u64, end: u64) -> bool {
         let has = |bits: &[AtomicU64]| self.words(start, end).any(|(word, mask)| of(bits, word) & mask != 0);
         self.lost.get().is_some_and(|bits| has(bits))
     }
 
-    /// Whether all pages of a range are lost.
     pub fn all_lost(&self, start: u64, end: u64) -> bool {
         let has = |bits: &[AtomicU64]| self.words(start, end).all(|(word, mask)| of(bits, word) & mask == mask);
         start >= end || self.lost.get().is_some_and(|bits| has(bits))

@@ -224,7 +224,6 @@ impl Regions {
         self.some_new.store(true, Ordering::Release);
     }
 
-    /// The permission bits of the files.
     pub fn mode(&self) -> u32 {
         self.settings().mode
     }

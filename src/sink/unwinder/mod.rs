@@ -21,7 +21,6 @@ use crate::sink::{each_live, Close, GroupOf, Kind, Loaded, NewCode, Sink};
 use crate::sys::timed_lock::Locked;
 use crate::sys::unwinder;
 
-/// Describes the sink for the unwinder.
 pub static KIND: Kind = Kind {
     bit: Sinks::UNWINDER,
     word: "unwinder",

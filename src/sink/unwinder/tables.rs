@@ -250,7 +250,6 @@ impl Tables {
         self.live.get(&addr) == Some(&(addr + size, id))
     }
 
-    /// The number of tables.
     #[cfg(test)]
     pub fn count(&self) -> usize {
         self.tables.len()

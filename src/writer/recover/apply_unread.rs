@@ -35,7 +35,6 @@ pub struct Replay {
     pub lacks_a_file: bool,
     /// Why the jitdump could not be read. If this is set, code may be missing.
     unread: Option<String>,
-    /// Whether memory was short.
     is_short: bool,
 }
 

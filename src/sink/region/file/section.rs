@@ -125,7 +125,6 @@ impl Part {
         self.at..self.at + self.len
     }
 
-    /// The maximum length of the section.
     pub fn room(&self) -> u64 {
         if self.fixed {
             self.room
@@ -134,7 +133,6 @@ impl Part {
         }
     }
 
-    /// Whether there is something to write.
     pub fn has_news(&self) -> bool {
         !self.pending.is_empty() || !self.patches.is_empty()
     }

@@ -7,7 +7,6 @@ use object::ObjectSymbol as _;
 use super::seen::units;
 use super::*;
 
-/// The size of the code.
 const SIZE: u64 = 0x400;
 
 /// The records of code with inlined functions, lines, and a frame that its prologue builds in the first four bytes.
