@@ -1,13 +1,13 @@
-//! Completes the files of processes that were killed, from the spools that they left.
+//! Completes the files of processes that were killed, from the spools that these processes left.
 //!
-//! Recovery begins at the last round that the writer has committed. It truncates the jitdump to the length that the jitdump
-//! had at that round, and rewrites the map. Then it applies all records that were published but not consumed, as the writer
-//! would have done. It removes the spool last, so that another recovery can begin at the same round if this recovery is
-//! interrupted.
+//! Recovery begins at the last round that the writer has committed. Recovery truncates the jitdump to the length that the
+//! jitdump had at that round, and rewrites the map. Then recovery applies all records that were published but not consumed, as
+//! the writer would have done. The spool is removed last. So if this recovery is interrupted, another recovery can begin at the
+//! same round.
 //!
-//! A spool is the memory of a process that may have been killed because it misbehaved. Somebody may even have forged the
-//! spool, to make recovery write files. So recovery trusts nothing in a spool, and does not map the spool: if somebody
-//! truncates a file, access to its mapping raises a signal.
+//! A spool is the memory of a process that may have been killed because it misbehaved. Somebody may even have forged the spool,
+//! to make recovery write files. So recovery trusts no data in a spool. Recovery does not map the spool either, because an
+//! access to the mapping of a truncated file raises a signal.
 
 mod apply_unread;
 pub mod clean;
@@ -43,9 +43,9 @@ use apply_unread::{is_sound, Replay};
 /// The result of recovery for one process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The process.
+    /// The pid of the process.
     pub pid: u32,
-    /// How many records were missing from the process's files and are now in them.
+    /// How many records were missing from the process's files, and are now in these files.
     pub records: u64,
     /// The steps that failed, and why.
     pub problems: Vec<String>,
@@ -53,9 +53,9 @@ pub struct Report {
     pub kept: bool,
 }
 
-/// A session that does not ask for recovery lets this many spools with unwritten records stay. Each spool takes some MiB of
-/// memory. If there are more spools, such a session recovers the oldest spools, or removes them if no process is left that
-/// could recover them. If the directory has less free space than `FOR_OTHERS`, every spool is recovered.
+/// How many spools with unwritten records stay when a session without the option for recovery opens. Each spool takes some MiB
+/// of memory. If there are more spools, such a session recovers the oldest spools, or removes spools that no process can
+/// recover. If the directory has less free space than `FOR_OTHERS`, every spool is recovered.
 const LEFT_ALONE: usize = 16;
 /// A session that does not ask for recovery opens the spools of processes that seem to be alive only if there are more of these
 /// spools than this number. A process of an ended container may seem to be alive, because a living process has the same pid.
@@ -88,9 +88,9 @@ pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Repor
 /// recovery. If `all` is true, removes the empty spools, and recovers the spools with unwritten records. If `all` is false, does
 /// this only if other processes have too many spools (`excess`), and then recovers only the oldest spools.
 ///
-/// This process may have executed another program before, and that program may have left a spool. In this case, completes the
-/// spool's files. But if `all` is false, and this session replaces all files of the spool and has no map, only removes the
-/// spool. If the work takes too long for a session, the work continues in the background.
+/// An earlier program of this process (before `exec`) may have left a spool. In this case, completes the spool's files. But if
+/// `all` is false, and this session replaces all files of the spool and has no map, only removes the spool. If the work takes
+/// too long for a session, the work continues in the background.
 ///
 /// Returns whether the earlier program has left a map at the path of this session's map.
 pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) -> bool {
@@ -126,8 +126,8 @@ pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) -> bool {
             Opened::Locked | Opened::Other => {}
         }
     }
-    // Spools of other namespaces count too, because the namespace of a spool is not certain: the kernel may give the number of
-    // a namespace to a later namespace.
+    // Spools of other namespaces count too, because the namespace of a spool is not certain. The kernel may reuse the number of
+    // an ended namespace.
     let orphans = excess(dir, full.len() + elsewhere.len(), LEFT_ALONE).min(elsewhere.len());
     let left = elsewhere.len() - remove_orphans(&elsewhere[..orphans]);
     let count = if all { full.len() } else { excess(dir, full.len() + left, LEFT_ALONE).min(full.len()) };
@@ -196,7 +196,7 @@ fn remove_orphans(paths: &[PathBuf]) -> usize {
 /// The kinds of files whose name looks like the name of a spool.
 enum Opened {
     Dead(Dead),
-    /// The spool of a process in another mount namespace, where paths mean other files.
+    /// The spool of a process in another mount namespace, in which paths lead to other files.
     Elsewhere(Dead),
     /// A spool of a living process, or a spool that another process is recovering.
     Locked,
@@ -211,7 +211,7 @@ struct Dead {
     header: HeaderCopy,
     owner: Owner,
     units: usize,
-    /// How many bytes of the file are backed by memory. The rest is sparse.
+    /// How many bytes of the file are backed by memory. The rest of the file is sparse.
     backed: u64,
 }
 
@@ -291,7 +291,7 @@ impl Dead {
         dump && (state.map.is_none() || self.has_map_of(config))
     }
 
-    /// Where chunks begin in the file, and how much room they have.
+    /// The offset of each chunk in the file, and the chunk's room.
     fn places(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
         let units = self.units;
         let directory = self.header.directory(units);
@@ -334,7 +334,7 @@ impl Dead {
             return Ok(None);
         }
         if len > HEAD {
-            // The head of this chunk was also read by an earlier call. Somebody may have changed the chunk since that call.
+            // An earlier call has already read the head of this chunk, and somebody may have changed the chunk since then.
             if chunk.size() != len {
                 return Ok(None);
             }
@@ -347,16 +347,16 @@ impl Dead {
     fn recover(self) -> Report {
         let mut report = Report { pid: self.owner.pid, ..Report::default() };
         if self.header.settle(|sink, identity| self.has_name(sink, identity)) {
-            // Notes the commit in the spool. Only an announcement in the spool proves the commit, and `announce` overwrites
-            // this announcement later.
+            // Records the commit in the spool. Otherwise only an announcement in the spool proves the commit, and `announce`
+            // overwrites this announcement later.
             self.note(committed_cell(self.header.committed()));
         }
         if self.is_completed() {
             self.file.remove();
             return report;
         }
-        // A sparse file may be long although little memory backs the file, but a copy of the file is not sparse. So the number
-        // of bytes that are read is limited to the number of bytes that are backed by memory.
+        // A sparse file may be long although little memory backs it, but a copy of the file is not sparse. So the number of
+        // bytes to read is limited to the number of bytes that are backed by memory.
         let mut backed = self.backed;
         let mut chunks = Vec::new();
         for (offset, room) in self.places() {
@@ -400,7 +400,7 @@ impl Dead {
         is_alone && self.header.awaits_all() && self.has_name(Sinks::MAP, self.header.next_map())
     }
 
-    /// Notes in the spool which file is about to replace the map. If this recovery is interrupted or fails, the next recovery
+    /// Records in the spool which file is about to replace the map. If this recovery is interrupted or fails, the next recovery
     /// recognizes both that file and the present file.
     fn announce(&self, identity: Identity) {
         let (known, next) = (self.header.state().map, self.header.next_map());
@@ -411,8 +411,8 @@ impl Dead {
     }
 
     fn note(&self, (at, bytes): (u64, Vec<u8>)) {
-        // A failure is ignored: without the note, the next recovery does not change the new map. The new map is complete,
-        // unless this recovery is interrupted.
+        // A failure is ignored. Without this record, the next recovery does not change the new map, which is complete unless
+        // this recovery is interrupted.
         let _ = self.file.write_at(&bytes, at);
     }
 
