@@ -28,7 +28,7 @@ pub extern "C" fn jitsym_wanted(session: *mut jitsym) -> u32 {
         | bit(region, jitsym_want::JITSYM_WANT_REGION)
 }
 
-/// An English sentence for any status, known or unknown. The string is static.
+/// An English sentence for any status, known or unknown. The string is static, never NULL.
 ///
 /// Any thread, concurrently, and from a signal handler.
 #[no_mangle]
@@ -36,7 +36,8 @@ pub extern "C" fn jitsym_status_text(status: i32) -> *const c_char {
     status_texts(status).1.as_ptr()
 }
 
-/// The name of a status, such as "JITSYM_OK", or "JITSYM_?" if the status is unknown. The string is static.
+/// The name of a status, such as "JITSYM_OK", or "JITSYM_?" if the status is unknown. The string is static, never
+/// NULL.
 ///
 /// Any thread, concurrently, and from a signal handler.
 #[no_mangle]

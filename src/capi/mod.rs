@@ -315,7 +315,7 @@ pub extern "C" fn jitsym_flush_from_signal(timeout_ms: u32) -> jitsym_status {
 /// `JITSYM_INIT_REMEMBER`.
 ///
 /// The started sinks use the directories, bounds and other options of this session, unless a running sink already uses
-/// other values. Files that still exist are continued.
+/// other values. A sink that already runs does not change. Files that still exist are continued.
 ///
 /// `JITSYM_ERR_SINK_FAILED` means that one of the sinks cannot start or write now, but another sink runs. The call also
 /// returns `JITSYM_ERR_TIMEOUT` if the process exits.
