@@ -227,7 +227,7 @@ impl Lifecycle {
                 regions.inherit(&shared.status, inherited);
             }
             inherit.give(inheritance);
-            // On a slow disk, the writer continues after the timeout, and this call does not wait.
+            // On a slow disk, the writer continues after the timeout, and this call no longer waits.
             if is_ready.take(self.left()) == Err(Error::Internal) {
                 return Err(Error::Internal);
             }

@@ -20,9 +20,9 @@ const RECORD_TIMEOUT: Duration = Duration::from_secs(1);
 const RECORD_LOOKS: u32 = 100;
 
 impl Writer {
-    /// Starts the writer, on the thread that will run the writer. If `recover` is set, first cleans up the spools of dead
-    /// processes (`recover::tidy`). Then opens the spool and the sinks. Returns false if sinks are wanted, but none of them
-    /// runs.
+    /// Starts the writer. Must be called on the thread that will run the writer. If `recover` is set, first cleans up the
+    /// spools of dead processes (`recover::tidy`). Then opens the spool and the sinks. Returns false if sinks are wanted, but
+    /// none of them runs.
     pub fn start(&mut self, config: &Config, recover: bool) -> bool {
         let shared = self.shared;
         let has_earlier_map = recover && recover::tidy(&shared.status, config, config.recover);

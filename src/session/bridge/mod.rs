@@ -135,8 +135,8 @@ fn called() {
     let _ = thread::quietly(|| look_beside_host(follow));
 }
 
-/// Runs `look` inside `panic_guard::beside_host`, because other threads may change the listed code meanwhile. A list contains
-/// code of all threads.
+/// Runs `look` inside `panic_guard::beside_host`, because other threads may change the listed code meanwhile. This also holds
+/// when a library calls `called`, because a list contains code of all threads.
 fn look_beside_host(compare: fn(&mut State) -> Result<bool>) -> Result<bool> {
     panic_guard::beside_host(|| guarded(|| look(compare)))
 }
@@ -209,7 +209,7 @@ fn compare(state: &mut State) -> Result<bool> {
             None => fresh.push((listed, print)),
         }
     }
-    // The code of objects that are no longer listed is unregistered first. New code may be in the same memory.
+    // The code of objects that are no longer listed is unregistered first, because new code may be in the same memory.
     let gone = std::mem::replace(&mut state.known, now);
     let mut changed = gone.len() > state.known.len();
     for id in gone.into_values().flat_map(|(_, ids)| ids) {

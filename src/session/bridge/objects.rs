@@ -169,7 +169,8 @@ fn join(path: &mut Vec<u8>, part: &[u8]) {
     path.extend_from_slice(part);
 }
 
-/// The unwind tables of an object, parsed once and split by function.
+/// The unwind tables of an object, split by function. They are parsed once, because parsing all tables for each function would
+/// take too much time.
 #[derive(Debug, Default)]
 pub struct UnwindTables<'a> {
     /// For each FDE: the start and the end of its code, and the ranges of the FDE and of its CIE in the section.

@@ -228,7 +228,7 @@ impl State {
         ended.map(|()| true)
     }
 
-    /// Registers code again after its bytes have changed.
+    /// Reports that the bytes of code have changed, as a move of the code to the same address.
     pub fn update(&self, session: &impl Registrations, addr: u64, size: u32) -> Result<bool> {
         let Some((&start, region)) = self.regions.range(..=addr).next_back() else { return Ok(false) };
         if addr.saturating_add(size.into()) > region.end(start) {

@@ -239,7 +239,7 @@ impl Objects {
     fn merge(&mut self) -> io::Result<()> {
         let now = Instant::now();
         loop {
-            // Groups of about the same size in the same window are adjacent in this list after the sort.
+            // After the sort, groups of about the same size in the same window are adjacent in this list, the smallest first.
             let mut all = Vec::new();
             all.try_reserve(self.groups.len())?;
             for (number, group) in self.groups.iter().enumerate() {

@@ -270,8 +270,7 @@ impl Naming {
         self.writer.file.take()
     }
 
-    /// Closes all descriptors when the region ends, and keeps only the path. A thread that uses the host's descriptor table
-    /// closes the host's descriptors.
+    /// Keeps only the path when the region ends. A thread that uses the host's descriptor table closes the host's descriptors.
     pub fn end(&mut self) {
         let path = std::mem::take(&mut self.path);
         let ended = Mutex::new(Some(std::mem::replace(self, Naming { path, ..Naming::nameless(None) })));

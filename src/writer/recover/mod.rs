@@ -89,8 +89,8 @@ pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Repor
 /// this only if other processes have too many spools (`excess`), and then recovers only the oldest spools.
 ///
 /// An earlier program of this process (before `exec`) may have left a spool. In this case, completes the spool's files. But if
-/// `all` is false, and this session replaces all files of the spool and has no map, only removes the spool. If the work takes
-/// too long for a session, the work continues in the background.
+/// `all` is false, the earlier program had no map, and this session replaces its jitdump if there is one, only removes the
+/// spool. If the work takes too long for a session, the work continues in the background.
 ///
 /// Returns whether the earlier program has left a map at the path of this session's map.
 pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) -> bool {

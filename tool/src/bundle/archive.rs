@@ -1,4 +1,4 @@
-//! Writes and reads the file of a bundle: a tar archive, compressed by gzip, with regular files in one directory.
+//! Writes and reads the file of a bundle: a tar archive, compressed by gzip, with regular files below one directory.
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, OpenOptions};

@@ -5,7 +5,8 @@
 //! The JSON is one object with `files`. Each file has `path`, `format` ("jitdump" or "perf map"), `errors`, `warnings`,
 //! `notes`, `copied`, `verdicts` and `findings`. A verdict is for one `reader`. It has a `state` for `names`, `stacks` and
 //! `lines` (yes, partly, no or none), and `why`. A finding has `rule`, `severity`, `readers`, `record` and `text`. It also has
-//! `offset` or `line`, unless it concerns the whole file. A file that could not be read has only the reason, `unreadable`.
+//! `offset` or `line`, unless it concerns the whole file. A file that could not be read has only `path`, `findings`, and the
+//! reason, `unreadable`.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

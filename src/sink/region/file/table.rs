@@ -209,8 +209,8 @@ impl SearchTable {
         Ok(self.range_in(0))
     }
 
-    /// Writes the number of rows to the table. The caller must already have written the header page, which states the size of
-    /// the section.
+    /// Writes the number of rows to the table. The caller must already have written the header page, because the header page
+    /// states the size of the section.
     pub fn count(&mut self, disk: &mut Disk) -> io::Result<()> {
         if self.counted != self.written {
             disk.write(self.slots[self.slot].start + COUNT_AT, &(self.written as u32).to_ne_bytes())?;
