@@ -1,5 +1,5 @@
-//! What the host has asked the kernel to do with memory (mlock, madvise, protection keys), and how the library keeps this when it
-//! replaces a mapping. A new mapping has none of these attributes.
+//! Reads the attributes that the host has given to memory (mlock, madvise, mbind, protection keys), and copies them to the
+//! memory that replaces it. A new mapping has none of these attributes.
 
 /// The attributes of a mapping. By default, a mapping has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -7,13 +7,14 @@ pub struct Attributes {
     /// A bit for each entry of `ADVICE`.
     advice: u16,
     is_locked: bool,
-    /// Whether the mapping has an attribute that mappings of files cannot have, or that nobody can give to another mapping.
+    /// Whether the mapping has an attribute that a mapping of a file cannot have, or that this library cannot give to another
+    /// mapping.
     is_stuck: bool,
     /// The protection key.
     key: u32,
 }
 
-/// Names of advice in `VmFlags` (linux Documentation/filesystems/proc.rst), and the advice itself (madvise(2)).
+/// The names of pieces of advice in `VmFlags` (linux Documentation/filesystems/proc.rst), and their numbers (madvise(2)).
 const ADVICE: [(&str, i32); 7] = [
     ("dc", libc::MADV_DONTFORK),
     ("dd", libc::MADV_DONTDUMP),
@@ -51,12 +52,12 @@ impl Attributes {
         }
     }
 
-    /// Adds what `/proc/self/smaps` does not say about the memory at an address.
+    /// Adds the NUMA policy of the memory at an address, which `/proc/self/smaps` does not show.
     pub fn add_policy(&mut self, addr: u64) {
         self.is_stuck |= has_policy(addr);
     }
 
-    /// Adds what a line of `/proc/self/smaps` says about the memory.
+    /// Adds the attributes in one line of `/proc/self/smaps`.
     pub fn add(&mut self, line: &str) {
         if let Some(key) = line.strip_prefix("ProtectionKey:") {
             self.key = key.trim().parse().unwrap_or(0);
