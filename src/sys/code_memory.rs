@@ -127,7 +127,8 @@ unsafe fn map(addr: u64, len: u64, protection: i32, flags: i32, file: i32, offse
 pub fn is_one_mapping(addr: u64, len: u64) -> bool {
     let page = page_size() as u64;
     // The kernel first checks that the range lies in one mapping, and otherwise fails with `EFAULT`. Then the kernel finds no
-    // room to extend this mapping in place. SAFETY: the call has no flags, so it can only extend the mapping in place.
+    // room to extend this mapping in place.
+    // SAFETY: the call has no flags, so it can only extend the mapping in place.
     match checked(unsafe { libc::mremap(addr as *mut _, len as usize, (len + page) as usize, 0) }) {
         Ok(_) => {
             // SAFETY: nobody uses this page, because it became part of the mapping by this call.
@@ -270,8 +271,8 @@ pub unsafe fn drop_pages(addr: u64, len: u64) -> io::Result<()> {
 
 /// Gives advice about memory (madvise(2)). The memory also works if the kernel ignores the advice.
 pub fn advise(addr: u64, len: u64, advice: Advice) {
-    // SAFETY: with the crate memmap2, safe code may give any advice that has this type. No advice of this type changes the
-    // content of memory, except `HwPoison`, with which root tests how the kernel handles broken memory.
+    // SAFETY: the crate memmap2 lets safe code give any advice of this type. No advice of this type changes the content of
+    // memory, except `HwPoison`, with which root tests how the kernel handles broken memory.
     unsafe { libc::madvise(addr as *mut _, len as usize, advice as i32) };
 }
 

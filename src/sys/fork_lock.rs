@@ -42,7 +42,7 @@ static COUNTS: AtomicPtr<Counts> = AtomicPtr::new(ptr::null_mut());
 static TO_BE_CLEARED: AtomicBool = AtomicBool::new(false);
 /// How many forks continued although a thread may have been parting memory.
 static HASTY: AtomicU64 = AtomicU64::new(0);
-/// How many forks have begun.
+/// The number of forks that have begun.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {

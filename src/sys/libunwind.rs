@@ -38,7 +38,7 @@ struct Functions {
 // SAFETY: only the loader writes to the structure.
 unsafe impl Sync for Functions {}
 
-/// `unw_proc_info_t`, with spare room at the end.
+/// `unw_proc_info_t`, with additional room at the end.
 type ProcInfo = [u64; 32];
 
 /// `unw_dyn_info_t`. From libunwind 1.6 on, the fields after `format` begin one word later, because another field was added
