@@ -52,8 +52,9 @@ impl<T> TimedLock<T> {
         self.lock_until(Instant::now() + PATIENCE)
     }
 
-    /// Takes the lock without waiting. Returns `None` if somebody holds the lock, or is just taking it. A forked child uses
-    /// this function, because nobody in the child releases a lock that another thread of the parent held at the fork.
+    /// Takes the lock without waiting. Returns `None` if another thread holds the lock, or is just taking it. A forked child
+    /// uses this function: if another thread of the parent held the lock at the fork, the lock is never released in the
+    /// child.
     pub fn try_lock(&self) -> Option<Locked<'_, T>> {
         Self::take(self.state.try_lock().ok()?).then(|| Locked(self))
     }

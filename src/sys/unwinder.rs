@@ -271,8 +271,8 @@ pub fn await_changes() {
 /// Sets four bytes of a registered table to 0.
 pub fn clear(table: &mut [u8], at: usize) {
     if let Some(field) = table.get_mut(at..at + 4) {
-        // SAFETY: the field has four bytes. If the unwinder reads these bytes on another thread at the same time, it sees the
-        // old values or the new values.
+        // SAFETY: the field has four bytes. If the unwinder reads these bytes on another thread at the same time, it reads
+        // the old values or the new values.
         unsafe { field.as_mut_ptr().cast::<u32>().write_unaligned(0) };
         fence(Ordering::SeqCst);
     }

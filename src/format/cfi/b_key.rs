@@ -1,8 +1,8 @@
-//! The letter `B` in the augmentation string of a CIE: the code signs its return addresses with key B (DWARF for the Arm 64-bit
-//! Architecture, "Common information entries").
+//! Reads and writes the letter `B` in the augmentation string of a CIE. This letter means that the code signs its return
+//! addresses with key B (DWARF for the Arm 64-bit Architecture, "Common information entries").
 //!
-//! gimli neither reads nor writes this letter. So gimli sees the letter `S` of signal trampolines in its place. Neither letter
-//! has augmentation data.
+//! gimli cannot read or write this letter. So gimli gets the letter `S` of signal trampolines in its place. Both letters have
+//! no augmentation data.
 
 use std::borrow::Cow;
 
@@ -35,7 +35,7 @@ impl Marks {
     }
 }
 
-/// The section in a form that gimli can read: `S` takes the place of each `B`.
+/// The section in a form that gimli can read, with `S` in the place of each `B`.
 pub fn readable(section: &[u8], arch: Arch) -> Result<Cow<'_, [u8]>> {
     let mut readable = Cow::Borrowed(section);
     if arch.abi().sign.is_none() {

@@ -1,4 +1,4 @@
-//! `.eh_frame_hdr` of a region: the sorted table in which unwinders search for the FDE of an address.
+//! Makes `.eh_frame_hdr` of a region: the sorted table in which unwinders search for the FDE of an address.
 
 use crate::format::cfi::HDR_ENCODINGS;
 

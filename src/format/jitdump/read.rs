@@ -1,4 +1,4 @@
-//! Reads jitdumps, for code that moves and for the command-line program.
+//! Reads groups in jitdumps, for code that moves and for the command-line program.
 
 use std::io;
 use std::ops::Range;
@@ -70,9 +70,8 @@ pub struct GroupPlace {
     pub has_tables: bool,
 }
 
-/// Reads the records in a part of a file, except for the code bytes, and calls `found` for each piece of code. `read_at` takes
-/// a buffer and an offset, and fills the buffer with the file's bytes at this offset. Reading stops at the first incomplete
-/// record.
+/// Reads the records in a part of a file, except for the code bytes, and calls `found` for each piece of code. `read_at`
+/// fills a buffer with the file's bytes at an offset. Reading stops at the first incomplete record.
 pub fn places(
     part: Range<u64>,
     mut read_at: impl FnMut(&mut [u8], u64) -> io::Result<()>,

@@ -103,8 +103,8 @@ impl Drop for Held {
 /// host's table. Several `Held`s may get the same descriptor number one after another, if the host closes their descriptors.
 fn holder_of(file: &File) -> &'static AtomicU32 {
     static HOLDERS: [AtomicU32; 1 << 12] = [const { AtomicU32::new(0) }; 1 << 12];
-    // Two descriptor numbers may share an element of `HOLDERS`. In that case the library treats the older descriptor as if the
-    // host had closed it. The older descriptor stays open for ever, which does no harm.
+    // Two descriptor numbers may share an element of `HOLDERS`. Then the library treats the older descriptor as if the host
+    // had closed it. The older descriptor stays open for ever, which does no harm.
     &HOLDERS[file.as_raw_fd() as usize % HOLDERS.len()]
 }
 

@@ -188,8 +188,8 @@ impl Calibration {
         Calibration { line: Line::none(floor), older: sample, newer: sample }
     }
 
-    /// Begins a new calibration. Threads use the old line until the new calibration is published. So the new calibration keeps
-    /// the height that the old line reaches until then, and nothing else.
+    /// Begins a new calibration. Threads use the old line until the new calibration is published. So the new calibration
+    /// keeps only the height that the old line reaches until then.
     fn restart(&self, sample: Sample) -> Calibration {
         Calibration::start(sample, self.line.height(sample.tsc.wrapping_add(2 * LATE_TICKS), sample.ns))
     }
