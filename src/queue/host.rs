@@ -1,5 +1,5 @@
 //! The state that a process keeps over all its sessions: the last failure, whether a panic was caught, and the memory pages
-//! in which a forked child finds facts about the fork.
+//! by which a forked child detects the fork.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::sys::mapping::ForkPage;
 
 #[derive(Debug)]
 pub struct Host {
-    /// Tells a forked child that it is a child, and whether its parent's threads continued during the fork.
+    /// Shows a forked child that it is a child, and whether its parent's threads continued during the fork.
     pub page: ForkPage,
     pub last_error: Arc<LastError>,
     broken: AtomicBool,
@@ -22,7 +22,7 @@ impl Host {
         Ok(Host { page, last_error: Arc::default(), broken: AtomicBool::new(false) })
     }
 
-    /// Notes that a panic was caught. From now on every call returns `Error::Internal`.
+    /// Records that a panic was caught. From now on every call returns `Error::Internal`.
     pub fn set_broken(&self) {
         self.broken.store(true, Ordering::Relaxed);
     }

@@ -1,8 +1,8 @@
-//! The flush that a signal handler asks the writer for, before the process ends.
+//! The flush that a signal handler requests from the writer, before the process ends.
 //!
-//! The handler may have interrupted anything: this library, the allocator, the writer itself. So the request uses only
-//! atomic words and a futex: no lock, no allocation, no thread-local storage. If the writer needs a lock that the
-//! interrupted thread holds, the handler's timeout ends the wait. The unwritten records stay in the spool.
+//! The handler may have interrupted any code: this library, the allocator, the writer itself. So the request uses only atomic
+//! words and a futex: no lock, no allocation, no thread-local storage. If the writer needs a lock that the interrupted thread
+//! holds, the handler's timeout ends the wait. The unwritten records stay in the spool.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::sys::{futex, thread};
 pub struct SignalFlush {
     /// The tid of the writer; 0 if no writer exists, `STARTING` until the writer runs.
     writer: AtomicU32,
-    /// The tid of the thread that exits the process; 0 if no thread exits it. The exit may end the writer at any moment, so the
-    /// writer writes only while the exiting thread waits.
+    /// The tid of the thread that exits the process; 0 if no thread exits it. The exit may end the writer at any moment, so
+    /// the writer writes only while the exiting thread waits.
     exiting: AtomicU32,
     exit_over: AtomicBool,
     /// Number of the last request, and the thread that made it.
@@ -32,25 +32,25 @@ pub struct SignalFlush {
 const STARTING: u32 = u32::MAX;
 
 impl SignalFlush {
-    /// Notes that a writer is about to run, unless a writer runs already. The writer must be able to run without further
+    /// Records that a writer is about to run, if no writer runs already. The writer must be able to run without further
     /// action by the caller.
     pub fn begin(&self) {
         let _ = self.writer.compare_exchange(0, STARTING, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// Notes that the calling thread is the writer.
+    /// Records that the calling thread is the writer.
     pub fn run(&self) {
         self.writer.store(thread::id(), Ordering::SeqCst);
     }
 
-    /// Notes that the writer has ended. If `error` is `None`, everything is written.
+    /// Records that the writer has ended. If `error` is `None`, everything is written.
     pub fn end(&self, error: Option<Error>) {
         self.result.store(error.map_or(0, |error| error as u32), Ordering::Relaxed);
         self.writer.store(0, Ordering::SeqCst);
         self.tell();
     }
 
-    /// Notes that the calling thread exits the process. False if another thread is already exiting the process.
+    /// Records that the calling thread exits the process. Returns false if another thread is already exiting the process.
     pub fn exit(&self) -> bool {
         let own = thread::id();
         let before = self.exiting.compare_exchange(0, own, Ordering::SeqCst, Ordering::SeqCst);
@@ -62,7 +62,7 @@ impl SignalFlush {
         self.exiting.load(Ordering::SeqCst) != 0
     }
 
-    /// Notes that the exiting thread has written pending records, or cannot write them.
+    /// Records that the exiting thread has written pending records, or cannot write them.
     pub fn exit_is_over(&self) {
         self.exit_over.store(true, Ordering::SeqCst);
     }
@@ -79,8 +79,7 @@ impl SignalFlush {
     }
 
     /// For the writer: returns the number of the request that the writer has to answer. While the process exits (`exiting`),
-    /// the writer writes only what the exiting thread waits for. So this function answers a request of any other thread with
-    /// `Timeout`.
+    /// the writer writes only for the exiting thread. So this function answers a request of any other thread with `Timeout`.
     pub fn pending(&self, exiting: bool) -> Option<u32> {
         let asked = self.asked.load(Ordering::SeqCst);
         if asked == self.answered.load(Ordering::Relaxed) {

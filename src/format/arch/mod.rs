@@ -57,7 +57,7 @@ pub const ELF_MACHINE: u32 = match NATIVE {
 /// The definitions of an architecture's psABI. Registers have their DWARF numbers.
 pub struct Abi {
     pub elf_machine: u32,
-    /// All registers that can be saved.
+    /// The DWARF numbers of all registers that can be saved.
     pub registers: &'static [RangeInclusive<u32>],
     /// The registers that hold addresses. A CFA can be an offset from any of these registers.
     pub general: RangeInclusive<u32>,

@@ -20,7 +20,7 @@ pub struct DebugFrame {
 
 impl DebugFrame {
     /// Appends the entries of an `.eh_frame`. `place` is the address and the size of the code. `section` must meet the
-    /// requirement of [`each_entry`]. Returns `None` if an entry is invalid, or if there is no memory. The entries that were
+    /// requirement of [`each_entry`]. Returns `None` if an entry is invalid, or if there is no memory. Entries that were
     /// appended before the failure stay in the section.
     pub fn append(&mut self, section: &[u8], place: (u64, u64)) -> Option<()> {
         each_entry(section, place, |entry| self.append_entry(entry))

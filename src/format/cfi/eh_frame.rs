@@ -109,8 +109,8 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Range<u64>, placement: &Pla
             }
         };
         let mut to = placement.fde(start, len);
-        // Offsets in an LSDA count from the start of the entry's code. So the handler is left out if the cut has removed this
-        // start.
+        // Offsets in an LSDA count from the start of the entry's code. If the cut has removed this start, the handler is left
+        // out.
         let handler = handler(&fde, addr, &code).filter(|_| kept.start == whole.start);
         if handler.is_some() {
             to.add_instruction(0, Handler::room());

@@ -138,7 +138,7 @@ impl Image {
         let mut begin = self.begin;
         if begin == 0 && self.text.start > align {
             // Continuous profilers look for an executable segment that begins where the mapping of the code begins. libdw and
-            // perf take the beginning of the first segment for the beginning of the object.
+            // perf treat the beginning of the first segment as the beginning of the object.
             put_segment(PT_LOAD, PF_R, &(0..align), align, align);
             begin = self.text.start;
         }

@@ -25,7 +25,7 @@ pub struct UnwindingTemplate {
 }
 
 impl UnwindingTemplate {
-    /// `copy_to` may overwrite this many bytes after the record.
+    /// `copy_to` may overwrite this number of bytes after the record.
     pub const SLACK: usize = PART;
 
     /// The template for code without unwind tables. Its record has no bytes, and `copy_to` accepts the template.

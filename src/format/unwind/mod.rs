@@ -25,7 +25,7 @@ struct Recent {
     entry: usize,
     raw: Raw,
     saved: Vec<SavedRegister>,
-    /// The smallest code size for which the description is known to be valid. `u64::MAX` if `raw` is not set.
+    /// The smallest code size for which the description is known to be valid, or `u64::MAX` if `raw` is not set.
     least: u64,
 }
 
@@ -89,7 +89,7 @@ pub struct Cache {
     ready: Recent,
     /// Index of the entry that is replaced next.
     oldest: usize,
-    /// The tables of the last description that was not cached. The tables for the next such description replace these tables.
+    /// The tables of the last description that was not cached. The tables of the next such description replace them.
     passing: Option<Tables>,
 }
 

@@ -19,8 +19,8 @@ fn of(found: Found) -> (Rest, *mut ()) {
     (found.rest, found.writer)
 }
 
-/// Repeats `attempt` until it returns true, which means that the attempt was fast enough. On a busy machine an attempt may
-/// be too slow, because a fork and the writer wait for each other for a short time only.
+/// Repeats `attempt` until it returns true, which means that the attempt was fast enough. On a busy machine an attempt may be
+/// too slow, because a fork and the writer wait for each other only for a short time.
 fn in_time(attempt: impl Fn() -> bool) {
     assert!((0..200).any(|_| attempt()), "never in time");
 }

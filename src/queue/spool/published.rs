@@ -1,6 +1,6 @@
-//! What a living process publishes about itself for `jitsym doctor PID`: its counters, and its last failure.
+//! The data that a living process publishes about itself for `jitsym doctor PID`: its counters, and its last failure.
 //!
-//! The data lies in the header of the spool, at the same offset in all versions. Each value has a name, so that a program of
+//! The data is in the header of the spool, at the same offset in all versions. Each value has a name, so that a program of
 //! another version can read it. Each value is correct by itself, as in `jitsym_stats`, but two values may be from different
 //! moments. The writer stores the values after each round.
 
@@ -54,7 +54,7 @@ impl Published {
         }
     }
 
-    /// The values with their names, and the last failure. `None` if nothing is published, or if the layout is that of another
+    /// The values with their names, and the last failure. `None` if no data is published, or if the layout is that of another
     /// version.
     pub(super) fn get(&self) -> Option<(Vec<(String, u64)>, String)> {
         if self.layout.load(Ordering::Acquire) != LAYOUT {
