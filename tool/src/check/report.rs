@@ -1,11 +1,12 @@
 //! Prints findings as text or as JSON.
 //!
-//! The text begins with what each reader finds in the file. The findings follow by rule, errors first.
+//! The text begins with the data that each reader finds in the file. The findings follow by rule, errors first.
 //!
-//! The JSON is one object: `files`, and in each of these `path`, `format` ("jitdump" or "perf map"), `errors`, `warnings`,
-//! `notes`, `copied`, `verdicts` (for each `reader` the `state` of `names`, `stacks` and `lines`: yes, partly, no or none; and `why`), and
-//! `findings`, each of which has `rule`, `severity`, `readers`, `record`, `text`, and `offset` or `line` unless it
-//! is about the file as a whole. A file that could not be read has `unreadable` instead, with the reason.
+//! The JSON is one object. It has `files`, and each file has `path`, `format` ("jitdump" or "perf map"), `errors`,
+//! `warnings`, `notes`, `copied`, `verdicts` and `findings`. A verdict has the `reader`, the `state` of `names`, `stacks` and
+//! `lines` (yes, partly, no or none), and the reason, `why`. A finding has `rule`, `severity`, `readers`, `record` and
+//! `text`. It also has `offset` or `line`, if it is not about the whole file. A file that could not be read has only
+//! `unreadable`, with the reason.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -15,8 +16,8 @@ use super::verdict::{self, State, Verdict};
 use super::{Finding, Kind, Place, Report, Rule, Severity, Summary};
 use crate::text::{count, is_bad, printable, CYAN, GREEN, PLAIN, RED, YELLOW};
 
-/// The value of `readers` for rules that disturb no known reader. Without `--all` or `--json`, findings of these rules are neither
-/// counted nor printed.
+/// The value of `readers` for rules that affect no known reader. Without `--all` or `--json`, findings of these rules are not
+/// counted and not printed.
 const NOBODY: &str = "none known";
 
 /// The form of the output.
@@ -60,9 +61,9 @@ pub struct Printer<'a> {
     files: u64,
     /// The counts of all files.
     counts: Counts,
-    /// Is called with the number of bytes checked.
+    /// Called with the number of bytes checked.
     pub progress: &'a mut dyn FnMut(u64),
-    /// The first error in writing.
+    /// The first error when writing.
     error: Option<io::Error>,
 }
 
@@ -162,9 +163,9 @@ pub struct FilePrinter<'b, 'a> {
     counts: Counts,
     summary: Summary,
     copied: bool,
-    /// The broken rules, and how often each was broken.
+    /// The broken rules, and how often each rule was broken.
     broken: BTreeMap<&'static str, (&'static Rule, u64)>,
-    /// The lines to print for each rule. They wait until all are known, because errors are printed first.
+    /// The lines to print for each rule. They are kept until the end of the file, because errors are printed first.
     lines: BTreeMap<&'static str, Vec<String>>,
 }
 
@@ -200,7 +201,7 @@ impl FilePrinter<'_, '_> {
             Ok(())
         });
         let mut rules: Vec<&(&Rule, u64)> = broken.values().collect();
-        // Errors before warnings, each in the order of the list.
+        // Errors come before warnings. The rules of each severity are in the order of the list.
         let place = |rule: &Rule| ALL.iter().position(|known| known.id == rule.id);
         rules.sort_by_key(|(rule, _)| (std::cmp::Reverse(rule.severity), place(rule)));
         let mut printed = false;
@@ -230,7 +231,7 @@ impl FilePrinter<'_, '_> {
 
     /// Ends a file that could not be read.
     pub fn fail(self, error: &io::Error) {
-        // As text, the caller prints the error.
+        // For text, the caller prints the error.
         if self.printer.style == Style::Json {
             let text = json_string(&error.to_string());
             self.printer.print(|out| write!(out, "],\"unreadable\":{text}}}"));

@@ -1,4 +1,4 @@
-//! Applies single instructions, and checks what is known afterwards.
+//! Applies single instructions, and checks the known values afterwards.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
