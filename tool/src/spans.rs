@@ -1,4 +1,4 @@
-//! Values of address ranges.
+//! A map from address ranges to values.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -33,7 +33,7 @@ impl<T: Copy> Spans<T> {
         (addr < end).then_some(value)
     }
 
-    /// Removes all ranges that have an address of this range, and returns them.
+    /// Removes all ranges that overlap this range, and returns them.
     pub fn remove(&mut self, range: &Range<u64>) -> Vec<(Range<u64>, T)> {
         let mut removed = Vec::new();
         if range.is_empty() {

@@ -1,11 +1,11 @@
-//! `jitsym verify`: steps through registered code, and compares its tables with what the code does.
+//! `jitsym verify`: steps through registered code, and compares its tables with the effects of the code.
 //!
 //! At each instruction, the tables are compared with the frames that calls and returns have made.
 //!
-//! The true frames are those of a shadow stack ([`jitsym_step::Shadow`]), which knows for each call the return address and the
-//! caller's registers. A jitdump may describe code only after the code has run, because most producers buffer their records. So
-//! an observation that does not fit at once is kept. It is judged when the process ends, by the code that was there at the
-//! time.
+//! The true frames are those of a shadow stack ([`jitsym_step::Shadow`]), which records the return address and the caller's
+//! registers for each call. A jitdump may describe code only after the code has run, because most producers buffer their
+//! records. So an observation that does not match at once is kept until the process ends. Then it is compared with the code
+//! that was there at the time of the observation.
 
 mod code;
 pub mod finding;
@@ -33,13 +33,13 @@ pub struct Options {
     pub functions: Patterns,
     /// The number of calls of each function that are stepped.
     pub calls: u32,
-    /// Stepping ends after this time.
+    /// The time after which stepping ends.
     pub seconds: Option<Duration>,
     /// Whether the output of the command goes to the standard error output.
     pub to_stderr: bool,
 }
 
-/// Runs the program. Returns the findings, how much was examined, and how the program has ended.
+/// Runs the program. Returns the findings, the amount of examined code, and the exit status of the program.
 pub fn verify(
     options: &Options,
     progress: &mut dyn FnMut(u64, u64),
