@@ -50,7 +50,7 @@ pub fn parse(name: impl AsRef<OsStr>) -> Option<(u32, FileKind)> {
     (kind.name(pid) == text).then_some((pid, kind))
 }
 
-/// Whether Linux can give this pid to a process.
+/// Whether a process can have this pid on Linux.
 pub fn is_pid(number: u32) -> bool {
     (1..=i32::MAX as u32).contains(&number)
 }

@@ -158,7 +158,7 @@ impl Blocks {
         Blocks(unsafe { std::arch::x86_64::_mm_setzero_si128() })
     }
 
-    /// Returns a vector of 16 equal bytes, `BYTE`. The instructions contain the value as a constant. Without them, a compiler
+    /// Returns a vector of 16 equal bytes, `BYTE`. The instructions contain the value as a constant. Otherwise a compiler
     /// would load the vector from the library's data, and the first call after a pause would wait for the page that contains
     /// the vector.
     #[inline(always)]

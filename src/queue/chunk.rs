@@ -181,7 +181,8 @@ impl Chunk {
         self.consumed_up_to(NO_ROUND - 1)
     }
 
-    /// Records that the writer will have consumed `count` events at the end of the round `round`. Only for the writer.
+    /// Notes that the writer will have consumed `count` events at the end of the round `round`. Only the writer calls this
+    /// function.
     pub fn set_consumed(self, round: u64, count: u32) {
         let [a, b] = &self.head().consumed.0;
         let (a_round, b_round) = (a.round.load(Ordering::Relaxed), b.round.load(Ordering::Relaxed));

@@ -22,7 +22,7 @@ impl Host {
         Ok(Host { page, last_error: Arc::default(), broken: AtomicBool::new(false) })
     }
 
-    /// Records that a panic was caught. From now on every call returns `Error::Internal`.
+    /// Notes that a panic was caught. From now on every call returns `Error::Internal`.
     pub fn set_broken(&self) {
         self.broken.store(true, Ordering::Relaxed);
     }

@@ -167,7 +167,7 @@ impl Pool {
     fn pop(&self) -> Option<Chunk> {
         // The third `pop` finds a small chunk that was enlarged after the first `pop`.
         let unit = self.whole.pop().or_else(|| self.small.pop()).or_else(|| self.whole.pop())?;
-        // SAFETY: only first units of chunks are on the stacks.
+        // SAFETY: the stacks contain only the first units of chunks.
         Some(unsafe { self.memory.chunk_of(unit) })
     }
 
@@ -204,12 +204,12 @@ impl Pool {
         Some(self.begin(chunk))
     }
 
-    /// Records that threads no longer need larger chunks, so that returned chunks are not enlarged.
+    /// Notes that threads no longer need larger chunks, so that returned chunks are not enlarged.
     pub fn forget_asked(&self) {
         self.asked.store(0, Ordering::Relaxed);
     }
 
-    /// Records that a thread which has filled a chunk needs a chunk of this size.
+    /// Notes that a thread which has filled a chunk needs a chunk of this size.
     pub fn ask_for(&self, size: usize) {
         self.asked.fetch_max(size, Ordering::Relaxed);
     }
@@ -314,8 +314,8 @@ impl Pool {
     /// While threads need larger chunks, about one chunk for each thread is kept free, in the size that the threads will need
     /// next. Once the threads need full-size chunks, the whole ample amount is made.
     ///
-    /// Only for the writer, which makes a few chunks in each round. If threads need more than the ample amount, the writer is
-    /// delayed by its writes. Then threads make chunks themselves (`take_new`).
+    /// Only the writer calls this function. It makes a few chunks in each round. If threads need more than the ample amount,
+    /// the writer is delayed by its writes. Then threads make chunks themselves (`take_new`).
     pub fn replenish(&self, threads: usize) {
         let asked = self.asked.load(Ordering::Relaxed);
         let (free, size) = match asked {
@@ -338,7 +338,7 @@ impl Pool {
     fn grow_free_ones(&self) {
         for _ in 0..LOW {
             let Some(unit) = self.small.pop() else { return };
-            // SAFETY: only first units of chunks are on the stacks.
+            // SAFETY: the stacks contain only the first units of chunks.
             let chunk = unsafe { self.memory.chunk_of(unit) };
             let is_whole = self.enlarge(chunk, CHUNK_SIZE);
             self.push(chunk);
@@ -370,13 +370,14 @@ impl Pool {
         self.cramped.swap(false, Ordering::Relaxed)
     }
 
-    /// Frees the free chunks beyond the ample size, so that a record which waits for room gets memory. Only for the writer.
+    /// Frees the free chunks beyond the ample size, so that a record which waits for room gets memory. Only the writer calls
+    /// this function.
     pub fn make_way(&self) {
         // The chunks in the first units stay, so that the freed units are adjacent.
         self.shrink_to(self.ample);
     }
 
-    /// Frees all free chunks except one. Only for the writer, when no code was registered for a while.
+    /// Frees all free chunks except one. The writer calls this function when no code was registered for a while.
     pub fn rest(&self) {
         let kept = self.pop();
         self.shrink();
@@ -398,7 +399,7 @@ impl Pool {
         self.memory.leave_spool();
     }
 
-    /// Frees all free chunks. Only for the writer.
+    /// Frees all free chunks. Only the writer calls this function.
     pub fn shrink(&self) {
         self.shrink_to(0);
     }

@@ -1,7 +1,8 @@
 //! Records: data that a registering thread writes into a chunk, and that the writer reads.
 //!
-//! Only this file knows the layout of a body. The body of a registration is the code's group of jitdump records, with two
-//! differences. A record of inlined functions may come first. The code bytes may be replaced by their address, or left out.
+//! Only this file depends on the layout of a body. The body of a registration is the code's group of jitdump records, with
+//! two differences. A record of inlined functions may come first. The code bytes may be replaced by their address, or left
+//! out.
 //!
 //! ```text
 //! | inlined functions | DEBUG_INFO | UNWINDING_INFO | LOAD, name, NUL | code bytes or their address |

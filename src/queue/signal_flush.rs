@@ -32,25 +32,25 @@ pub struct SignalFlush {
 const STARTING: u32 = u32::MAX;
 
 impl SignalFlush {
-    /// Records that a writer is about to run, if no writer runs already. The writer must be able to run without further
+    /// Notes that a writer is about to run, if no writer runs already. The writer must be able to run without further
     /// action by the caller.
     pub fn begin(&self) {
         let _ = self.writer.compare_exchange(0, STARTING, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// Records that the calling thread is the writer.
+    /// Notes that the calling thread is the writer.
     pub fn run(&self) {
         self.writer.store(thread::id(), Ordering::SeqCst);
     }
 
-    /// Records that the writer has ended. If `error` is `None`, everything is written.
+    /// Notes that the writer has ended. If `error` is `None`, everything is written.
     pub fn end(&self, error: Option<Error>) {
         self.result.store(error.map_or(0, |error| error as u32), Ordering::Relaxed);
         self.writer.store(0, Ordering::SeqCst);
         self.tell();
     }
 
-    /// Records that the calling thread exits the process. Returns false if another thread is already exiting the process.
+    /// Notes that the calling thread exits the process. Returns false if another thread is already exiting the process.
     pub fn exit(&self) -> bool {
         let own = thread::id();
         let before = self.exiting.compare_exchange(0, own, Ordering::SeqCst, Ordering::SeqCst);
@@ -62,7 +62,7 @@ impl SignalFlush {
         self.exiting.load(Ordering::SeqCst) != 0
     }
 
-    /// Records that the exiting thread has written pending records, or cannot write them.
+    /// Notes that the exiting thread has written pending records, or cannot write them.
     pub fn exit_is_over(&self) {
         self.exit_over.store(true, Ordering::SeqCst);
     }

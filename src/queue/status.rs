@@ -122,14 +122,14 @@ impl Status {
         self.sinks.change(|_| Some(running.0));
     }
 
-    /// Records that the sinks in `asked` were requested, and that the sinks in `started` have started.
+    /// Notes that the sinks in `asked` were requested, and that the sinks in `started` have started.
     pub fn add_sinks(&self, asked: Sinks, started: Sinks) {
         self.sinks.failed.fetch_or(asked.without(started).0, Ordering::Relaxed);
         self.sinks.failed.fetch_and(!started.0, Ordering::Relaxed);
         self.sinks.change(|running| Some(running | started.0));
     }
 
-    /// Records that these sinks no longer run. The function `with_wants` adds flags to the remaining sinks, which describe
+    /// Notes that these sinks no longer run. The function `with_wants` adds flags to the remaining sinks, which describe
     /// the data that the remaining sinks want from registering threads.
     pub fn remove_sinks(&self, sinks: Sinks, with_wants: fn(Sinks) -> Sinks) {
         let left = |running| {
@@ -158,12 +158,12 @@ impl Status {
         self.sinks.change(change);
     }
 
-    /// Records that a sink cannot write, and will try again. The other sinks continue.
+    /// Notes that a sink cannot write, and will try again. The other sinks continue.
     pub fn sink_is_behind(&self, sink: Sinks) {
         self.sinks.stalled.fetch_or(sink.0, Ordering::Relaxed);
     }
 
-    /// Records that a sink has caught up.
+    /// Notes that a sink has caught up.
     pub fn sink_goes_on(&self, sink: Sinks) {
         self.sinks.stalled.fetch_and(!sink.0, Ordering::Relaxed);
     }

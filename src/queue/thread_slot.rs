@@ -65,7 +65,7 @@ impl ThreadSlot {
         self.current.store(chunk.map_or(std::ptr::null_mut(), Chunk::as_ptr), Ordering::Release);
     }
 
-    /// Records that the thread has ended. The thread's last chunk stays in the slot, for the writer.
+    /// Notes that the thread has ended. The thread's last chunk stays in the slot, for the writer.
     pub fn detach(&self) {
         self.detached.store(true, Ordering::Release);
     }

@@ -35,7 +35,7 @@ static LIGHT: Light = Light(AtomicBool::new(false));
 ///
 /// loom does not model this barrier. So under loom the writer and the registering threads make fences. Fences give the same
 /// guarantee: if each of two threads makes an announcement and then looks for the announcement of the other thread, at least
-/// one of them finds it.
+/// one thread finds the other's announcement.
 pub fn register() {
     LIGHT.0.store(cfg!(not(jitsym_loom)) && membarrier(Command::RegisterPrivateExpedited).is_ok(), Ordering::Relaxed);
 }
@@ -94,8 +94,9 @@ mod tests {
         }
     }
 
-    /// Each of two threads makes an announcement, and then looks for the announcement of the other thread. At least one of
-    /// them must find it, while membarrier(2) works, and also after a sandbox has forbidden membarrier(2).
+    /// Each of two threads makes an announcement, and then looks for the announcement of the other thread. At least one
+    /// thread must find the other's announcement, while membarrier(2) works, and also after a sandbox has forbidden
+    /// membarrier(2).
     #[test]
     #[ignore = "long: scripts/test.sh runs it"]
     fn order_outlives_the_barrier() {

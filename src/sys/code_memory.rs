@@ -152,7 +152,7 @@ pub fn nameless_file() -> io::Result<File> {
     // The setting `vm.memfd_noexec=2` requires this flag, which states that nobody executes the file as a program. The flag
     // does not forbid executable mappings.
     let created = memfd(libc::MFD_CLOEXEC | libc::MFD_NOEXEC_SEAL);
-    // Linux before 6.3 does not know the flag.
+    // Linux before 6.3 does not support the flag.
     created.or_else(|_| memfd(libc::MFD_CLOEXEC))
 }
 

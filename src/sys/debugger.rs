@@ -381,8 +381,8 @@ fn unlink(listed: NonNull<Entry>) {
     tell(UNREGISTER, listed);
 }
 
-/// In a forked child, takes all objects of the parent out of the list, without freeing the memory of the objects. Returns
-/// false if the parent was changing the list when the child was forked.
+/// Takes all objects of the parent out of the list in a forked child. The memory of the objects is not freed. Returns false
+/// if the parent was changing the list when the child was forked.
 pub fn unlist_all() -> bool {
     let done = changing(|| {
         let Some(ends) = ENDS.get() else { return Some(()) };

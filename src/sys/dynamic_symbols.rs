@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 pub enum Optional {
     /// A function that receives the attributes of a thread, and returns the minimum size of the thread's stack.
     LeastStack,
-    /// A byte that tells whether the process has only one thread.
+    /// A byte that is not 0 if the process has only one thread.
     OneThread,
     /// A function like `dladdr` that takes no lock. glibc has this function from version 2.35 on.
     FindObject,

@@ -63,7 +63,7 @@ fn end_of_wait() -> Instant {
     Instant::now() + if has_waited() { Duration::ZERO } else { FORK_TIMEOUT }
 }
 
-/// Records that the thread has given up waiting for the latest fork.
+/// Notes that the thread has given up waiting for the latest fork.
 pub fn give_up() {
     IN_VAIN.set(BEGUN.load(Ordering::SeqCst));
 }

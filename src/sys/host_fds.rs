@@ -32,7 +32,7 @@ static PID: AtomicU32 = AtomicU32::new(0);
 static TID: AtomicU32 = AtomicU32::new(0);
 /// Whether the delegate must end the process.
 static ENDS: AtomicBool = AtomicBool::new(false);
-/// The task that the delegate must do next, or NULL. The task lies on the stack of a thread that waits until the task is done.
+/// The task that the delegate must do next, or NULL. The task is on the stack of a thread that waits until the task is done.
 static TASK: AtomicPtr<Task<'static>> = AtomicPtr::new(std::ptr::null_mut());
 
 struct Task<'t> {

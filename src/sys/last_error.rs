@@ -1,5 +1,5 @@
-//! Records why the last call of a thread was refused. The code that finds the reason notes the reason here. The text is made
-//! only when the host asks for it.
+//! Keeps the reason why the last call of a thread was refused. The code that finds the reason notes it here. The text is made
+//! only when the host requests it.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -75,7 +75,7 @@ pub fn note_code(error: u32, name: &[u8]) {
     panic_guard::set_noted();
 }
 
-/// Records a refusal for `last`, and returns it. Must be called when a call of this thread is refused with an error.
+/// Keeps a refusal for `last`, and returns it. Must be called when a call of this thread is refused with an error.
 pub fn tell(error: u32) -> Refusal {
     let refusal = noted(error);
     NOTED.set(NONE);

@@ -36,7 +36,7 @@ impl Mapping {
         !self.shared && self.inode == 0 && !self.special
     }
 
-    /// How many bytes of the mapping lie in the range `[start, end)`. The mapping must overlap this range.
+    /// The number of bytes of the mapping in the range `[start, end)`. The mapping must overlap this range.
     pub fn len_within(&self, start: u64, end: u64) -> u64 {
         self.end.min(end) - self.start.max(start)
     }

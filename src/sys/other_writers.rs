@@ -159,8 +159,8 @@ fn this_process() -> libc::off_t {
 
 /// The offset of this copy's byte in the range, computed from the address of the copy's code.
 fn this_copy() -> libc::off_t {
-    // The first and the last byte of the range are not used: if this copy's byte were at one end, `has_other_copy` would
-    // check a range of length 0, which extends to the end of the file.
+    // The first and the last byte of the range are not used. Otherwise `has_other_copy` could check a range of length 0,
+    // which would extend to the end of the file.
     1 + secret(note as *const () as usize) % (RANGE - 2)
 }
 
@@ -250,7 +250,7 @@ mod tests {
         let start = start().unwrap();
         let age = SystemTime::now().duration_since(start).unwrap();
         // The test does not compare the age with the age of the process's directory in `/proc`, because the kernel makes that
-        // directory only when somebody accesses it.
+        // directory only at the first access.
         assert!(age < Duration::from_secs(3600), "{age:?}");
     }
 }

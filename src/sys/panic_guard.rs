@@ -1,4 +1,4 @@
-//! The panic guard makes sure that no panic of the library unwinds into the host or prints anything.
+//! The panic guard makes sure that no panic of the library unwinds into the host or prints a message.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -71,7 +71,7 @@ pub fn as_one_call<T>(body: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Records that the reason for refusing the current call was noted.
+/// Notes that the reason for refusing the current call was noted.
 pub fn set_noted() {
     PER_THREAD.with(|thread| thread.state.set(thread.state.get() | NOTED));
 }

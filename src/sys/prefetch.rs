@@ -19,7 +19,7 @@ pub fn to_read(at: *const u8) {
     let _ = at;
 }
 
-/// Prefetches a line for writing. The line lies `BYTES` bytes after the address `at`.
+/// Prefetches a line for writing. The line is `BYTES` bytes after the address `at`.
 #[inline(always)]
 pub fn to_write<const BYTES: usize>(at: *mut u8) {
     // The compiler's intrinsic is not used: it prefetches for reading, unless the compiler is configured for a processor with

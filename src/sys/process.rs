@@ -30,7 +30,7 @@ pub fn limit(resource: impl Into<i64>) -> Option<u64> {
     (is_known && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
-/// The mount namespaces of all processes whose namespaces this process can see. `None` if this process cannot see any
+/// The mount namespaces of all processes whose namespaces this process may read. `None` if this process may read no
 /// namespace.
 pub fn mount_namespaces() -> Option<Vec<u64>> {
     let pids = listing::numbers(Path::new("/proc")).ok()?;

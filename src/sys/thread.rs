@@ -349,7 +349,7 @@ extern "C" fn run(start: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: `spawn_quiet` has made the value for this thread.
     let Start { name, body } = *unsafe { Box::from_raw(start.cast::<Start>()) };
     become_quiet(name);
-    // Nothing may unwind into the C library. The body itself reports its result.
+    // A panic must not unwind into the C library. The body itself reports its result.
     let _ = valgrind::without_races(|| catch_unwind(AssertUnwindSafe(body)));
     if name != APART {
         count_permanent(-1);

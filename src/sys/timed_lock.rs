@@ -64,7 +64,7 @@ impl<T> TimedLock<T> {
         self.try_lock().is_some()
     }
 
-    /// In a forked child that takes over its parent's state, moves the parent's value to this lock. No other thread of the
+    /// Moves the parent's value to this lock, in a forked child that takes over its parent's state. No other thread of the
     /// child uses this lock yet.
     pub fn take_over(&self, parent: &TimedLock<T>)
     where

@@ -122,7 +122,7 @@ fn dialect_of_libgcc() -> Option<Dialect> {
     entries.extend_from_slice(&[24, 0, 0, 0, 24, 0, 0, 0]);
     entries.extend_from_slice(&(NOWHERE.as_ptr() as u64).to_ne_bytes());
     entries.extend_from_slice(&(NOWHERE.len() as u64).to_ne_bytes());
-    // There are no augmentation data and no instructions. The zero word ends the table.
+    // The FDE has no augmentation data and no instructions. The zero word ends the table.
     entries.extend_from_slice(&[0; 8]);
     let functions = functions();
     let (register, deregister) = (functions.register_info?, functions.deregister_info?);

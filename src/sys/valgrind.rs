@@ -35,8 +35,8 @@ const LINE_SIZE: usize = 64;
 fn request(number: usize, one: usize, two: usize, three: usize) -> usize {
     let words = [number, one, two, three, 0, 0];
     let mut result = 0_usize;
-    // SAFETY: all registers keep their values, except for the register with the result. The callers ensure that the request
-    // reads and writes only valid memory.
+    // SAFETY: all registers except the register with the result keep their values. The callers ensure that the request reads
+    // and writes only valid memory.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         std::arch::asm!(

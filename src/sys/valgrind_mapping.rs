@@ -22,7 +22,7 @@ use super::valgrind;
 const ROOM: u64 = 16 << 20;
 
 /// Returns a page of address space for the data of a file. Never returns the same page twice. valgrind remembers the address
-/// of a file's data, and drops the file's information when something else is mapped at that address.
+/// of a file's data, and drops the file's information when other memory is mapped at that address.
 pub fn data_page() -> io::Result<u64> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     static END: AtomicU64 = AtomicU64::new(0);

@@ -11,7 +11,7 @@ use crate::format::arch::{Abi, Arch};
 /// Size of a stack slot in bytes. The CIE's data alignment factor is `-SLOT`.
 const SLOT: i32 = 8;
 
-/// One more than the highest register number of any architecture.
+/// The number of registers: one more than the highest register number of any architecture.
 const REGISTERS: usize = 96;
 
 /// Fills in the defaults of a frame with a frame pointer. Returns `UnwindOrder` if the offsets are not in order or are beyond
@@ -169,7 +169,7 @@ struct FrameState {
 }
 
 impl FrameState {
-    /// Records that a register is saved in a slot. Returns an error if the register already has another slot.
+    /// Notes that a register is saved in a slot. Returns an error if the register already has another slot.
     fn save(&mut self, abi: &Abi, reg: u32, offset: i32) -> Result<()> {
         if !abi.registers.iter().any(|range| range.contains(&reg)) {
             return Err(

@@ -55,7 +55,7 @@ pub fn is_group_of(head: &[u8], size: u64, index: u64, name: &[u8]) -> bool {
     is_group_named(head, size, name) && load().is_some_and(|at| u64_at(head, at + 48) == Some(index))
 }
 
-/// The place of a group in a file, and the fields of its LOAD record that later operations on the code need.
+/// The position of a group in a file, and the fields of its LOAD record that later operations on the code need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupPlace {
     /// Offset of the group in the file.

@@ -11,8 +11,8 @@
 //!
 //! The waits of the registering threads and of the writer also have a limit. The host's own fork handlers run between the
 //! library's fork handler and the fork itself. These handlers may wait for a lock that is held by a thread which waits here.
-//! So after a while the threads and the writer continue, and record this in memory that the parent shares with the child
-//! (`WithChildren`). The child finds every such record that was made before the fork, and possibly later records.
+//! So after a while the threads and the writer continue, and increment a counter in memory that the parent shares with the
+//! child (`WithChildren`). By this counter, the child detects every such event before the fork, and possibly later events.
 //!
 //! The child does not use the parent's `Quiesce`, because a thread that does not exist in the child may hold its lock.
 
@@ -166,7 +166,7 @@ impl State {
         Found { rest, writer, writer_went_on, thread_went_on }
     }
 
-    /// Records that a thread has given up waiting for the end of a fork.
+    /// Notes that a thread has given up waiting for the end of a fork.
     fn give_up_threads(&mut self) {
         self.whole = false;
         self.shared.inspect(|shared| _ = shared.thread_went_on.fetch_add(1, Ordering::SeqCst));
@@ -192,14 +192,14 @@ impl Quiesce {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that a writer begins to run. The writer's state stays at the address `writer` until `end` is called.
+    /// Notes that a writer begins to run. The writer's state stays at the address `writer` until `end` is called.
     pub fn begin(&self, writer: *mut (), shared: &'static WithChildren) {
         let mut state = self.state();
         (state.writer, state.shared) = (Some(WriterState(writer)), Some(shared));
         (state.moving, state.is_aside, state.behind, state.whole) = (false, false, None, false);
     }
 
-    /// Records that the writer has ended.
+    /// Notes that the writer has ended.
     pub fn end(&self) {
         let mut state = self.state();
         (state.writer, state.moving, state.is_aside) = (None, false, false);
@@ -207,14 +207,14 @@ impl Quiesce {
         self.changed.notify_all();
     }
 
-    /// Records that the writer begins to change data that a child would take over. If the process is forking, first waits for
+    /// Notes that the writer begins to change data that a child would take over. If the process is forking, first waits for
     /// the end of the fork, but not longer than `STILL_FOR`.
     pub fn enter(&self) {
         let state = self.state();
         self.wait_for_forks(state, |state| state.forking > 0 || state.answered).moving = true;
     }
 
-    /// Records that the change that began with `enter` is complete.
+    /// Notes that the change that began with `enter` is complete.
     pub fn leave(&self) {
         self.rest(false);
     }
@@ -269,7 +269,7 @@ impl Quiesce {
         slot.resume();
     }
 
-    /// Records whether the writer has too much to do for a last round. If so, `behind` is the time up to which the writer has
+    /// Notes whether the writer has too much to do for a last round. If so, `behind` is the time up to which the writer has
     /// applied all records. A fork that needs no later records then begins as soon as the writer does not change data.
     pub fn set_behind(&self, behind: Option<u64>) {
         self.state().behind = behind;
@@ -341,7 +341,7 @@ impl Quiesce {
         !self.state().halted.iter().any(|slot| slot.is_busy())
     }
 
-    /// Records that the writer begins its last round before a fork. Returns false if no fork waits for the writer now.
+    /// Notes that the writer begins its last round before a fork. Returns false if no fork waits for the writer now.
     pub fn enter_last(&self) -> bool {
         let mut state = self.state();
         let asked = state.is_asked();
@@ -349,7 +349,7 @@ impl Quiesce {
         asked
     }
 
-    /// Records that the writer is quiescent. The writer's next `enter` waits until the fork is over.
+    /// Notes that the writer is quiescent. The writer's next `enter` waits until the fork is over.
     ///
     /// `whole` is true if the writer has applied everything while the threads are halted. The threads are no longer halted if
     /// a fork has begun and ended since `hold_threads`. Then the forks that wait now get no answer. `to` is the time up to
@@ -460,7 +460,7 @@ impl Quiesce {
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// To be called in the parent after a fork. After the last of several forks, the writer and the threads continue.
+    /// Ends a fork. Must be called in the parent. After the last of several forks, the writer and the threads continue.
     pub fn over(&self) {
         let mut state = self.state();
         state.forking = state.forking.saturating_sub(1);

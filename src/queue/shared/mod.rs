@@ -255,12 +255,12 @@ impl Shared {
         self.shut.load(Ordering::SeqCst) && self.signal_flush.exits_elsewhere(tid)
     }
 
-    /// Records that a writer ends without having read all records.
+    /// Notes that a writer ends without having read all records.
     pub fn set_left_unread(&self) {
         self.left_unread.store(true, Ordering::Release);
     }
 
-    /// Records whether memory is short, so that the writer leaves records in their chunks.
+    /// Notes whether memory is short, so that the writer leaves records in their chunks.
     pub fn set_short(&self, is_short: bool) {
         self.short.store(is_short, Ordering::Relaxed);
     }
@@ -270,7 +270,7 @@ impl Shared {
         self.left_unread.load(Ordering::Acquire)
     }
 
-    /// Records that the next round reads everything that other threads have registered.
+    /// Notes that the next round reads everything that other threads have registered.
     pub fn set_exit_whole(&self) {
         self.exit_whole.store(true, Ordering::Release);
     }
@@ -337,7 +337,8 @@ impl Shared {
         self.messages.0.try_send(message).is_ok()
     }
 
-    /// The next message. Only for the writer, which never waits in the channel, so no sender has to wake it there.
+    /// The next message. Only the writer calls this function. The writer never waits in the channel, so no sender has to wake
+    /// it.
     pub fn receive(&self) -> Option<Message> {
         self.messages.1.try_recv().ok()
     }

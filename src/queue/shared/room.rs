@@ -30,7 +30,7 @@ impl Shared {
         taken
     }
 
-    /// Records that threads need chunks of this size, and wakes the writer if few chunks are free. Only one thread wakes the
+    /// Notes that threads need chunks of this size, and wakes the writer if few chunks are free. Only one thread wakes the
     /// writer, because that costs more time than a hundred registrations. Without a writer's thread, each full chunk is
     /// written at once.
     fn ask_for_chunks(&self, size: usize) {

@@ -23,7 +23,7 @@ const FAILURE: usize = 256;
 #[derive(Debug)]
 #[repr(C)]
 pub struct Published {
-    /// The number of the layout. Stored last, so it is 0 until something is published.
+    /// The number of the layout. It is stored last, so it is 0 until values are published.
     layout: AtomicU32,
     count: AtomicU32,
     values: [AtomicU64; VALUES],
@@ -37,7 +37,7 @@ pub struct Published {
 const _: () = assert!(Stats::NAMES.len() <= VALUES && Stats::NAMES_IN_ONE.len() <= NAMES);
 
 impl Published {
-    /// Publishes these values. Only for the writer.
+    /// Publishes these values. Only the writer calls this function.
     pub fn set(&self, stats: &Stats, last_error: &LastError) {
         for (cell, value) in self.values.iter().zip(stats.values()) {
             cell.store(value, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Identities of files. By its identity, the library recognises a file even if the file's name now belongs to another file.
+//! Identities of files, by which the library recognises a file even if the file's name now belongs to another file.
 
 use std::fs::File;
 use std::io;

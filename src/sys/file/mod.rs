@@ -44,7 +44,7 @@ pub const OURS: u32 = libc::S_ISVTX;
 /// Errors of this kind mean that another library in this process uses the file.
 pub const TAKEN: io::ErrorKind = io::ErrorKind::ResourceBusy;
 
-/// The byte that a process locks in each file that it writes to. The byte lies far after the end of any file.
+/// The byte that a process locks in each file that it writes to. The byte is far beyond the end of any file.
 const ALIVE: range_lock::Bytes = (other_writers::COPIES - 1, 1);
 
 /// Locks a file before the library writes to the file. The lock lasts as long as the file is open or mapped. Returns false if

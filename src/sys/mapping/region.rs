@@ -124,7 +124,7 @@ impl Region {
         let part = OwnedMapping::unlocked(range.len(), READ_WRITE, PRIVATE | libc::MAP_NORESERVE, None)?;
         // SAFETY: the memory was just mapped, is zero, and nobody else has it.
         let bytes = unsafe { std::slice::from_raw_parts_mut(part.start.as_ptr(), range.len()) };
-        // A system call reads the bytes, because it returns an error instead of a signal if somebody has truncated the file.
+        // A system call reads the bytes: if the file was truncated, it returns an error, but an access would raise a signal.
         if process_memory::read(std::process::id(), self.mapping.at(&range) as u64, bytes) < range.len() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }

@@ -15,8 +15,8 @@ use super::{page_size, OwnedMapping, PRIVATE, READ_WRITE};
 const LEAST: usize = 64 * 1024;
 
 /// When an array grows beyond `LARGE` bytes, it asks the kernel for pages before their first use, `AT_ONCE` bytes at a time.
-/// With a separate fault for each page, the pages would cost a sixth more. `AT_ONCE` is not larger, because a thread of the
-/// host that changes the process's mappings has to wait while the kernel provides pages.
+/// Without this, each page would cause a fault, and the pages would cost a sixth more. `AT_ONCE` is not larger, because a
+/// thread of the host that changes the process's mappings has to wait while the kernel provides pages.
 const LARGE: usize = 1 << 20;
 const AT_ONCE: usize = 128 * 1024;
 

@@ -44,7 +44,7 @@ const SHORTEST_SPAN_NS: u64 = 20_000_000;
 /// because of the slewing of NTP (500 parts) and the error of a reading. If the rates differ by more, the counter or the clock
 /// has jumped.
 const ALIKE_PPM: u64 = 1_000;
-/// The span grows until it lies between this time and twice this time. Such a span is long compared with the error of a
+/// The span grows until its length is between this time and twice this time. Such a span is long compared with the error of a
 /// reading, and short enough to follow the slewing of NTP.
 const WINDOW_NS: u64 = 250_000_000;
 /// A span that is longer than this is not used, because the clock may have been slewed during the span, and may have another
@@ -294,7 +294,7 @@ impl Published {
     fn set(&self, line: Line) {
         let count = self.count.load(Ordering::Relaxed).wrapping_add(1);
         // `store` overwrites the older of the two lines. A thread that still reads the older line may get some of the new
-        // values. The fence makes sure that such a thread also sees that `count` has changed.
+        // values. The fence makes sure that such a thread also reads the changed `count`.
         fence(Ordering::Release);
         self.lines[count & 1].store(line);
         self.count.store(count, Ordering::Release);

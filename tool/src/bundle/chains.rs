@@ -137,7 +137,7 @@ impl Chains {
         Ok(chains)
     }
 
-    /// Records the symbol of a frame, whose offset in its file is `place`. `maker` is the process that has made the mapping.
+    /// Notes the symbol of a frame, whose offset in its file is `place`. `maker` is the process that has made the mapping.
     fn add_symbol(&mut self, printed: &Printed, maker: u32, frame: &Frame, place: u64, is_file: bool) {
         let Some((name, offset)) = frame.symbol else { return };
         if !is_file {

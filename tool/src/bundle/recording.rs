@@ -271,7 +271,7 @@ fn set_size(event: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Records the build-id in an event or entry. The pair is the offset of its size, and the offset of its bytes.
+/// Notes the build-id in an event or entry. The pair is the offset of its size, and the offset of its bytes.
 fn add_build_id(all: &mut HashMap<String, Vec<u8>>, bytes: &[u8], (size, at): (usize, usize), name: &[u8]) {
     let len = usize::from(bytes.get(size).copied().unwrap_or(0)).min(20);
     if let Some(id) = bytes.get(at..at + len).filter(|id| !id.is_empty()) {

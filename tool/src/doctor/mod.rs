@@ -122,7 +122,7 @@ impl Report {
         self.causes.push(Cause { rank, text: text.into(), next: next.into(), changes: false });
     }
 
-    /// Records that the program must be changed before the next command of the last cause is typed.
+    /// Notes that the program must be changed before the next command of the last cause is typed.
     pub fn is_to_change(&mut self) {
         self.causes.last_mut().into_iter().for_each(|cause| cause.changes = true);
     }

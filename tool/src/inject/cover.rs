@@ -1,4 +1,4 @@
-//! Records which addresses of a process have compiled code at which time.
+//! Tracks which addresses of a process have compiled code at which time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{Range, RangeInclusive};

@@ -101,7 +101,7 @@ impl<'a> Regions<'a> {
         self.mappings.paths.get(path).is_some_and(|path| is_of_fork(path))
     }
 
-    /// Records that a sample has code of a file that cannot be used.
+    /// Notes that a sample has code of a file that cannot be used.
     fn miss(&mut self, mapping: usize) {
         let of = self.mappings.all.get(mapping).and_then(|mapping| Some((mapping.pid, mapping.path?)));
         let Some((pid, path)) = of else { return };

@@ -123,7 +123,7 @@ impl<'l, 'a> Epochs<'l, 'a> {
         self.current.fill_with(Current::default);
     }
 
-    /// Records that the code with this index in the loads is used at this time.
+    /// Notes that the code with this index in the loads is used at this time.
     pub fn hit(&mut self, time: u64, index: usize) {
         let place = self.near.of.get(index).copied().flatten();
         let (Some(number), Some(load)) = (place, self.loads.get(index)) else {
@@ -176,7 +176,7 @@ impl<'l, 'a> Epochs<'l, 'a> {
         }
     }
 
-    /// Records that an address without known code is used. All code that is used at the same time must have been passed
+    /// Notes that an address without known code is used. All code that is used at the same time must have been passed
     /// before.
     pub fn hit_unknown(&mut self, addr: u64) {
         let Some(current) = self.near.at(addr).and_then(|number| self.current.get_mut(number)) else { return };

@@ -1,4 +1,4 @@
-//! Records the addresses that a process uses, and finds free ranges between them.
+//! Tracks the addresses that a process uses, and finds free ranges between them.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Records the registered code of a process, and finds the piece that was at an address at a time.
+//! Tracks the registered code of a process, and finds the piece that was at an address at a time.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -92,7 +92,7 @@ impl Book {
         index
     }
 
-    /// Records that a piece is at this distance from its registered address.
+    /// Notes that a piece is at this distance from its registered address.
     pub fn shift(&mut self, index: usize, shift: i64) {
         self.live.retain(|_, (_, piece)| *piece != index);
         self.pieces[index].shift = shift;
@@ -130,7 +130,7 @@ impl Book {
         }
     }
 
-    /// Records that a piece has moved, with its bytes and tables.
+    /// Notes that a piece has moved, with its bytes and tables.
     pub fn moved(&mut self, index: usize, addr: u64, time: u64) -> usize {
         let old = &mut self.pieces[index];
         let rows = old.rows.take();

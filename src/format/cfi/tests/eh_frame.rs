@@ -283,7 +283,7 @@ fn eh_frame_numbers_too_large() {
     }
 }
 
-/// Some instructions need a certain state. Without this state the instruction is refused, because unwinders reject it.
+/// Some instructions are valid only in a certain state. In other states they are refused, because unwinders reject them.
 #[test]
 fn eh_frame_instructions_out_of_place() {
     let expression = &[0x0f, 1, 0x57][..];

@@ -45,7 +45,7 @@ fn plain(row: &UnwindTableRow<usize>) -> Row {
     (reg, offset, saved.collect())
 }
 
-/// The tables at the addresses that perf gives them, for gimli to read.
+/// The tables at the same addresses as in perf, in a form that gimli can read.
 struct Image<'a> {
     frame: read::EhFrame<gimli::EndianSlice<'a, LittleEndian>>,
     hdr: &'a [u8],

@@ -69,7 +69,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Records that a call has returned, which proves that it was a real call.
+    /// Notes that a call has returned, which proves that it was a real call.
     pub(super) fn returned(&mut self, id: u64, frame: &Frame, tid: Tid) -> io::Result<()> {
         let registers = self.tracer.registers(tid)?;
         let now = numbered(&registers);
