@@ -44,7 +44,7 @@ impl ThreadQueue {
     /// Only the usual registration uses `begin_at_once` and `end_at_once`. All other records use [`ThreadQueue::append`] with
     /// a [`Fill`]. Without a [`Fill`], the compiler stores the event's fields from registers directly into the chunk. With a
     /// [`Fill`], the compiler would first store the event elsewhere in memory and then copy it. The copy would take a quarter
-    /// of the call's time: it would load the bytes in pieces that differ in size from the stored pieces, and the processor
+    /// of the call's time. It would load the bytes in pieces that differ in size from the stored pieces, and the processor
     /// cannot forward such stores to such loads.
     #[inline(always)]
     pub fn begin_at_once(&mut self) -> Option<&mut Cursor> {

@@ -1,7 +1,7 @@
 //! Reads the attributes that the host has given to memory (mlock, madvise, mbind, protection keys), and copies them to the
 //! memory that replaces it. A new mapping has none of these attributes.
 
-/// The attributes of a mapping. By default, a mapping has none.
+/// The attributes of a mapping. The default is no attribute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// A bit for each entry of `ADVICE`.
@@ -24,7 +24,7 @@ const ADVICE: [(&str, i32); 7] = [
     ("rr", libc::MADV_RANDOM),
     ("sr", libc::MADV_SEQUENTIAL),
 ];
-/// `MADV_WIPEONFORK`, and the three kinds of userfaultfd(2).
+/// The names in `VmFlags` for `MADV_WIPEONFORK` and for the three kinds of userfaultfd(2).
 const STUCK: [&str; 4] = ["wf", "um", "uw", "ui"];
 
 impl Attributes {
@@ -40,7 +40,7 @@ impl Attributes {
         }
         let (at, len) = (addr as *mut libc::c_void, len as usize);
         let advice = ADVICE.iter().enumerate().filter(|(number, _)| self.advice & 1 << number != 0);
-        // SAFETY: none of these calls changes the content of memory. The host has asked for all of them.
+        // SAFETY: these calls do not change the content of memory. The host has asked for all of them.
         unsafe {
             advice.for_each(|(_, &(_, advice))| _ = libc::madvise(at, len, advice));
             if self.key != 0 {

@@ -69,7 +69,7 @@ impl ChildCopy {
 
     /// Ends the fork, in the parent or in the child.
     pub fn end(self) {
-        // SAFETY: each process calls this once, and uses the page no longer.
+        // SAFETY: each process calls this function once, and does not use the page afterwards.
         unsafe { code_memory::unmap(std::ptr::from_ref(self.word) as u64, page_size() as u64) };
         if errno::errno().0 == 0 {
             errno::set_errno(Errno(self.errno));

@@ -53,7 +53,7 @@ pub fn reserve(len: u64) -> io::Result<u64> {
     Ok(mapping.leak().as_ptr() as u64)
 }
 
-/// Replaces whatever is mapped in a range by reserved address space, which cannot be accessed.
+/// Replaces whatever is mapped in a range with reserved address space, which cannot be accessed.
 ///
 /// # Safety
 /// Nobody uses the memory in the range.
@@ -77,7 +77,7 @@ pub unsafe fn move_over(from: u64, to: u64, len: u64) -> io::Result<()> {
     checked(unsafe { libc::mremap(from as *mut _, len, len, flags, to as *mut libc::c_void) }).map(drop)
 }
 
-/// Replaces whatever is mapped in a range by writable memory that forked children share. The memory needs no descriptor.
+/// Replaces whatever is mapped in a range with writable memory that forked children share. The memory needs no descriptor.
 ///
 /// # Safety
 /// The caller owns the range, and may replace its content.
@@ -287,8 +287,8 @@ pub fn whole_pages(len: u64) -> Option<u64> {
     len.checked_next_multiple_of(page_size() as u64)
 }
 
-/// Whether the process has locked memory (mlock(2)). Callers check this before they replace memory by a file mapping, because
-/// the file mapping would not be locked.
+/// Whether the process has locked memory (mlock(2)). Callers check this before they replace memory with a file mapping,
+/// because the file mapping would not be locked.
 pub fn has_locked_memory() -> bool {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:"));

@@ -327,7 +327,7 @@ impl Listed {
     }
 }
 
-/// Replaces the objects `old` in the list by the objects `new`, which describe the same code, and reports the changes to a
+/// Replaces the objects `old` in the list with the objects `new`, which describe the same code. Reports the changes to a
 /// debugger. `empty` makes an object that describes no code, for the ends. For gdb the new objects are added first, so the
 /// list always contains all old objects or all new objects. For lldb the old objects are removed first, so lldb may find only
 /// some of the old objects, no object, or only some of the new objects. Returns false if the last reported change is the

@@ -78,7 +78,7 @@ fn copy_and_close() -> bool {
     let most = || limit(libc::RLIMIT_NOFILE).map_or(1 << 16, |limit| limit.min(1 << 16) as libc::c_int);
     let open: Vec<libc::c_int> = listed.unwrap_or_else(|_| (0..most()).collect());
     for descriptor in open {
-        // SAFETY: only this thread has the table, and it uses none of the descriptors.
+        // SAFETY: only this thread has the table, and this thread does not use the descriptors.
         unsafe { libc::close(descriptor) };
     }
     true

@@ -1,8 +1,8 @@
 //! The dynamic loader: finds functions by name, and keeps this library's code loaded.
 //!
 //! A host may unload a plugin that contains this library. Without `keep_this_loaded`, threads would then run code that is no
-//! longer mapped: the writer's thread at any time, and other threads when they end, when they fork, and when the process
-//! exits.
+//! longer mapped. The writer's thread runs such code at any time. Other threads run it when they end, when they fork, and
+//! when the process exits.
 //!
 //! `dlopen` and `dlclose` hold the loader's lock while constructors and destructors of the loaded object run. A constructor
 //! or destructor may call this library, and wait for a lock of this library. So this library never calls the loader on a

@@ -149,8 +149,8 @@ fn inside() -> Inside {
 }
 
 /// A thread has a value of this type while the thread parts memory from a file. To part memory from a file means to give the
-/// process its own copies of the pages of a file mapping. Afterwards neither this process nor its children are affected by
-/// changes of the file.
+/// process its own copies of the pages of a file mapping. Afterwards changes of the file do not affect this process or its
+/// children.
 #[derive(Debug)]
 pub struct Parting {
     hasty: u64,

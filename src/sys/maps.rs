@@ -278,7 +278,7 @@ mod tests {
     fn both_ways_find_the_same() {
         let all = all().unwrap();
         let code = both_ways_find_the_same as *const () as u64;
-        // Other tests map memory at the same time, but change neither of these two mappings. The second mapping is the vdso.
+        // Other tests map memory at the same time, but do not change these two mappings. The second mapping is the vdso.
         let code = all.iter().find(|mapping| mapping.start <= code && code < mapping.end).unwrap();
         let special = all.iter().find(|mapping| mapping.special && mapping.is_executable()).unwrap();
         for found in [code, special] {

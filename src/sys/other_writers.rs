@@ -44,7 +44,7 @@ fn in_host_table<T: Default + Send + Sync>(body: impl Fn() -> T + Sync) -> T {
 
 /// The descriptor with this number in the calling thread's table.
 fn numbered(descriptor: RawFd) -> BorrowedFd<'static> {
-    // SAFETY: the kernel checks whether the descriptor is open. The descriptor is neither closed nor kept.
+    // SAFETY: the kernel checks whether the descriptor is open. The descriptor is not closed and not kept.
     unsafe { BorrowedFd::borrow_raw(descriptor) }
 }
 

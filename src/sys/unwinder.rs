@@ -44,8 +44,8 @@ struct Functions {
 /// begins (gcc/unwind-dw2-fde.h, `struct dwarf_eh_bases`).
 type Bases = [u64; 3];
 
-// The addresses are collected in assembly, because Rust cannot refer to weak symbols. `dlsym` would find none of these
-// functions in a static program.
+// The addresses are collected in assembly, because Rust cannot refer to weak symbols. In a static program, `dlsym` would not
+// find these functions.
 std::arch::global_asm!(
     ".pushsection .data.rel.ro.jitsym_unwinder,\"aw\",%progbits",
     ".weak __register_frame_info",
@@ -76,7 +76,7 @@ unsafe extern "C" {
 }
 
 fn functions() -> &'static Functions {
-    // SAFETY: the table is defined above, and nobody but the loader writes to it.
+    // SAFETY: the table is defined above, and only the loader writes to it.
     unsafe { &*std::hint::black_box(&raw const jitsym_unwinder_functions) }
 }
 
@@ -108,8 +108,7 @@ pub fn dialect() -> Option<Dialect> {
 /// later libgcc leaves the link untouched.
 ///
 /// A process that unwinds with LLVM libunwind may also have functions with the names of libgcc's functions. Older versions of
-/// LLVM libunwind have such functions, which do nothing. Later versions do not have them, but the process may also contain
-/// libgcc.
+/// LLVM libunwind have such functions, which do nothing. With a later version, the process may also contain libgcc.
 fn dialect_of_libgcc() -> Option<Dialect> {
     /// Index of the link in the object: after `pc_begin`, `tbase`, `dbase`, `u` and `s`.
     const NEXT: usize = 5;

@@ -51,7 +51,7 @@ pub fn readable(section: &[u8], arch: Arch) -> Result<Cow<'_, [u8]>> {
     Ok(readable)
 }
 
-/// Replaces each `S` of a section that gimli has written by `B`.
+/// Puts `B` in the place of each `S` in a section that gimli has written.
 pub fn mark(section: &mut [u8]) {
     let letters: Vec<usize> = cies(section).map(|at| at + AUGMENTATION).collect();
     for string in letters {

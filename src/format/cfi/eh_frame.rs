@@ -149,7 +149,7 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Range<u64>, placement: &Pla
     Ok(out)
 }
 
-/// The personality routine and the LSDA of an entry; `None` if the entry has neither.
+/// The personality routine and the LSDA of an entry, or `None` if both are missing.
 ///
 /// An LSDA inside the code moves with the code. An LSDA in other memory does not move.
 fn handler(fde: &read::FrameDescriptionEntry<Reader>, section: u64, code: &Range<u64>) -> Option<Handler> {

@@ -125,10 +125,10 @@ impl Tables {
 /// parts of these entries that are outside of the code are cut off.
 ///
 /// Returns `SizeZero` if the code has no bytes, and `TooLarge` if code and tables together exceed 2 GiB. Returns
-/// `UnwindOrder` if offsets are not in order or not in the code, `UnwindRegister` if a register number is not valid where it
-/// is used, `AddressRange` if the end of the code exceeds 64 bits, and `NoMemory`. Returns `UnwindFormat` if a stack offset
-/// is not a multiple of 8, if a register is saved in two different slots, or if an `.eh_frame` section does not parse or does
-/// not cover this code.
+/// `UnwindOrder` if offsets are not in order or not in the code. Returns `UnwindRegister` if a register number is not valid
+/// where it is used. Returns `AddressRange` if the end of the code exceeds 64 bits. Also returns `NoMemory`. Returns
+/// `UnwindFormat` if a stack offset is not a multiple of 8, if a register is saved in two different slots, or if an
+/// `.eh_frame` section does not parse or does not cover this code.
 pub fn encode(arch: Arch, unwind: &Unwind, code_addr: u64, code_size: u64) -> Result<Option<Tables>> {
     if matches!(unwind, Unwind::None) {
         return Ok(None);

@@ -31,8 +31,8 @@ const LOCAL_FUNCTION: u8 = 2;
 const LOCAL_COMMON: u8 = 5;
 
 /// How many bytes at the beginning of code get no line information: 1 for code at address 0, otherwise 0. After each address,
-/// perf 6 also asks addr2line about address 0. The answer for address 0 marks the end of the previous answer, so perf expects
-/// that addr2line has no information about this address (linux tools/perf/util/srcline.c). addr2line also uses the symbols of
+/// perf 6 also asks addr2line about address 0. The answer for address 0 marks the end of the previous answer. So perf expects
+/// that addr2line has no information about address 0 (linux tools/perf/util/srcline.c). addr2line also uses the symbols of
 /// the section that contains an address. So address 0 is outside of `TEXT`, the section of all symbols.
 pub fn hidden(addr: u64) -> u64 {
     u64::from(addr == 0)

@@ -287,7 +287,7 @@ impl Quiesce {
     }
 
     /// Pauses the writer in the middle of its round, so that forks can begin. If the writer is behind, all waiting forks can
-    /// begin. Otherwise only those can begin that no longer wait for a last round. Returns when these forks are over.
+    /// begin. Otherwise only forks that have stopped waiting for a last round can begin. Returns when these forks are over.
     pub fn give_way(&self) {
         let behind = self.state().behind;
         match behind {

@@ -192,8 +192,8 @@ fn nobody_waits_for_a_writer_that_is_behind() {
     }
 }
 
-/// A fork that has waited for two thirds of its time begins in the middle of the writer's round. A fork that has just begun to
-/// wait gets the next last round.
+/// A fork that has waited for two thirds of its time begins in the middle of the writer's round. A fork that has just begun
+/// to wait gets a last round of the writer.
 #[test]
 fn the_writer_pauses_for_a_fork_that_has_waited() {
     in_time(|| {

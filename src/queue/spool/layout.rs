@@ -313,8 +313,8 @@ impl Header {
         is_committed
     }
 
-    /// Returns an offset in the spool, and the bytes that the caller has to write there. These bytes make another file the
-    /// map of the last committed round. The length of that file is unknown, and is stored as 0.
+    /// Returns an offset in the spool, and the bytes that the caller has to write there. With these bytes, another file
+    /// becomes the map of the last committed round. The length of that file is unknown, and is stored as 0.
     pub fn map_cell(&self, identity: Identity) -> (u64, Vec<u8>) {
         const { assert!(offset_of!(FileStateCell, file) == 0 && offset_of!(FileStateCell, len) == size_of::<FileCell>()) }
         let state = (self.committed() & 1) as usize * size_of::<StateCell>();

@@ -46,7 +46,7 @@ impl Memory {
         Ok(Memory { region, units, start, spool: Mutex::default(), private })
     }
 
-    /// Replaces the private memory by a spool in `dir`. No chunk may be in the memory.
+    /// Replaces the private memory with a spool in `dir`. No chunk may be in the memory.
     pub fn attach(&self, dir: &Path) -> io::Result<()> {
         let owner = Owner::this_process();
         let len = self.start + self.units * CHUNK_SIZE;

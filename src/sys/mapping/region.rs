@@ -100,7 +100,7 @@ impl Region {
         Ok(())
     }
 
-    /// Replaces a range that nobody uses by new private memory. The new memory is open.
+    /// Puts new private memory in the place of a range that nobody uses. The new memory is open.
     pub fn make_private(&self, range: Range<usize>) -> io::Result<()> {
         let flags = PRIVATE | libc::MAP_NORESERVE;
         let part = OwnedMapping::unlocked(range.len(), READ_WRITE, flags, None);
@@ -118,8 +118,8 @@ impl Region {
         Ok(())
     }
 
-    /// Replaces an open range by private memory with the same bytes. Nobody may write to the range during the call. After an
-    /// error the range is unchanged.
+    /// Puts private memory with the same bytes in the place of an open range. Nobody may write to the range during the call.
+    /// After an error the range is unchanged.
     pub fn copy_to_private(&self, range: Range<usize>) -> io::Result<()> {
         let part = OwnedMapping::unlocked(range.len(), READ_WRITE, PRIVATE | libc::MAP_NORESERVE, None)?;
         // SAFETY: the memory was just mapped, is zero, and nobody else has it.
@@ -135,7 +135,7 @@ impl Region {
         Ok(())
     }
 
-    /// Replaces a range that nobody uses by private memory that cannot be accessed. The range must be replaced again before it
+    /// Puts inaccessible private memory in the place of a range that nobody uses. The range must be replaced again before it
     /// is accessed.
     pub fn close(&self, range: Range<usize>) -> io::Result<()> {
         let (at, flags) = (self.mapping.at(&range), PRIVATE | libc::MAP_NORESERVE | libc::MAP_FIXED);
@@ -145,7 +145,7 @@ impl Region {
         Ok(())
     }
 
-    /// Replaces the memory of this region by the memory of `other`. Both regions have the same length, and only the first
+    /// Replaces the memory of this region with the memory of `other`. Both regions have the same length, and only the first
     /// `head` bytes of `other` are open. During the call, other threads may only read the first `head` bytes of this region,
     /// and may not access the rest.
     pub fn replace_by(&self, other: Region, head: usize) -> io::Result<()> {

@@ -24,9 +24,9 @@
 //!   the thread takes a new stamp. So a thread that was interrupted does not return a time from an old line.
 //! * The rates of the old and the new line differ by less than 100 parts in a million. A new line is published within
 //!   `LATE_TICKS` of its beginning, or not at all. So stamps that threads take from the old line before this publication are
-//!   ahead of the new line by at most 2 ns. A thread needs several times 2 ns to take a stamp and pass the stamp on. If the
-//!   writer is interrupted between its last reading of the counter and the store that publishes the line, the limit of 2 ns
-//!   grows by about 1 ns for each millisecond of the interruption, as long as the clock is not slewed.
+//!   ahead of the new line by at most 2 ns. A thread needs several times 2 ns to take a stamp and pass the stamp on. The
+//!   writer may be interrupted between its last reading of the counter and the store that publishes the line. Then the limit
+//!   of 2 ns grows by about 1 ns for each millisecond of the interruption, if the clock is not slewed.
 
 use std::fs::File;
 use std::io::Read;

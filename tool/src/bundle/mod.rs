@@ -36,7 +36,7 @@ pub const KALLSYMS: &str = "kallsyms";
 pub const SYMBOLS: &str = "symbols";
 pub const SOURCES: &str = "sources";
 const README: &str = "README";
-/// The maximum size of an object of compiled code that is copied. Of a larger object, only the symbols are copied.
+/// The maximum size of an object of compiled code that is copied. If an object is larger, only its symbols are copied.
 const OBJECT_MAX: u64 = 256 << 20;
 
 const ABOUT: &str = "\

@@ -1,6 +1,6 @@
 //! `jitsym callgrind`: names the compiled code in a callgrind file, which contains only addresses of this code.
 //!
-//! callgrind gives unknown code at an address a function name like `0x0000000004a2c100`, in the object and file `???`. The
+//! In the file, unknown code at an address has a function name like `0x0000000004a2c100`, in the object and file `???`. The
 //! number is the address at which the function was entered. Costs are not changed, so costs that callgrind has added up
 //! cannot be separated. This affects code that had the same address one after the other, and functions that are entered by a
 //! jump (tail calls). `jitsym callgrind` reports both cases.

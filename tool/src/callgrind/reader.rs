@@ -11,7 +11,7 @@ use std::io::{self, BufRead, Read};
 use super::text::{Text, Texts};
 use crate::text::shortened;
 
-/// The name that callgrind gives to an unknown object or file.
+/// callgrind's name for an unknown object or file.
 pub const UNKNOWN: &[u8] = b"???";
 /// The longest line, in bytes.
 const LINE_MAX: u64 = 16 << 20;

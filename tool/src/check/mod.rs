@@ -23,7 +23,7 @@ pub use file::Facts;
 pub use frames::Frames;
 pub use rules::{Rule, Severity};
 
-/// The place of a finding.
+/// The position of a finding in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The whole file.

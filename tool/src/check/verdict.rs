@@ -9,7 +9,7 @@ use super::{Kind, Rule, Severity, Summary};
 pub enum State {
     /// Everything.
     Yes,
-    /// Not everything, for this reason.
+    /// Only a part, for this reason.
     Partly(String),
     /// Nothing, for this reason.
     No(String),

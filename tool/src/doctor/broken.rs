@@ -63,7 +63,7 @@ impl Broken {
         ];
         for (about, rank, what) in whats {
             let Some((errors, Finding { rule, subject, text, .. }, file)) = self.errors(about) else { continue };
-            // Users do not know the kinds of records.
+            // The kinds of records are unknown to users.
             let subject = subject.trim_start_matches("UNWINDING_INFO of ").trim_start_matches("DEBUG_INFO of ");
             let subject = subject.trim_start_matches("LOAD ");
             let of = if subject.is_empty() { String::new() } else { format!("{subject}: ") };

@@ -11,7 +11,7 @@ use crate::text::printable;
 /// The maximum number of bytes of messages that are read.
 const MOST: u64 = 1 << 20;
 
-/// The variables that decide whether a recording contains anything.
+/// The variables that decide whether a recording contains compiled code.
 const DECIDE: [&str; 3] = ["JITSYM", "JITSYM_ADOPT", "JITSYM_REMOVE"];
 
 /// The messages of all processes of a command, without the prefix of each line.

@@ -320,7 +320,7 @@ mod tests {
         assert!(!tracker.is_region(0x3000));
     }
 
-    /// A library replaces memory, and another library. The same file or anonymous memory replaces nothing.
+    /// A library replaces memory, and another library. The same file, or anonymous memory, does not replace code.
     #[test]
     fn libraries_in_the_place_of_code() {
         let files =

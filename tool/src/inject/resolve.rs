@@ -210,7 +210,7 @@ mod tests {
         );
     }
 
-    /// Code of which only a part is replaced by a library is removed too.
+    /// Code is removed even if a library replaces only a part of it.
     #[test]
     fn memory_that_is_used_for_something_else() {
         let hits = [(31, 0x1009), (36, 0x1009), (36, 0x1017), (36, 0x2000)];

@@ -120,7 +120,7 @@ mod tests {
             inline(4, 32, b"one", None),
             inline(8, 16, b"two", Some(0)),
             inline(8, 12, b"three", Some(1)),
-            // The same function again, called at another place.
+            // The same function is called again at another position.
             inline(16, 32, b"two", Some(0)),
             inline(32, 64, b"one", None),
         ];

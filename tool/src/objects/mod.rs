@@ -50,7 +50,7 @@ pub struct Mapping {
 pub struct Object {
     /// The path of the file.
     pub path: PathBuf,
-    /// The same as in the file.
+    /// The build ID, which is also in the file.
     pub build_id: [u8; 20],
     /// The addresses of the neighbourhood, from the first to the last byte.
     pub code: Range<u64>,

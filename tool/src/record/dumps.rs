@@ -18,7 +18,7 @@ pub fn put_in(options: &Options, contents: &Contents, tell: &mut dyn FnMut(Step<
     for (pid, process) in contents.with_jit().filter(|(_, process)| !process.regions.is_empty()) {
         let count = process.regions.len();
         let files = if count == 1 { "file" } else { "files" };
-        // The injection replaces them by objects.
+        // The injection replaces the files with objects.
         let end = if has_dumps { "" } else { ", which perf reads as they are" };
         lines.push(format!("process {pid}: {count} {files} of regions{end}"));
     }

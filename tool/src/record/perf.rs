@@ -140,7 +140,7 @@ impl Perf {
         if let Some(line) = said.lines().find(|line| line.contains("event syntax error")) {
             return crate::text::printable(line.trim().as_bytes()).to_string();
         }
-        // perf prints the cause last, except for hints and a summary.
+        // perf prints the cause last. Only hints and a summary may follow.
         let tells = |line: &&str| !line.is_empty() && !line.starts_with("[ perf record:") && !line.contains("Run '");
         let line = said.lines().map(str::trim).rev().find(tells).unwrap_or("it says nothing");
         let shown = crate::text::printable(line.as_bytes()).to_string();

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// The method by which call stacks are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stacks {
-    /// By unwind tables, from copies of this number of bytes.
+    /// Stacks by unwind tables, from copies of this number of bytes.
     Dwarf(u32),
     FramePointers,
     None,

@@ -54,7 +54,7 @@ fn program(runtime: &Runtime, found: &Resolved) -> Option<(PathBuf, Vec<OsString
         let path = find_program(first.as_ref())?;
         return Some((path, rest.iter().map(OsString::from).collect()));
     }
-    // A script comes after its interpreter.
+    // The word of a script follows its interpreter.
     let words = found.words.get(found.at..)?;
     let name = |word: &OsString| Path::new(word).file_name()?.to_str().map(|name| runtime.is_named(name).is_some());
     let last = words.iter().position(|word| name(word) == Some(true)).unwrap_or(0);

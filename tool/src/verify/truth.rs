@@ -127,7 +127,7 @@ impl Seen {
         }
     }
 
-    /// Compares the bytes and then the tables. Sets `checked` if anything was compared.
+    /// Compares the bytes and then the tables. Sets `checked` if the bytes or the tables were compared.
     pub fn compare(&self, piece: &Piece, checked: &mut bool) -> Vec<Difference> {
         let offset = self.rip.wrapping_sub(piece.range().start);
         let mut found = Vec::new();
