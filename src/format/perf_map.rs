@@ -115,7 +115,7 @@ pub struct RawFields<'a> {
     pub size_len: usize,
     /// Whether one of the numbers begins with `0x`.
     pub prefixed: bool,
-    /// Whether one of the numbers has upper-case digits above 9.
+    /// Whether one of the numbers has hexadecimal digits in upper case (`A` to `F`).
     pub upper_case: bool,
     /// Whether there is exactly one space between the fields, and nothing before the first field.
     pub plain_separators: bool,

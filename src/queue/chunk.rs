@@ -217,7 +217,7 @@ impl Chunk {
         self.set_consumed(NO_ROUND - 1, from.min(end));
     }
 
-    /// Whether the kind of an event is valid. If not, the bytes must not be read as an `Event`.
+    /// Whether the kind of an event is valid. If the kind is not valid, the bytes must not be read as an `Event`.
     fn is_event(self, number: u32) -> bool {
         let event = self.event_place(number).cast::<u8>();
         // SAFETY: the event lies in the chunk.

@@ -10,7 +10,8 @@ use crate::sys::mapping::ForkPage;
 
 #[derive(Debug)]
 pub struct Host {
-    /// Shows a forked child that it is a child, and whether its parent's threads continued during the fork.
+    /// In a forked child, this page shows that the process is a child, and whether the parent's threads continued during the
+    /// fork.
     pub page: ForkPage,
     pub last_error: Arc<LastError>,
     broken: AtomicBool,

@@ -82,7 +82,7 @@ impl<T> Take<T> {
         }
     }
 
-    /// Returns the value if it was sent. If not, the receiver gives up, and the sender's `give` returns false.
+    /// Returns the value if the value was sent. Otherwise the receiver gives up, and the sender's `give` returns false.
     pub fn give_up(self) -> Option<T> {
         match std::mem::replace(&mut *self.0.state(), Value::Over) {
             Value::Given(value) => Some(value),

@@ -56,7 +56,8 @@ pub struct Pool {
     /// The largest chunk size that a thread has needed after it had filled a chunk. The value is 0 if no thread has filled a
     /// chunk since the process was last idle.
     asked: Counter,
-    /// Whether a record found no room because free or idle chunks use the memory. If so, the writer has to free such chunks.
+    /// Whether a record found no room because free or idle chunks use the memory. If this field is true, the writer has to
+    /// free such chunks.
     cramped: AtomicBool,
     serial: AtomicU64,
 }
@@ -147,8 +148,8 @@ impl Pool {
         self.count_free() < LOW
     }
 
-    /// Whether only a few more threads can get a chunk. If so, the writer should take idle chunks back. Even a small chunk
-    /// needs a whole unit of the address space.
+    /// Whether only a few more threads can get a chunk. If the result is true, the writer should take idle chunks back. Even
+    /// a small chunk needs a whole unit of the address space.
     pub fn is_scarce(&self) -> bool {
         let units = self.memory.units();
         let unused = units.saturating_sub(self.held.load(Ordering::Relaxed));
@@ -176,8 +177,8 @@ impl Pool {
         stack.push(self.memory.units_of(chunk).start);
     }
 
-    /// Whether all chunks together have at least the size of `ample` full-size chunks. If so, a thread that has filled a
-    /// chunk waits for the writer before the pool grows further.
+    /// Whether all chunks together have at least the size of `ample` full-size chunks. If the result is true, a thread that
+    /// has filled a chunk waits for the writer before the pool grows further.
     pub fn is_ample(&self) -> bool {
         self.bytes_held.load(Ordering::Relaxed) >= self.ample * CHUNK_SIZE
     }

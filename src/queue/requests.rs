@@ -33,7 +33,8 @@ pub struct Requests {
 /// A request to end the writer.
 #[derive(Debug)]
 pub struct Stop {
-    /// Whether the writer ends because all sinks were disabled while sessions are open. If so, the writer frees all memory.
+    /// Whether the writer ends because all sinks were disabled while sessions are open. In this case the writer frees all
+    /// memory.
     pub off: bool,
     pub ack: Give<Result<()>>,
 }

@@ -85,7 +85,7 @@ impl Status {
         Sinks(self.sinks.running.load(Ordering::Acquire))
     }
 
-    /// Whether no sink runs and no code is remembered. If so, nothing is written, not even earlier records.
+    /// Whether no sink runs and no code is remembered. In this state, nothing is written, not even earlier records.
     pub fn has_ended(&self) -> bool {
         self.sinks.running.load(Ordering::Acquire) == 0
     }

@@ -95,7 +95,7 @@ mod tests {
     }
 
     /// Each of two threads makes an announcement, and then looks for the announcement of the other thread. At least one
-    /// thread must find the other's announcement, while membarrier(2) works, and also after a sandbox has forbidden
+    /// thread must find the announcement of the other thread. This must be true before and after a sandbox forbids
     /// membarrier(2).
     #[test]
     #[ignore = "long: scripts/test.sh runs it"]

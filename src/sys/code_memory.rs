@@ -122,8 +122,8 @@ unsafe fn map(addr: u64, len: u64, protection: i32, flags: i32, file: i32, offse
     checked(unsafe { libc::mmap(at, len as usize, protection, flags, file, offset) }).map(drop)
 }
 
-/// Whether a range is a single mapping of the kernel. If so, the whole range has the same attributes. The range must begin
-/// where a mapping begins. The page after the range must belong to the caller, and have other rights.
+/// Whether a range is a single mapping of the kernel. The whole range of a single mapping has the same attributes. The range
+/// must begin where a mapping begins. The page after the range must belong to the caller, and have other rights.
 pub fn is_one_mapping(addr: u64, len: u64) -> bool {
     let page = page_size() as u64;
     // The kernel first checks that the range lies in one mapping, and otherwise fails with `EFAULT`. Then the kernel finds no

@@ -117,8 +117,8 @@ impl Drop for Inside {
     }
 }
 
-/// Enters the lock. If a fork is under way, first waits for a limited time. Then enters the lock even if the fork is still
-/// under way.
+/// Enters the lock. If a fork is under way, the function first waits for a limited time. Then the function enters the lock
+/// even if the fork is still under way.
 pub fn enter() -> Inside {
     if let Some(inside) = try_enter() {
         return inside;

@@ -12,8 +12,8 @@ pub struct PerThread {
     /// Two flags. `INSIDE` means that the thread runs code of this library. `NOTED` means that `last_error::note` was called
     /// for the current call.
     state: Cell<u8>,
-    /// Whether the thread runs inside `beside_host`. If so, other threads may change or unmap the code that this thread
-    /// registers.
+    /// Whether the thread runs inside `beside_host`. During `beside_host`, other threads may change or unmap the code that
+    /// this thread registers.
     is_beside_host: Cell<bool>,
     /// The state that a registering thread keeps between its calls. `None` while there is no state, and while a call has taken
     /// the state out of the cell.

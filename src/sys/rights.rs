@@ -32,7 +32,8 @@ pub fn is_hidden() -> bool {
     matches!(unsafe { libc::prctl(libc::PR_GET_DUMPABLE, 0, 0, 0, 0) }, 0 | 2)
 }
 
-/// Whether the real, effective and saved ids of the process differ. If so, the process can change to another user or group.
+/// Whether the real, effective and saved ids of the process differ. If they differ, the process can change to another user or
+/// group.
 fn ids_differ() -> bool {
     let (mut users, mut groups) = ([0; 3], [0; 3]);
     // SAFETY: the pointers are valid. If a call fails, the three numbers of this call stay 0, and so are equal.

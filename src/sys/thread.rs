@@ -185,7 +185,7 @@ pub fn forbid(is_forbidden: bool) {
     FORBIDDEN.store(is_forbidden, Ordering::Release);
 }
 
-/// Whether no thread may be started (`forbid`). If so, the calls of the host do the work of the threads.
+/// Whether no thread may be started (`forbid`). Without threads, the calls of the host do the work of the threads.
 pub fn are_forbidden() -> bool {
     FORBIDDEN.load(Ordering::Acquire)
 }

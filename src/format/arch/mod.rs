@@ -77,8 +77,8 @@ pub struct Abi {
     /// address is in the next higher slot. `None` if both values are in the frame's lowest slots, to which the frame pointer
     /// points.
     pub frame_record: Option<i32>,
-    /// Whether the caller's frame pointer and the return address are in their slots from offset `pushed` on. If not, both
-    /// values are still in their registers until the frame pointer is set.
+    /// Whether the caller's frame pointer and the return address are in their slots from offset `pushed` on. If this field is
+    /// false, both values are still in their registers until the frame pointer is set.
     pub record_is_pushed: bool,
     /// The machine code of the default prologue, in each form that [`makes_frame_pointer`] recognizes.
     pub prologues: &'static [&'static [u8]],

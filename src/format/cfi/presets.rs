@@ -298,8 +298,8 @@ impl Program {
         self.sign(frame.signed, first_place(frame))?;
         let mut pushed = self.called();
         if frame.pushed != 0 {
-            // If `pushed` equals `sp_set`, the instruction that stores the frame pointer allocates the whole frame. If not,
-            // the instruction allocates as many bytes as in most code, and then the CFA is SP + `fp_to_cfa`.
+            // If `pushed` equals `sp_set`, the instruction that stores the frame pointer allocates the whole frame. If they
+            // differ, the instruction allocates as many bytes as in most code, and then the CFA is SP + `fp_to_cfa`.
             let whole = frame.pushed == frame.sp_set;
             let taken = if whole { frame.cfa_offset.checked_neg() } else { abi.fp_to_cfa.checked_neg() };
             let record = abi.frame_record.or(taken).ok_or(Error::UnwindFormat)?;

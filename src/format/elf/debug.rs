@@ -115,8 +115,8 @@ fn rows<'a>(parts: &Parts<'a>, skipped: u64) -> Option<Vec<Row<'a>>> {
 }
 
 /// Appends a unit with the inlined functions, the lines, or both. `function` may be a part of the code that `parts`
-/// describes. If so, `before` bytes of the code precede the part. Returns `None` and changes nothing if the inlined functions
-/// or the lines are invalid, if a section is full, or if there is no memory.
+/// describes. `before` bytes of the code precede this part. Returns `None` and changes nothing if the inlined functions or
+/// the lines are invalid, if a section is full, or if there is no memory.
 pub fn append(parts: &Parts<'_>, function: &Function<'_>, before: u64, mut to: Sections<'_>) -> Option<Addresses> {
     let lens = (to.info.1.len(), to.line.1.len(), to.aranges.1.len(), to.ranges.1.len());
     let done = try_to_append(parts, function, before, &mut to);

@@ -37,8 +37,8 @@ pub const HELD_FOR: Duration = Duration::from_millis(50);
 const STILL_FOR: Duration = Duration::from_secs(1);
 
 thread_local! {
-    /// Whether this thread is about to fork, and may run the writer itself, because the library has no thread. If so, the
-    /// writer must not wait for the fork.
+    /// Whether this thread is about to fork, and may run the writer itself, because the library has no thread. If this value
+    /// is true, the writer must not wait for the fork.
     static RUNS_WRITER: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -269,8 +269,9 @@ impl Quiesce {
         slot.resume();
     }
 
-    /// Notes whether the writer has too much to do for a last round. If so, `behind` is the time up to which the writer has
-    /// applied all records. A fork that needs no later records then begins as soon as the writer does not change data.
+    /// Notes whether the writer has too much to do for a last round. If the writer has too much to do, `behind` is the time
+    /// up to which the writer has applied all records. A fork that needs no later records then begins as soon as the writer
+    /// does not change data.
     pub fn set_behind(&self, behind: Option<u64>) {
         self.state().behind = behind;
     }

@@ -199,7 +199,7 @@ impl Shared {
         self.status.wanted()
     }
 
-    /// Whether no sink runs and live code is not remembered. If so, threads write no records.
+    /// Whether no sink runs and live code is not remembered. In this state, threads write no records.
     #[inline]
     pub fn is_off(&self) -> bool {
         self.wanted() == Sinks::NONE

@@ -80,7 +80,7 @@ pub struct Progress {
     pub map: Option<FileState>,
     /// Whether the map has outdated lines that have to change. No line is missing.
     pub map_is_stale: bool,
-    /// Whether other code in the process also writes to the map. If so, the library only appends to the map.
+    /// Whether other code in the process also writes to the map. If this field is true, the library only appends to the map.
     pub map_is_shared: bool,
     /// The jitdump, if it is written.
     pub dump: Option<FileState>,

@@ -50,7 +50,7 @@ impl Held {
         self.identity
     }
 
-    /// Whether the descriptor certainly still refers to the file that was opened. If so, it may be closed.
+    /// Whether the descriptor certainly still refers to the file that was opened, and may therefore be closed.
     fn is_ours(&self) -> bool {
         match self.table == DescriptorTable::current() {
             true if self.table.is_host() => self.marked && self.checked().is_ok(),

@@ -152,8 +152,8 @@ struct Objects<'a> {
 impl Objects<'_> {
     fn add(&mut self, bundle: &mut Writer<'_>, summary: &mut Summary) -> io::Result<()> {
         let names = &self.printed.names;
-        // The list is also written without samples in the kernel, because perf refuses the option for a file that does not
-        // exist.
+        // The list of kernel symbols is written even if the recording has no samples in the kernel. perf refuses `--kallsyms`
+        // if the file does not exist.
         let text = symbols::kallsyms(&self.chains.kernel, &self.found.kernel, names);
         bundle.add_bytes(Path::new(KALLSYMS), text.as_bytes())?;
         // The objects are in the order of their names, so that the same recording has the same bundle.

@@ -21,7 +21,7 @@ use reader::{At, Columns, Entry, Function, Place, UNKNOWN};
 pub use text::{Text, Texts};
 use writer::Writer;
 
-/// The maximum number of names in the label of an address at which several pieces of code were.
+/// If an address has contained several pieces of code, its label has at most this number of names.
 const NAMES: usize = 3;
 
 /// The report about the copy.

@@ -14,7 +14,8 @@ pub struct Facts {
     pub path: Option<PathBuf>,
     /// The permissions.
     pub mode: Option<u32>,
-    /// Whether the file was copied or renamed. If so, its name and path do not show whether readers have found it.
+    /// Whether the file was copied or renamed. The name and path of such a file do not show whether readers have found the
+    /// file.
     pub copied: bool,
 }
 

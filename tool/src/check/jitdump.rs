@@ -67,7 +67,8 @@ struct Check<'a, 'r> {
     /// The offset and the id of another 16-byte record that may still be the last record.
     stopped: Option<(usize, u32)>,
     last_time: Option<u64>,
-    /// Whether a line table had addresses that cannot be too high. If so, the other line tables are also right.
+    /// Whether a line table had addresses that cannot be too high. One such line table shows that the other line tables are
+    /// also right.
     unbiased: bool,
     /// Whether the file has an UNWINDING_INFO.
     unwinds: bool,

@@ -29,7 +29,7 @@ pub struct Verdict {
 
 struct Reader {
     name: &'static str,
-    /// The beginnings of the reader's names in rules. Rules may also contain "all".
+    /// The names that rules use for this reader begin with one of these texts. Rules may also contain "all".
     called: &'static [&'static str],
     /// The kinds of files that the reader reads.
     kinds: &'static [Kind],

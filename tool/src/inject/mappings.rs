@@ -42,7 +42,8 @@ pub fn is_region(path: &str) -> bool {
     matches!(parse(file_name(path)), Some((_, FileKind::Region { .. })))
 }
 
-/// Whether a file with this path has the code that a forked child inherits. The child's first call removes the file.
+/// Whether a file with this path has the code that a forked child inherits. The child removes the file in its first call of
+/// the library.
 pub fn is_of_fork(path: &str) -> bool {
     matches!(parse(file_name(path)), Some((_, FileKind::Region { parent: 1.., .. })))
 }

@@ -76,7 +76,7 @@ pub struct Summary {
     /// the recording.
     pub uses_all: bool,
     pub objects: usize,
-    /// The directory of the objects, if there are any.
+    /// The directory of the objects. `None` if there are no objects.
     pub dir: Option<PathBuf>,
     /// How many jitdumps the recording refers to.
     pub dumps: usize,
@@ -86,7 +86,7 @@ pub struct Summary {
     pub regions: usize,
     /// How many uses of code are in no object, because there are too many objects.
     pub left_out: usize,
-    /// Dumps that were not used, or not completely.
+    /// The jitdumps that were used only in part or not at all.
     pub problems: Vec<Problem>,
 }
 

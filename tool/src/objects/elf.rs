@@ -47,7 +47,7 @@ pub(super) struct Layout {
     pub end: u64,
     /// Offset of the unwind tables.
     pub tables_at: u64,
-    /// Whether the tables have a separate mapping. If not, they are a part of the loaded segment.
+    /// Whether the tables have a separate mapping. Otherwise the tables are a part of the loaded segment.
     pub are_mapped: bool,
 }
 
@@ -76,7 +76,7 @@ pub(super) fn size_in_memory(tables: &Tables) -> u64 {
     eh_frame.next_multiple_of(8) + hdr
 }
 
-/// A whole file, in parts by offset. Between the parts, the file has holes.
+/// A whole file, as a list of parts and their offsets. Between the parts, the file has holes.
 pub(super) struct Image<'a> {
     pub build_id: [u8; 20],
     parts: Vec<(u64, Cow<'a, [u8]>)>,

@@ -176,8 +176,8 @@ impl<'l, 'a> Epochs<'l, 'a> {
         }
     }
 
-    /// Notes that an address without known code is used. All code that is used at the same time must have been passed
-    /// before.
+    /// Notes that an address without known code is used. The caller must first pass all known code that is used at the same
+    /// time.
     pub fn hit_unknown(&mut self, addr: u64) {
         let Some(current) = self.near.at(addr).and_then(|number| self.current.get_mut(number)) else { return };
         let Some((epoch, held)) = &mut current.epoch else { return };

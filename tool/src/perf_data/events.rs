@@ -58,7 +58,7 @@ pub struct Event<'a> {
     pub bytes: &'a [u8],
     /// Where the event begins in the file. 0 for an event that was compressed.
     pub offset: u64,
-    /// The range of data that belongs to the event, but that its size does not include.
+    /// The range of the data that belongs to the event but is not part of the event's size.
     pub behind: Range<u64>,
 }
 

@@ -11,7 +11,7 @@ use crate::text::{count as counted, printable, Shown};
 const TOLD: usize = 6;
 
 /// Injects the jitdumps of the recording `options.input`, if there are any. Returns whether the recording `options.output`
-/// exists, with objects of compiled code. If not, the recording that was read is complete.
+/// exists, with objects of compiled code. If the result is false, the recording that was read is complete.
 pub fn put_in(options: &Options, contents: &Contents, tell: &mut dyn FnMut(Step<'_>)) -> bool {
     let has_dumps = contents.dumps().next().is_some();
     let mut lines = Vec::new();

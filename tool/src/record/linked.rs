@@ -10,8 +10,8 @@ use object::{Endianness, ReadCache};
 
 use crate::open;
 
-/// Strings in programs that use the library. The first string is in programs that are linked with the shared library or load
-/// it (`jitsym_dl.h`). The second string is in programs with the static library.
+/// Strings in programs that use the library. Programs that are linked with the shared library, or load it (`jitsym_dl.h`),
+/// contain the first string. Programs that are linked with the static library contain the second string.
 const MARKS: [&[u8]; 2] = [b"libjitsym.so", b"JITSYM_SPOOL_DIR"];
 /// Larger files are not searched to their end.
 const MOST: u64 = 512 << 20;

@@ -157,7 +157,7 @@ fn record_with(
     let how = run::How { is_quiet: is_command, to_stderr: options.to_stderr, pids: &pids };
     let ran = run::run(perf, &arguments, &command, variables, &raw, how).map_err(cannot_start)?;
     let seconds = start.elapsed().as_secs_f64();
-    // Signals that have arrived so far were meant to end the recording.
+    // A signal that has arrived before this check was meant to end the recording.
     match children::asked() {
         _ if ran.recorded => {}
         Some(signal) => return Err(Failure::by(signal, NOTHING)),

@@ -98,8 +98,8 @@ fn has_data(path: &Path) -> bool {
     read.is_ok() && is_recording(&header) && header[48..56] != [0; 8]
 }
 
-/// The program that was stopped before it had completed the recording, if there was one. `perf inject` writes all of the
-/// header except its size at the end, and `perf record` writes the size of the events at the end.
+/// The program that was stopped before it had completed the recording, if there was one. When `perf inject` ends, it writes
+/// all of the header except the header's size. When `perf record` ends, it writes the size of the events.
 pub fn unfinished(path: &Path) -> Option<&'static str> {
     let mut header = [0; 56];
     open::named(path).and_then(|file| file.read_exact_at(&mut header, 0)).ok()?;

@@ -54,8 +54,8 @@ fn of_by(command: &[OsString], env: &dyn Fn(&str) -> Option<OsString>, starts: S
     Some(Setup { line: refused.map(line), ..Setup::default() })
 }
 
-/// The rows for the name that is closest to the file, and whether the file itself has the name. If not, the file is the
-/// interpreter of a script that starts the runtime.
+/// The rows for the name that is closest to the file, and whether the file itself has the name. If the file does not have the
+/// name, the file is the interpreter of a script that starts the runtime.
 fn rows<'f>(
     found: &'f Resolved,
     env: &'f dyn Fn(&str) -> Option<OsString>,

@@ -17,7 +17,8 @@ use crate::open;
 use crate::private::PrivateDir;
 use crate::text::Shown;
 
-/// Checks whether the file is a recording or a bundle. If not, the error describes what the user can do with the file.
+/// Checks whether the file is a recording or a bundle. For other files, the error describes what the user can do with the
+/// file.
 pub fn check(data: &Path) -> Result<(), String> {
     let start = start_of(data)?;
     if !is_recording(&start) && !start.starts_with(archive::GZIP) {

@@ -34,7 +34,7 @@ pub struct Seen {
     /// The bytes of the instruction and the bytes that follow.
     pub code: Vec<u8>,
     pub registers: [u64; 17],
-    /// The frame of the present call, if it is known.
+    /// The frame of the present call. `None` if this frame is not known.
     pub frame: Option<Frame>,
     /// The first address of the copied stack, and the copy.
     pub from: u64,
