@@ -1,6 +1,6 @@
 /*
- * A complete just-in-time compiler for a language with two statements. It shows how a compiler registers its code with
- * libjitsym.
+ * A complete just-in-time compiler for a language with two statements. The example shows how a compiler registers its code
+ * with libjitsym.
  *
  *     fn NAME          begins a function
  *         spin N       counts to N

@@ -1,7 +1,7 @@
 //! Cleans names of functions, so that every reader accepts them.
 //!
 //! A single byte that is not UTF-8 makes samply and blazesym discard a whole perf map. A newline in a name splits its line,
-//! and blazesym also splits at a carriage return. Other readers print control characters on a terminal. So this module cleans
+//! and blazesym also splits at a carriage return. Some readers print control characters on a terminal. So this module cleans
 //! names, and never refuses a name.
 
 use std::borrow::Cow;
@@ -71,7 +71,8 @@ pub fn lengthen(name: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     }
 }
 
-/// The Unicode line and paragraph separators. They are not control characters, but some readers end a line at such a separator.
+/// The Unicode line and paragraph separators. These separators are not control characters, but some readers end a line at
+/// such a separator.
 fn is_line_end(c: char) -> bool {
     matches!(c, '\u{2028}' | '\u{2029}')
 }

@@ -315,8 +315,8 @@ impl Pool {
     /// While threads need larger chunks, about one chunk for each thread is kept free, in the size that the threads will need
     /// next. Once the threads need full-size chunks, the whole ample amount is made.
     ///
-    /// Only the writer calls this function. It makes a few chunks in each round. If threads need more than the ample amount,
-    /// the writer is delayed by its writes. Then threads make chunks themselves (`take_new`).
+    /// Only the writer calls this function. The writer makes a few chunks in each round. If threads need more than the ample
+    /// amount, the writer is delayed by its writes. Then threads make chunks themselves (`take_new`).
     pub fn replenish(&self, threads: usize) {
         let asked = self.asked.load(Ordering::Relaxed);
         let (free, size) = match asked {

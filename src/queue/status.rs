@@ -158,7 +158,7 @@ impl Status {
         self.sinks.change(change);
     }
 
-    /// Notes that a sink cannot write, and will try again. The other sinks continue.
+    /// Notes that a sink cannot write, and will try again. All other sinks continue.
     pub fn sink_is_behind(&self, sink: Sinks) {
         self.sinks.stalled.fetch_or(sink.0, Ordering::Relaxed);
     }

@@ -87,7 +87,8 @@ pub unsafe fn share_over(addr: u64, len: u64) -> io::Result<()> {
     unsafe { map(addr, len, READ_WRITE, flags, -1, 0) }
 }
 
-/// Maps shared memory a second time, at `to`, and replaces whatever is mapped there. Both mappings show the same memory.
+/// Maps shared memory a second time, at `to`, and replaces whatever is mapped there. The old and the new mapping show the
+/// same memory.
 ///
 /// # Safety
 /// The caller owns both ranges, and may replace the content of the range at `to`.

@@ -207,7 +207,7 @@ mod tests {
         let lines: Vec<&str> =
             said.lines().filter_map(|line| line.strip_prefix("jitsym ")?.split_once(": ")).map(|it| it.1).collect();
         assert_eq!(lines[..3], ["line 1", "line 2", "line 3"], "{said}");
-        // The other lines are whole. The buffer had room only for these lines.
+        // All other lines are whole. The buffer had room only for these lines.
         assert!((3..=6).contains(&lines[3..].len()) && lines[3..].iter().all(|line| line.len() == 600), "{said}");
     }
 }

@@ -163,10 +163,10 @@ struct Pair {
     descriptor: &'static Descriptor,
 }
 
-/// The function and the descriptor that this library uses. Both must be in the same loaded object, because a debugger reads
-/// the descriptor of the object that contains its breakpoint. With `-Bsymbolic-functions`, the linker may bind the function's
-/// name to this object, while the loader binds the descriptor's name to another object. In that case this library uses the
-/// definitions in this object.
+/// The function and the descriptor that this library uses. The function and the descriptor must be in the same loaded object,
+/// because a debugger reads the descriptor of the object that contains its breakpoint. With `-Bsymbolic-functions`, the
+/// linker may bind the function's name to this object, while the loader binds the descriptor's name to another object. In
+/// that case this library uses the definitions in this object.
 fn pair() -> Pair {
     unsafe extern "C" {
         /// The names that begin with `jitsym_own` are aliases of the function and the descriptor that the module `names`

@@ -56,8 +56,8 @@ impl Lists {
     }
 
     /// Returns the lists of the libraries in `loaded`. Searches only the files of libraries that are not in `self`.
-    /// `value_of` returns the value of a symbol in a file. Its first argument is the symbol's name. Its second argument is a
-    /// function that reads a part of the file, given the offset and the length of the part.
+    /// `value_of` returns the value of a symbol in a file. The first argument of `value_of` is the symbol's name. The second
+    /// argument is a function that reads a part of the file, given the offset and the length of the part.
     pub fn updated(&self, loaded: Loaded, value_of: ValueOf) -> Lists {
         let known: HashMap<u64, Option<u64>> = self.modules.iter().copied().collect();
         let find = |(addr, path): (u64, PathBuf)| {

@@ -138,8 +138,8 @@ fn rest_at() -> Option<usize> {
     })
 }
 
-/// An element of the array. It has the address of code, relative to the first code of the table, and the offset of the code's
-/// FDE in `Memory::entries`.
+/// An element of the array. The element has the address of code, relative to the first code of the table, and the offset of
+/// the code's FDE in `Memory::entries`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
 struct Place {

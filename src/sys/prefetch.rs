@@ -5,7 +5,8 @@
 #[inline(always)]
 pub fn to_read(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the instruction is a hint, and takes any address. It belongs to SSE, which every x86-64 processor has.
+    // SAFETY: the instruction is a hint, and takes any address. The instruction belongs to SSE, which every x86-64 processor
+    // has.
     unsafe {
         use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
         _mm_prefetch::<_MM_HINT_T0>(at.cast());

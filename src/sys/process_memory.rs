@@ -94,7 +94,7 @@ mod tests {
         let page = page_size();
         let region = Region::private(3 * page).unwrap();
         let start = region.start().as_ptr();
-        // SAFETY: the region belongs to this test. Its middle page is made unreadable.
+        // SAFETY: the region belongs to this test. The middle page of the region is made unreadable.
         unsafe {
             ptr::write_bytes(start, 0xaa, 3 * page);
             assert_eq!(libc::mprotect(start.add(page).cast(), page, libc::PROT_NONE), 0);

@@ -234,7 +234,7 @@ pub const STACK: usize = 512 << 10;
 pub fn end_process(leave: fn()) {
     /// The pid of the process, from the first call of this function until the exiting thread has the name `jitsym-exit`;
     /// otherwise 0. Until then the exiting thread's name is one of `OURS`. So another thread of the library may determine
-    /// that the host has no thread left, and may call this function too. That second call must do nothing.
+    /// that the host has no thread left, and may call this function too. The second call must do nothing.
     static BEGINS: AtomicU32 = AtomicU32::new(0);
     extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
         // The thread gets a name that is not in `OURS`, because all copies of the library treat a thread with a name in

@@ -1,8 +1,8 @@
 //! Registers unwind tables in memory with the unwinder of the process.
 //!
-//! The unwinder is the library that C++ exceptions, `backtrace` and `pthread_exit` use. It is libgcc before version 13, a
-//! later libgcc, or LLVM libunwind. All three have functions with the names of libgcc's functions (gcc/unwind-dw2-fde.c,
-//! `__register_frame_info`; llvm libunwind, UnwindLevel1-gcc-ext.c, `__register_frame`).
+//! The unwinder is the library that C++ exceptions, `backtrace` and `pthread_exit` use. The unwinder is libgcc before version
+//! 13, a later libgcc, or LLVM libunwind. All three have functions with the names of libgcc's functions
+//! (gcc/unwind-dw2-fde.c, `__register_frame_info`; llvm libunwind, UnwindLevel1-gcc-ext.c, `__register_frame`).
 
 use std::ffi::c_void;
 use std::ptr;
@@ -126,8 +126,8 @@ fn dialect_of_libgcc() -> Option<Dialect> {
     let functions = functions();
     let (register, deregister) = (functions.register_info?, functions.deregister_info?);
     let mut object: Box<Object> = Box::new([UNTOUCHED; 8]);
-    // SAFETY: the entries end with a zero word, and the object has room for libgcc's data. Both stay until they are
-    // deregistered.
+    // SAFETY: the entries end with a zero word, and the object has room for libgcc's data. The entries and the object stay
+    // until they are deregistered.
     unsafe { register(entries.as_ptr(), (&raw mut *object).cast()) };
     let is_asked = functions.find.is_none() || find(NOWHERE.as_ptr() as u64).is_some();
     // SAFETY: the entries were registered above. If `register` has done nothing, `deregister` does nothing either.

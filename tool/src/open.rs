@@ -26,8 +26,8 @@ pub fn named(path: &Path) -> io::Result<File> {
 }
 
 /// Opens a file that belongs to a process by its mappings or its name. Any user who can write to the directory may have
-/// chosen the file. So it must be a regular file. It must have no second name, or the mark of the library. If the process is
-/// alive, the file must belong to one of its users.
+/// chosen the file. So the file must be a regular file. The file must have no second name, or the mark of the library. If the
+/// process is alive, the file must belong to one of its users.
 pub fn of_process(path: &Path, pid: u32) -> io::Result<File> {
     let file = of_anyone(path)?;
     let owner = file.metadata()?.uid();

@@ -55,7 +55,7 @@ impl Target {
         Target { endian, address_size, vendor, machine }
     }
 
-    /// The same target. If the machine is not known, the column of the return address determines it.
+    /// Returns the same target. If the machine is not known, the column of the return address determines the machine.
     pub fn with_column(mut self, return_address: u16) -> Target {
         self.machine = match (self.machine, return_address) {
             (0, 16) => EM_X86_64,

@@ -1,5 +1,5 @@
-//! A just-in-time compiler for the toy language of `examples/hello.toy`, made with Cranelift. It registers its code with
-//! libjitsym: names, the unwind tables that Cranelift makes, and source lines.
+//! A just-in-time compiler for the toy language of `examples/hello.toy`, made with Cranelift. The compiler registers its code
+//! with libjitsym: names, the unwind tables that Cranelift makes, and source lines.
 //!
 //!     fn NAME          begins a function
 //!         spin N       counts to N

@@ -68,8 +68,8 @@ pub struct Abi {
     /// Distance from the CFA to the return address at entry, where SP points to the return address. `None` if the call
     /// instruction does not store the return address on the stack.
     pub entry_ra: Option<i32>,
-    /// The fields `pushed`, `set` and `fp_to_cfa` are the defaults of a [`FramePointer`](crate::api::code::FramePointer).
-    /// They apply if its `pushed`, `set` or `cfa_offset` is 0.
+    /// The fields `pushed`, `set` and `fp_to_cfa` are the defaults of a [`FramePointer`](crate::api::code::FramePointer). A
+    /// default applies if the `FramePointer` has 0 in `pushed`, `set` or `cfa_offset`.
     pub pushed: u32,
     pub set: u32,
     pub fp_to_cfa: i32,

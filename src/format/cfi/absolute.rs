@@ -43,7 +43,7 @@ impl Frame {
         self.fde + FDE_SIZE
     }
 
-    /// Offset of the code's address. The code's size follows the address. Both fields have 8 bytes.
+    /// Offset of the code's address. The code's size follows the address. The address and the size have 8 bytes each.
     pub fn addr_at(&self) -> usize {
         self.fde + FDE_ADDR
     }

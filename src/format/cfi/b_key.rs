@@ -1,7 +1,7 @@
 //! Reads and writes the letter `B` in the augmentation string of a CIE. This letter means that the code signs its return
 //! addresses with key B (DWARF for the Arm 64-bit Architecture, "Common information entries").
 //!
-//! gimli cannot read or write this letter. So gimli gets the letter `S` of signal trampolines in its place. Both letters have
+//! gimli cannot read or write this letter. So gimli gets the letter `S` of signal trampolines in its place. `B` and `S` have
 //! no augmentation data.
 
 use std::borrow::Cow;

@@ -3,9 +3,9 @@
 //! Each CIE keeps its alignment factor for data, its return address column, its initial instructions, and its mark for signal
 //! trampolines or for key B. Personality routines and LSDAs are kept for the unwinder of the process ([`super::handlers`]).
 //!
-//! gimli can convert only whole tables, and only if the section's address is not given separately. Its arithmetic also
-//! overflows if the bytes are hostile. So this module reads the entries with `gimli::read` and passes them to `gimli::write`
-//! one instruction at a time.
+//! gimli can convert only whole tables, and only if the section's address is not given separately. The arithmetic of gimli
+//! also overflows if the bytes are hostile. So this module reads the entries with `gimli::read` and passes them to
+//! `gimli::write` one instruction at a time.
 
 use std::ops::Range;
 

@@ -9,7 +9,7 @@ use crate::api::error::{Error, Result};
 use crate::format::arch::Arch;
 use crate::sys::reserve;
 
-/// The encoding of `.eh_frame`. Its CIEs have version 1, whatever the version of DWARF is.
+/// The encoding of `.eh_frame`. CIEs in `.eh_frame` have version 1, whatever the version of DWARF is.
 pub(super) const ENCODING: Encoding = Encoding { format: Format::Dwarf32, version: 1, address_size: 8 };
 
 /// How the tables refer to the code.

@@ -47,8 +47,8 @@ fn value(number: &Number) -> u64 {
 }
 
 impl Handler {
-    /// Returns a placeholder with the length of the instructions that hide a handler. It must be the first instruction that
-    /// is added to the FDE.
+    /// Returns a placeholder with the length of the instructions that hide a handler. The placeholder must be the first
+    /// instruction that is added to the FDE.
     pub fn room() -> CallFrameInstruction {
         // Instruction, register, and length of the expression take one byte each.
         CallFrameInstruction::ValExpression(gimli::Register(0), Expression::raw(vec![0; LEN - 3]))
@@ -84,7 +84,7 @@ impl Handler {
         (found, INSTRUCTIONS + if found.is_some() { LEN } else { 0 })
     }
 
-    /// The letters for a handler in a CIE's augmentation string. They precede the letter `R`.
+    /// The letters for a handler in a CIE's augmentation string. These letters precede the letter `R`.
     pub const LETTERS: &[u8; 2] = b"PL";
 
     /// The augmentation data of a CIE for `LETTERS`.

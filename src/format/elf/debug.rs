@@ -94,8 +94,8 @@ fn size_of_parts(parts: &Parts<'_>) -> usize {
     [parts.lines, parts.inlines].iter().flatten().map(RawRecord::size).sum()
 }
 
-/// The lines of the code after its first `skipped` bytes. Their offsets count from the first byte after the skipped bytes.
-/// `None` if there is no memory.
+/// The lines of the code after its first `skipped` bytes. The offsets of these lines count from the first byte after the
+/// skipped bytes. `None` if there is no memory.
 fn rows<'a>(parts: &Parts<'a>, skipped: u64) -> Option<Vec<Row<'a>>> {
     let mut rows = Vec::new();
     if let Some(debug) = parts.lines.and_then(|record| record.debug_info()) {

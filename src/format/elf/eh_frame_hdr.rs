@@ -8,7 +8,7 @@ pub const ROW_SIZE: usize = 8;
 /// Offset of the field for the number of rows.
 pub const COUNT_AT: u64 = 8;
 
-/// A row of the table. Both fields are offsets, so that the row does not depend on the table's address.
+/// A row of the table. The two fields of a row are offsets, so that the row does not depend on the table's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
     /// Start of the code. In the section's table, `start` is an offset in `.text`. In the rows of one function, it is an

@@ -1,6 +1,6 @@
 //! Reads functions, lines and unwind tables from the objects that runtimes pass to debuggers. Objects must be 64-bit, and of
-//! this machine's type and byte order. They may be unlinked (System V ABI, "Object Files"; the psABIs for relocations). Every
-//! field is checked.
+//! this machine's type and byte order. Objects may be unlinked (System V ABI, "Object Files"; the psABIs for relocations).
+//! Every field is checked.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -218,8 +218,8 @@ impl<'a> Image<'a> {
         self.sections.iter().find(|section| section.flags & SHF_EXECINSTR != 0 && section.addr != 0)
     }
 
-    /// Address of a section. wasmtime sets only the address of the code. It loads the other sections at the same distances
-    /// from the code as in the file.
+    /// Address of a section. wasmtime sets only the address of the code. wasmtime loads the other sections at the same
+    /// distances from the code as in the file.
     fn addr_of(&self, section: &Section<'a>) -> u64 {
         match self.text() {
             Some(code) if self.is_linked && section.addr == 0 && section.flags & SHF_ALLOC != 0 => {

@@ -68,7 +68,8 @@ pub struct Group<'a> {
     pub pid: u32,
     /// The thread that registered the code.
     pub tid: u32,
-    /// The code index. It must be unique in the directory of the jitdump, because perf makes `jitted-PID-INDEX.so` there.
+    /// The code index. The index must be unique in the directory of the jitdump, because perf makes `jitted-PID-INDEX.so`
+    /// there.
     pub index: u64,
     pub addr: u64,
     /// Size of the code in bytes, at most `i32::MAX`, because perf stores the size in an `int`.

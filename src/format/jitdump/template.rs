@@ -28,7 +28,8 @@ impl UnwindingTemplate {
     /// `copy_to` may overwrite this number of bytes after the record.
     pub const SLACK: usize = PART;
 
-    /// The template for code without unwind tables. Its record has no bytes, and `copy_to` accepts the template.
+    /// The template for code without unwind tables. The record of this template has no bytes, and `copy_to` accepts the
+    /// template.
     pub const fn empty() -> UnwindingTemplate {
         UnwindingTemplate { code_max: 0, len: 0, to_code: [(0, 0); 2], size_at: 0, bytes: [0; MAX] }
     }

@@ -28,8 +28,8 @@ pub struct SpoolFile {
     path: PathBuf,
 }
 
-/// A spool of this process that has no descriptor. Its mapping keeps the file locked until the process ends or executes another
-/// program. A forked child does not hold the lock.
+/// A spool of this process that has no descriptor. The mapping of the spool keeps the file locked until the process ends or
+/// executes another program. A forked child does not hold the lock.
 #[derive(Debug)]
 pub struct NamedSpool {
     path: PathBuf,

@@ -4,9 +4,9 @@
 //! | header | directory: one word a unit |  (to the next page)  | unit 0 | unit 1 | ...
 //! ```
 //!
-//! The writer commits round by round. It stores the data of a round (how many events of each chunk are consumed, how long the
-//! files are) next to the data of the last committed round. A process may be killed between any two stores. So all new data
-//! becomes valid at once with the last store, which stores the round's number.
+//! The writer commits round by round. The writer stores the data of a round (how many events of each chunk are consumed, how
+//! long the files are) next to the data of the last committed round. A process may be killed between any two stores. So all
+//! new data becomes valid at once with the last store, which stores the round's number.
 //!
 //! A round that replaces a file is committed by renaming the new file. The data of such a round is stored before the rename,
 //! and becomes valid once the new file has its final name.
@@ -33,8 +33,8 @@ const VERSION: u32 = 10;
 /// number of units of the chunk that begins in this unit, or 0 if no chunk begins there.
 pub const INSIDE: u32 = u32::MAX;
 
-/// This value of `Header::awaited` is not the number of a round. It means that a recovery has written all records to a new
-/// map. The records count as written once this map has its final name.
+/// This value of `Header::awaited` is not the number of a round. The value means that a recovery has written all records to a
+/// new map. The records count as written once this map has its final name.
 pub const ALL: u64 = u64::MAX;
 
 /// The maximum length of a path in bytes. A path consists of a configured directory, which has at most `DIR_MAX` bytes, and the
@@ -139,7 +139,7 @@ struct FileStateCell {
     len: AtomicU64,
 }
 
-/// Returns an offset in the spool, and the bytes that the caller has to write there. These bytes announce the file that is
+/// Returns an offset in the spool, and the bytes that the caller has to write there. The bytes announce the file that is
 /// about to replace the map. For `awaited`, see `Header::awaited`.
 pub fn next_map_cell(identity: Identity, awaited: u64) -> (u64, Vec<u8>) {
     const { assert!(offset_of!(Header, awaited) == offset_of!(Header, next_map) + size_of::<FileCell>()) }

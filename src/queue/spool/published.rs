@@ -15,7 +15,7 @@ pub const PLACE: usize = 64;
 pub const SINCE: u32 = 7;
 const LAYOUT: u32 = 1;
 /// The sizes of the parts of `Published`: the maximum number of values (`VALUES`), the maximum length of the names of all
-/// values (`NAMES`), and the maximum length of the text of the last failure (`FAILURE`). Both lengths are in bytes.
+/// values (`NAMES`), and the maximum length of the text of the last failure (`FAILURE`). All lengths are in bytes.
 const VALUES: usize = 64;
 const NAMES: usize = 896;
 const FAILURE: usize = 256;
@@ -23,7 +23,7 @@ const FAILURE: usize = 256;
 #[derive(Debug)]
 #[repr(C)]
 pub struct Published {
-    /// The number of the layout. It is stored last, so it is 0 until values are published.
+    /// The number of the layout. The number is stored last, so it is 0 until values are published.
     layout: AtomicU32,
     count: AtomicU32,
     values: [AtomicU64; VALUES],

@@ -71,9 +71,9 @@ fn remove_stale(dir: &Dir, name: &OsStr) -> io::Result<()> {
     if opened.as_ref().map_or_else(|| is_locked(dir, name), |file| !lock(file)) {
         return Err(refuse(io::ErrorKind::AlreadyExists, "is written by a living process with the same pid"));
     }
-    // A file with this library's mark is no longer needed if this process does not use it. It was left by an earlier process,
-    // or by this process before it called execve(2) to run the present program. A file without the mark belongs to another
-    // library if it was written since this process started.
+    // A file with this library's mark is no longer needed if this process does not use the file. Such a file was left by an
+    // earlier process, or by this process before it called execve(2) to run the present program. A file without the mark
+    // belongs to another library if it was written since this process started.
     if data.mode() & OURS == 0 {
         match other_writers::has_written(&data) {
             Some(false) => {}

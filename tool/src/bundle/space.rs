@@ -36,7 +36,7 @@ impl Change {
 pub struct Area {
     pub origin: u64,
     pub name: u32,
-    /// The process that has made the mapping. Its children have the mapping too.
+    /// The process that has made the mapping. The children of this process have the mapping too.
     pub maker: u32,
 }
 

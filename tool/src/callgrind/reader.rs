@@ -264,7 +264,7 @@ impl State<'_> {
         Ok(())
     }
 
-    /// Ends a part. Its total must be the sum of its costs.
+    /// Ends a part. The part's total must be the sum of its costs.
     fn end(&mut self, totals: &[u8]) -> Result<(), Problem> {
         let found = std::mem::take(&mut self.sums);
         self.sums = vec![0; found.len()];

@@ -134,7 +134,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Writes a position. `stays` is true if the next position is relative to this position. It is false for targets.
+    /// Writes a position. `stays` is true if the next position is relative to this position. `stays` is false for targets.
     fn position(&mut self, at: At, stays: bool) -> io::Result<()> {
         for (column, (&at, &last)) in at.iter().zip(&self.at).enumerate().take(self.columns.count) {
             let out = &mut self.out;

@@ -2,11 +2,11 @@
 //!
 //! The text begins with the data that each reader finds in the file. The findings follow by rule, errors first.
 //!
-//! The JSON is one object. It has `files`, and each file has `path`, `format` ("jitdump" or "perf map"), `errors`,
+//! The JSON is one object. The object has `files`, and each file has `path`, `format` ("jitdump" or "perf map"), `errors`,
 //! `warnings`, `notes`, `copied`, `verdicts` and `findings`. A verdict has the `reader`, the `state` of `names`, `stacks` and
 //! `lines` (yes, partly, no or none), and the reason, `why`. A finding has `rule`, `severity`, `readers`, `record` and
-//! `text`. It also has `offset` or `line`, if it is not about the whole file. A file that could not be read has only
-//! `unreadable`, with the reason.
+//! `text`. A finding also has `offset` or `line`, if the finding is not about the whole file. A file that could not be read
+//! has only `unreadable`, with the reason.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -165,7 +165,7 @@ pub struct FilePrinter<'b, 'a> {
     copied: bool,
     /// The broken rules, and how often each rule was broken.
     broken: BTreeMap<&'static str, (&'static Rule, u64)>,
-    /// The lines to print for each rule. They are kept until the end of the file, because errors are printed first.
+    /// The lines to print for each rule. The lines are kept until the end of the file, because errors are printed first.
     lines: BTreeMap<&'static str, Vec<String>>,
 }
 

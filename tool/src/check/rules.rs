@@ -7,7 +7,7 @@ pub enum Format {
     Jitdump,
     /// `perf-PID.map`
     PerfMap,
-    /// Both.
+    /// Jitdumps and perf maps.
     Both,
 }
 

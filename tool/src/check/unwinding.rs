@@ -138,7 +138,8 @@ impl Tables<'_> {
     }
 }
 
-/// Checks the search table. It must find each entry by its address, and its rows must be sorted.
+/// Checks the search table. The search table must find each entry by the entry's address, and the rows of the table must be
+/// sorted.
 fn search_table(hdr: &[u8], tables: &TableReader, fdes: &[Entry]) -> Result<(), String> {
     // perf reads the encodings of the first two fields, and assumes the encoding of the third field.
     if hdr.get(1..3) != Some(&HDR_START[1..3]) {

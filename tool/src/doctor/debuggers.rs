@@ -1,4 +1,4 @@
-//! Checks whether gdb and lldb find the library in a program. They search for two of its symbols by name.
+//! Checks whether gdb and lldb find the library in a program. gdb and lldb search for two of the library's symbols by name.
 
 use std::ffi::OsStr;
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! The report as JSON.
 //!
-//! It is one object. `parts` are the parts of the report, each with a `title` and `lines`, which have a `mark` and a `text`.
-//! `shares` are those of a recording, or null. `causes` has the most important cause first. `type` is the command to type
-//! next.
+//! The JSON is one object. `parts` are the parts of the report, each with a `title` and `lines`, which have a `mark` and a
+//! `text`. `shares` are those of a recording, or null. `causes` has the most important cause first. `type` is the command to
+//! type next.
 
 use std::io::{self, Write};
 

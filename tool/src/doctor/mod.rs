@@ -61,7 +61,7 @@ pub enum Rank {
     Nothing,
     /// Names or stacks are missing.
     Quality,
-    /// Other data may be lost.
+    /// Data other than names and stacks may be lost.
     Minor,
 }
 

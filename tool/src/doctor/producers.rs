@@ -94,7 +94,7 @@ pub fn dialect(pid: u32, proc: &Path, report: &mut Report) {
     }
 }
 
-/// Reports perforator's restriction. It reads only the maps of processes that request this by a variable.
+/// Reports perforator's restriction. perforator reads only the maps of processes that request this by a variable.
 pub fn perforator(has_variable: bool, proc: &Path, report: &mut Report) {
     let processes = || fs::read_dir(proc).into_iter().flatten().flatten();
     let is_one = |entry: fs::DirEntry| {

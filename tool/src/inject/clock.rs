@@ -74,7 +74,7 @@ impl Times {
         }
     }
 
-    /// The time in the recording. It is never 0, because 0 would mean that an event has no time.
+    /// The time in the recording. This time is never 0, because 0 would mean that an event has no time.
     pub fn convert(&self, time: u64) -> u64 {
         let converted = match *self {
             Times::Same => time,

@@ -35,11 +35,11 @@ struct Section {
     kind: u32,
     flags: u64,
     addr: u64,
-    /// Its range in the file.
+    /// The range of the section in the file.
     at: Range<u64>,
 }
 
-/// A function in the symbol table. Its address is relative to the file's first byte.
+/// A function in the symbol table. The function's address is relative to the file's first byte.
 #[derive(Clone, Copy, Debug)]
 pub struct Function {
     pub addr: u64,

@@ -21,7 +21,8 @@ const NAME_ALIGN: usize = 64;
 /// The offsets of the address and the length in the event of a mapping.
 const START: usize = 16;
 const LEN: usize = 24;
-/// The maximum number of parts of mappings that are written. There can be many mappings, and much code in each mapping.
+/// The maximum number of parts of mappings that are written. A recording can have many mappings, and much code in each
+/// mapping.
 const PARTS_MOST: usize = 1 << 16;
 
 /// A mapping to insert.

@@ -14,7 +14,7 @@ const END: usize = 4;
 /// The offset of the code's address in an FDE.
 const FDE_ADDR: usize = 8;
 
-/// The sections. Their offsets are known only after their sizes.
+/// The sections. The offsets of the sections are known only after their sizes.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     /// The addresses in it are computed as if the first code began at the start of the section.

@@ -24,11 +24,11 @@ pub struct Load<'a> {
     pub addr: u64,
     /// The number of bytes.
     pub size: u64,
-    /// The name, unchanged. It may be empty.
+    /// The name, unchanged. The name may be empty.
     pub name: &'a [u8],
     /// The bytes of the code. `None` if the file does not contain them, for example a perf map.
     pub code: Option<&'a [u8]>,
-    /// The line table. Its addresses count from its own `addr`.
+    /// The line table. The addresses in the table count from the table's own `addr`.
     pub lines: Option<RawDebug<'a>>,
     /// The number by which the addresses in the line table are too high.
     pub bias: u64,

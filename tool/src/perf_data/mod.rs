@@ -173,7 +173,8 @@ fn ids_of(file: &File, place: Range<u64>) -> io::Result<Vec<u64>> {
     Ok(bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect())
 }
 
-/// Reads the layout of a recording from a pipe. It has its attributes in events, which precede the events of the kernel.
+/// Reads the layout of a recording from a pipe. Such a recording has its attributes in events, which precede the events of
+/// the kernel.
 fn of_pipe(file: &File, header: Vec<u8>, len: u64) -> io::Result<Layout> {
     let mut layout =
         Layout { header, events: PIPE_HEADER as u64..len, attributes: Vec::new(), features: Vec::new(), len };

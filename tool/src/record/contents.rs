@@ -18,7 +18,7 @@ use crate::open;
 pub struct Process {
     /// The jitdumps that are mapped executable. perf records these mappings, and finds the jitdumps by them.
     pub dumps: BTreeSet<String>,
-    /// The jitdumps that are mapped otherwise. They have no effect without `perf record -d`.
+    /// The jitdumps that are mapped otherwise. These jitdumps have no effect without `perf record -d`.
     pub unexecutable_dumps: BTreeSet<String>,
     pub regions: BTreeSet<String>,
     /// Objects that `jitsym inject` or `perf inject` has added: address, size and path.

@@ -86,8 +86,8 @@ fn remove_files(pid: u32) {
     }
 }
 
-/// Whether perf's agent of Java can make its jitdump. It needs a directory below this directory, in which files can be mapped
-/// executable.
+/// Whether perf's agent of Java can make its jitdump. The agent needs a directory below this directory, in which files can be
+/// mapped executable.
 pub fn has_place_for_agent(env: &dyn Fn(&str) -> Option<OsString>) -> bool {
     let base = ["JITDUMPDIR", "HOME"].iter().find_map(|name| env(name)).unwrap_or_else(|| ".".into());
     let dir = Path::new(&base);

@@ -9,7 +9,7 @@ use crate::objects;
 /// The fields that perf is asked to print. The command's name is not among them, because it may contain any text.
 pub const FIELDS: &str = "pid,tid,time,ip,sym,dso";
 
-/// A sample. Its frames begin with the innermost frame.
+/// A sample. The frames begin with the innermost frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     pub pid: u32,
@@ -228,7 +228,7 @@ fn nanoseconds(text: &str) -> Option<u64> {
 fn frame(text: &str) -> Option<Frame> {
     let (address, rest) = text.split_once(' ')?;
     let rest = rest.trim_start().strip_suffix(')')?;
-    // Paths begin with `/` and names made by perf with `[`. Both may contain ` (`.
+    // Paths begin with `/` and names made by perf with `[`. Paths and such names may contain ` (`.
     let bare = rest.strip_suffix(" (deleted)").unwrap_or(rest);
     let begins = [" (/", " (["].iter().filter_map(|start| bare.rfind(start)).max();
     let from = begins.or(rest.starts_with('(').then_some(0)).or(bare.rfind(" ("))?;

@@ -193,7 +193,8 @@ fn draw(cells: &[Cell], len: u64, look: Look) -> String {
 struct Covered(BTreeMap<u64, u64>);
 
 impl Covered {
-    /// Adds a range. `each` is called for the parts of the range. Its last argument is whether the part was already there.
+    /// Adds a range. `each` is called for the parts of the range. The last argument of `each` is whether the part was already
+    /// there.
     fn add(&mut self, start: u64, end: u64, each: &mut dyn FnMut(u64, u64, bool)) {
         let (mut low, mut high) = (start, end);
         // Everything from `left` on was reported.

@@ -46,8 +46,8 @@ pub struct Process {
     not_yet: Vec<(usize, u32)>,
     /// ELF files that were searched for symbols.
     files: HashSet<(String, u64)>,
-    /// The functions that report code to debuggers. They have a breakpoint, because the library has written all its files
-    /// when it calls them.
+    /// The functions that report code to debuggers. These functions have a breakpoint, because the library has written all
+    /// its files when it calls these functions.
     pub tellers: HashSet<u64>,
 }
 

@@ -9,7 +9,7 @@ use gimli::Register;
 use super::*;
 use crate::format::cfi::entries::ENCODING;
 
-/// The address of the section. It is above the code, within the reach of a distance of 32 bits.
+/// The address of the section. The section is above the code, within the reach of a distance of 32 bits.
 pub(super) const SECTION: u64 = CODE + 0x10_0000;
 
 /// Options for a section.

@@ -13,7 +13,7 @@ const AFTER: Duration = Duration::from_millis(500);
 const BAR: usize = 24;
 const EVERY: Duration = Duration::from_millis(100);
 
-/// A line with a bar on the standard error output. It appears after a delay, and is removed at the end.
+/// A line with a bar on the standard error output. The line appears after a delay, and is removed at the end.
 pub struct Progress {
     what: String,
     total: u64,
