@@ -184,7 +184,7 @@ fn has_other_copy(ours: &File) -> bool {
 
 /// Whether a file was written to since this process started. `None` if this is unknown. The file has this process's pid in
 /// its name, and any earlier process with this pid ended before this process started. So only a library in this process can
-/// be the writer, even if it has closed the file.
+/// be the writer, even if the library has closed the file.
 pub fn has_written(data: &Metadata) -> Option<bool> {
     Some(data.modified().ok()? >= start()?)
 }

@@ -207,8 +207,8 @@ impl Quiesce {
         self.changed.notify_all();
     }
 
-    /// Notes that the writer begins to change data that a child would take over. If the process is forking, first waits for
-    /// the end of the fork, but not longer than `STILL_FOR`.
+    /// Notes that the writer begins to change data that a child would take over. If the process is forking, this function
+    /// first waits for the end of the fork, but not longer than `STILL_FOR`.
     pub fn enter(&self) {
         let state = self.state();
         self.wait_for_forks(state, |state| state.forking > 0 || state.answered).moving = true;

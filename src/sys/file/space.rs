@@ -30,8 +30,9 @@ fn file_system(file: &File) -> Option<u64> {
     Some(fstatfs(file).ok()?.f_type as u32 as u64)
 }
 
-/// The free space that spools leave to others, in bytes. If half of the file system is less, spools leave that half. A
-/// container's `/dev/shm` has only 64 MiB. A program whose shared memory finds no room there ends with SIGBUS.
+/// The free space that spools leave to others, in bytes. If the file system is smaller than twice this size, spools leave
+/// half of the file system. A container's `/dev/shm` has only 64 MiB. A program whose shared memory finds no room there ends
+/// with SIGBUS.
 pub const FOR_OTHERS: u64 = 32 << 20;
 
 /// How many bytes this user can still allocate in the file system of a directory. `None` if this is unknown or unlimited.

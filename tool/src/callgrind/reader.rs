@@ -89,7 +89,7 @@ struct State<'t> {
     jumped: [Option<Text>; 2],
     at: At,
     sums: Vec<u64>,
-    /// Whether a part has begun whose end has not been read yet.
+    /// Whether the reader has read the beginning of a part, but not the end.
     is_open: bool,
     is_callgrinds: bool,
 }

@@ -7,11 +7,11 @@ use super::{Kind, Rule, Severity, Summary};
 /// How much a reader finds of one aspect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Everything.
+    /// The reader shows everything.
     Yes,
-    /// Only a part, for this reason.
+    /// The reader shows only a part, for this reason.
     Partly(String),
-    /// Nothing, for this reason.
+    /// The reader shows nothing, for this reason.
     No(String),
     /// The file has no such data, or the reader does not read them. The text describes the reader's alternative, if there is
     /// one.

@@ -115,7 +115,7 @@ impl<'a> Families<'a> {
         life
     }
 
-    /// The number of beginnings of a process before a time, and the last of them.
+    /// How many times the process has begun before a time, and the last of these beginnings.
     fn begin_before(&self, pid: u32, time: u64) -> (usize, Option<Begin>) {
         let begins = self.begins_of(pid);
         let number = begins.partition_point(|begin| begin.time < time);

@@ -81,7 +81,7 @@ impl Mappings {
         self.all.sort_by_key(|mapping| mapping.time);
     }
 
-    /// The mappings of each process: times and indices, ascending.
+    /// The mappings of each process, as pairs of time and index in ascending order.
     pub fn own(&self) -> Own {
         let mut own = Own::new();
         for (index, mapping) in self.all.iter().enumerate() {

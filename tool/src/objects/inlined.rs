@@ -151,7 +151,7 @@ mod tests {
         let mut record = dumped(&[inline(4, 32, b"one", None)], &[]);
         let debug = RawRecords::from(&record, 0).next().unwrap().debug_info2().unwrap();
         let positions = debug_info2::DEBUG2_FIXED_SIZE + 8 * debug.offsets().count();
-        // The position of the call calls itself.
+        // The position of the call refers to itself as its caller.
         record[positions..positions + 4].copy_from_slice(&0_i32.to_ne_bytes());
         assert!(read(&record).len() < DEPTH_MAX);
     }

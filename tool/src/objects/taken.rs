@@ -5,11 +5,11 @@ use std::ops::Range;
 use super::ranges::Ranges;
 use crate::tables::EM_X86_64;
 
-/// The lowest address of a free range. Linux maps nothing below it (`vm.mmap_min_addr`).
+/// The lowest address of a free range. Linux maps nothing below this address (`vm.mmap_min_addr`).
 const LOWEST: u64 = 0x10000;
 
-/// The first address that no process has on this machine (`e_machine`). If it is 0, the machine is the one on which this
-/// program runs. On x86-64, addresses of processes have 47 bits. On other machines they have up to 48 bits (AArch64).
+/// The first address that no process has on this machine (`e_machine`). If `e_machine` is 0, the machine is the machine of
+/// this program. On x86-64, addresses of processes have 47 bits. On other machines, addresses have up to 48 bits (AArch64).
 fn highest(machine: u32) -> u64 {
     match machine {
         EM_X86_64 => HIGHEST_X86_64,

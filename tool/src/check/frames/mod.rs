@@ -44,7 +44,8 @@ struct Difference {
     shift: Option<i64>,
 }
 
-/// The code bytes of a LOAD, wherever a record with padding contains them. `None` if the record is too short.
+/// The code bytes of a LOAD. If the record has padding, the bytes may be before or after the padding. `None` if the record is
+/// too short.
 pub(crate) fn code_of<'a>(load: &RawLoad<'a>) -> Option<&'a [u8]> {
     let behind_name = load.tail.get(load.name()?.len() + 1..)?;
     let size = usize::try_from(load.size).ok()?;

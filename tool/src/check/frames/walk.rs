@@ -14,7 +14,7 @@ pub(super) enum Flow {
     Branch(u64),
     /// To the target.
     Jump(u64),
-    /// To other code, and back to the next instruction.
+    /// To other code, which returns to the next instruction.
     Call,
     /// Back to the caller.
     Return,
