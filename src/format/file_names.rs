@@ -90,7 +90,7 @@ pub fn replacement_of(name: &OsStr, random: Option<u64>) -> OsString {
     [".".as_ref(), name, random.as_ref(), ".new".as_ref()].into_iter().collect()
 }
 
-/// If [`replacement_of`] has returned this name for a map or a jitdump, returns the pid and kind of the map or jitdump.
+/// Returns the pid and kind of a map or jitdump if [`replacement_of`] has returned this name for the map or jitdump.
 /// Otherwise returns `None`.
 pub fn replaced_by(name: &OsStr) -> Option<(u32, FileKind)> {
     let text = name.to_str()?.strip_prefix('.')?.strip_suffix(".new")?;

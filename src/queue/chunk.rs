@@ -274,7 +274,7 @@ impl Chunk {
     /// # Safety
     /// The result is used only until the chunk is recycled. No other reference to the body exists.
     pub unsafe fn body_mut<'a>(self, event: &Event) -> &'a mut [u8] {
-        // SAFETY: as for `body`. After the commit, the thread that wrote the body does not touch it again.
+        // SAFETY: as for `body`. After the commit, the thread that wrote the body does not access the body again.
         unsafe { slice::from_raw_parts_mut(self.0.as_ptr().add(event.body_at as usize), event.body_len as usize) }
     }
 }

@@ -93,8 +93,8 @@ impl Pool {
         self.held.load(Ordering::Relaxed) > 0 || !self.unused().is_empty()
     }
 
-    /// Opens the pool. If possible, its memory is a spool in `dir`. If that spool cannot be made, returns the reason. No
-    /// other thread may open or shut the pool during the call.
+    /// Opens the pool. If possible, its memory is a spool in `dir`. Returns the reason if that spool cannot be made. No other
+    /// thread may open or shut the pool during the call.
     pub fn open(&self, dir: Option<&Path>) -> Option<String> {
         if self.is_open() {
             return None;
@@ -366,7 +366,7 @@ impl Pool {
     }
 
     /// Whether a record has found no room since the last call of this function, because other chunks used the memory. Only
-    /// for the writer.
+    /// the writer calls this function.
     pub fn take_cramped(&self) -> bool {
         self.cramped.swap(false, Ordering::Relaxed)
     }
@@ -389,7 +389,7 @@ impl Pool {
     }
 
     /// Moves the free chunks out of the spool. If the spool then contains no chunk, the pool stops using the spool. Only the
-    /// writer calls this, after it has moved the other chunks that no thread writes to.
+    /// writer calls this function, after it has moved the other chunks that no thread writes to.
     pub fn leave_spool(&self) {
         let free: Vec<Chunk> = std::iter::from_fn(|| self.pop()).collect();
         for chunk in free.into_iter().rev() {

@@ -25,7 +25,7 @@ pub struct SignalFlush {
     /// Number of the last answered request, and the answer: 0 for success, or the number of an error.
     answered: AtomicU32,
     result: AtomicU32,
-    /// Changes with every answer, and when the writer ends.
+    /// This word changes with every answer, and when the writer ends.
     news: AtomicU32,
 }
 

@@ -48,7 +48,7 @@ pub fn is_light() -> bool {
 }
 
 /// Makes every running thread of the process pass a full memory barrier. If `is_light` is false, all other threads make their
-/// own fences. Then this function only makes a fence on the calling thread.
+/// own fences, and this function only makes a fence on the calling thread.
 pub fn all_threads() {
     fence(Ordering::SeqCst);
     if is_light() && membarrier(Command::PrivateExpedited).is_err() {

@@ -365,7 +365,7 @@ pub fn exchange<'l>(old: Vec<Listed>, new: impl Iterator<Item = &'l Listed> + Cl
     done.unwrap_or_default()
 }
 
-/// If the entry is in the list, takes the entry out of the list, and reports the change to a debugger.
+/// Takes the entry out of the list if the list contains the entry, and reports the change to a debugger.
 fn unlink(listed: NonNull<Entry>) {
     // SAFETY: the entry is between two entries of this library, or in no list.
     let entry = unsafe { listed.as_ref() };

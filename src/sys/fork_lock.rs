@@ -134,7 +134,7 @@ pub fn enter() -> Inside {
     inside()
 }
 
-/// Enters the lock without waiting. If a fork is under way and the calling thread is not inside the lock yet, returns `None`.
+/// Enters the lock without waiting. Returns `None` if a fork is under way and the calling thread is not inside the lock yet.
 pub fn try_enter() -> Option<Inside> {
     let is_nested = DEPTH.get() > 0;
     // The thread is counted before it looks for forks, so that a fork that begins now finds the thread in the count.
@@ -157,8 +157,8 @@ pub struct Parting {
 }
 
 impl Parting {
-    /// Begins to part memory. If a fork is under way, first waits for a limited time. Returns `None` if the fork is still under
-    /// way after that time.
+    /// Begins to part memory. If a fork is under way, this function first waits for a limited time. Returns `None` if the
+    /// fork is still under way after that time.
     pub fn begin() -> Option<Parting> {
         let end = end_of_wait();
         loop {

@@ -70,8 +70,8 @@ pub fn stop() {
     ring();
 }
 
-/// Returns the delegate's thread id, or `None` if no delegate is wanted in this process. If a delegate is wanted but does not
-/// run yet, waits until the delegate runs.
+/// Returns the delegate's thread id, or `None` if no delegate is wanted in this process. Waits until the delegate runs, if a
+/// delegate is wanted but does not run yet.
 pub fn tid() -> Option<u32> {
     loop {
         let (bell, tid) = (BELL.load(Ordering::SeqCst), TID.load(Ordering::SeqCst));

@@ -74,8 +74,8 @@ pub fn within(start: u64, end: u64) -> io::Result<Vec<Mapping>> {
     Ok(found)
 }
 
-/// Looks up the attributes of mappings, which must be in order of their addresses. Each of them must be a part of a single
-/// mapping of the kernel.
+/// Looks up the attributes of mappings, which must be in order of their addresses. Each of these mappings must be a part of a
+/// single mapping of the kernel.
 ///
 /// The kernel has no quick way to report attributes. The kernel visits the page tables of all memory below the mappings. This
 /// takes 50 microseconds in a small process, plus 12 microseconds for each other mapping, plus 20 milliseconds for each GiB

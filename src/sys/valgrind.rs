@@ -90,7 +90,7 @@ pub enum Tool {
     Nothing,
 }
 
-/// The result of the first call of `tool`. Empty before this call.
+/// The result of the first call of `tool`. The value is empty before this call.
 static KNOWN: OnceRef<'static, Tool> = OnceRef::new();
 
 /// Returns the tool of valgrind that runs the process. Only the first call asks valgrind. The first call happens at the

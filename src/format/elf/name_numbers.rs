@@ -31,7 +31,7 @@ impl<'a> Numbers<'a> {
         Some(Numbers { only, all })
     }
 
-    /// If there is only one name, returns this name and its number.
+    /// Returns the name and its number if there is only one name.
     pub fn only(&mut self) -> Option<(&'a [u8], &mut u32)> {
         self.only.as_mut().map(|(name, number)| (*name, number))
     }

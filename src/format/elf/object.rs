@@ -126,7 +126,7 @@ pub(super) struct Parts {
     info: Vec<u8>,
     line: Vec<u8>,
     ranges: Vec<u8>,
-    /// Discarded, because no debugger reads this section.
+    /// This section is discarded, because no debugger reads it.
     aranges: Vec<u8>,
 }
 

@@ -42,8 +42,8 @@ pub fn debug_size(lines: Lines<'_>, addr: u64, size: u64) -> Result<usize> {
     in_any_order(lines, size, |lines| walk_lines(lines, addr, size, |_, _, _| {}))
 }
 
-/// Calls `walk` with the rows in the caller's order. If `walk` returns `None`, calls `walk` again with the rows in the order of
-/// their offsets.
+/// Calls `walk` with the rows in the caller's order. Calls `walk` a second time, with the rows in the order of their offsets,
+/// if the first call returns `None`.
 fn in_any_order(
     lines: Lines<'_>,
     size: u64,

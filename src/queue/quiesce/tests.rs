@@ -86,7 +86,7 @@ fn a_writer_that_does_not_answer_is_not_waited_for() {
     let still = Quiesce::default();
     still.begin(writer(), shared());
     let begin = Instant::now();
-    // Here the writer sleeps, or has no time to answer.
+    // In this test, the writer sleeps, or has no time to answer.
     assert_eq!(of(still.prepare(0, PATIENCE, None, || {})), (Rest::Partial, writer()));
     assert!(begin.elapsed() >= PATIENCE - PATIENCE / 3);
     assert!(!still.begin_hold() && !still.enter_last(), "too late");

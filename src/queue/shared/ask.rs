@@ -29,7 +29,7 @@ impl Shared {
         }
     }
 
-    /// Wakes the waiting threads. Called after an answer, and when no answer is possible any longer.
+    /// Wakes the waiting threads. The function is called after an answer, and when no further answer is possible.
     pub fn tell_waiting(&self) {
         self.answered.notify_all();
     }

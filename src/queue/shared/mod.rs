@@ -311,8 +311,8 @@ impl Shared {
         }
     }
 
-    /// Sends a message to the writer. Waits only while the channel is full, for instance because very many threads start at
-    /// once.
+    /// Sends a message to the writer. This function waits only while the channel is full, for instance because very many
+    /// threads start at once.
     pub fn send(&self, message: Message) -> Result<()> {
         if self.messages.0.is_full() {
             self.hurry();

@@ -304,8 +304,8 @@ impl Published {
 /// Whether this machine's counter is usable as a clock.
 #[derive(Clone, Copy, Debug, Default)]
 enum Counter {
-    /// Not determined yet. The test takes some 40 µs. The first `rebase` runs the test, so that `jitsym_init` is not slowed
-    /// down.
+    /// The usability is not determined yet. The test takes some 40 µs. The first `rebase` runs the test, so that
+    /// `jitsym_init` is not slowed down.
     #[default]
     Unknown,
     Fit(Calibration),

@@ -138,9 +138,9 @@ struct Shown {
     pids: HashSet<u32>,
 }
 
-/// Writes the event of a mapping, and returns its length. If the process has had other objects, first writes the event of the
-/// process's name, as if the process had executed a program. libunwind then clears its cache of how it has unwound at each
-/// address. The event has no other effect.
+/// Writes the event of a mapping, and returns its length. If the process has had other objects, this function first writes
+/// the event of the process's name, as if the process had executed a program. libunwind then clears its cache of how it has
+/// unwound at each address. The event has no other effect.
 fn put(new: &New<'_>, insert: &Insert, forms: &Forms<'_>, shown: &mut Shown, out: &mut impl Write) -> io::Result<u64> {
     let Insert { pid, mapping } = insert;
     let Some(object) = new.objects.get(mapping.object) else { return Ok(0) };

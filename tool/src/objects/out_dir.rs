@@ -17,7 +17,7 @@ pub struct OutDir {
 }
 
 impl OutDir {
-    /// Opens the directory. If it does not exist, makes it for this user alone.
+    /// Opens the directory. Makes the directory for this user alone if the directory does not exist.
     pub fn new(path: &Path) -> io::Result<OutDir> {
         match DirBuilder::new().mode(0o700).create(path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -27,8 +27,8 @@ impl OutDir {
         Ok(OutDir { dir: Dir::open(&path)?, path })
     }
 
-    /// Opens a directory of this user in which no other user can make, replace or remove files. If the directory does not
-    /// exist, makes it. The open directory is checked, because another user may put a link in its place at any time.
+    /// Opens a directory of this user in which no other user can make, replace or remove files. Makes the directory if it
+    /// does not exist. The open directory is checked, because another user may put a link in its place at any time.
     pub fn own(path: &Path) -> io::Result<OutDir> {
         match DirBuilder::new().mode(0o700).create(path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
