@@ -14,7 +14,8 @@ pub type Fde<'a> = FrameDescriptionEntry<Reader<'a>>;
 /// A row of an unwind table: the rules for a part of the code.
 pub type Row = UnwindTableRow<usize>;
 
-/// The address of the code in the objects that are examined here. Any address is possible that is not near the ends.
+/// The address of the code in the objects that are examined here. Any address that is not near an end of the address space is
+/// possible.
 pub const CODE: u64 = 1 << 40;
 
 /// The maximum number of bytes of CIEs that are parsed for one piece of code. Each FDE parses its whole CIE, so hostile

@@ -1,4 +1,4 @@
-//! Determines which code of a process a sample has.
+//! Determines which code of a process a sample belongs to.
 
 use std::ops::Range;
 use std::rc::Rc;

@@ -283,7 +283,7 @@ mod tests {
         let mut epochs = Epochs::new(&loads, &Taken::new());
         epochs.hit_unknown(0x1018);
         epochs.hit(1, 0);
-        // The addresses are twice in a gap, once in code, and twice outside.
+        // The first two addresses are in a gap, the third is in code, and the last two are outside.
         [0x1018, 0x1018, 0x1008, 0xfff, 0x1030].into_iter().for_each(|addr| epochs.hit_unknown(addr));
         epochs.hit(2, 1);
         epochs.hit(3, 2);

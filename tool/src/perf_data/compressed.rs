@@ -5,8 +5,8 @@
 //! content may refer to the window.
 //!
 //! So the content of an event is returned late. But its length must be known at once, because other events may follow. The
-//! decoder reports how many bytes it has beyond a window. So a window of zero bytes is decoded before the content, and then
-//! this number is the length of the content.
+//! decoder reports how many bytes it has beyond a window. So a window of zero bytes is decoded before the content. Then the
+//! number that the decoder reports is the length of the content.
 
 use std::io;
 

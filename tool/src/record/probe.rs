@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 pub fn starts(runtime: &Runtime, found: &Resolved, setup: &Setup) -> bool {
     let Some((program, words)) = program(runtime, found) else { return true };
     let Ok(dir) = PrivateDir::new(&std::env::temp_dir(), "jitsym-probe-") else { return false };
-    // A directory that `env` sets is not known here, but a variable is.
+    // A directory that `env` sets is unknown at this point. A variable that `env` sets is known.
     let mut command = Command::new(absolute(program));
     command.current_dir(dir.path()).args(words.into_iter().map(|word| absolute(word.into())));
     for (name, value) in runtime.asked_with {
@@ -69,7 +69,8 @@ fn ends_well(command: &mut Command) -> bool {
     while !children::has_ended(&child) && start.elapsed() < PATIENCE && !children::is_asked() {
         std::thread::sleep(PAUSE);
     }
-    // SAFETY: `kill` takes no pointer. The child is not waited for yet, so this number is that of its group.
+    // SAFETY: `kill` takes no pointer. The child is not waited for yet, so this number is still the id of the child's process
+    // group.
     let _ = unsafe { libc::kill(-(child.id() as libc::pid_t), libc::SIGKILL) };
     let status = child.wait();
     remove_files(child.id());

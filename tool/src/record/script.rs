@@ -228,7 +228,7 @@ fn nanoseconds(text: &str) -> Option<u64> {
 fn frame(text: &str) -> Option<Frame> {
     let (address, rest) = text.split_once(' ')?;
     let rest = rest.trim_start().strip_suffix(')')?;
-    // Paths begin with `/` and names made by perf with `[`. Paths and such names may contain ` (`.
+    // Paths begin with `/`, and names that perf has made begin with `[`. Paths and such names may contain ` (`.
     let bare = rest.strip_suffix(" (deleted)").unwrap_or(rest);
     let begins = [" (/", " (["].iter().filter_map(|start| bare.rfind(start)).max();
     let from = begins.or(rest.starts_with('(').then_some(0)).or(bare.rfind(" ("))?;
