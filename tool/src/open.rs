@@ -1,4 +1,5 @@
-//! Opens files that another user may have placed or may change: never blocks, opens no device, and follows no untrusted link.
+//! Opens files that another user may have placed or may change. Opening never blocks, opens no device, and follows no untrusted
+//! link.
 
 use std::ffi::CString;
 use std::fs::{self, File, Metadata, OpenOptions};

@@ -1,9 +1,9 @@
-//! `jitsym callgrind`: names the compiled code in a callgrind file, which contains only addresses of this code.
+//! `jitsym callgrind`: names the compiled code in a callgrind file, which has only addresses of this code.
 //!
-//! In the file, unknown code at an address has a function name like `0x0000000004a2c100`, in the object and file `???`. The
-//! number is the address at which the function was entered. Costs are not changed, so costs that callgrind has added up
-//! cannot be separated. This affects code that had the same address one after the other, and functions that are entered by a
-//! jump (tail calls). `jitsym callgrind` reports both cases.
+//! If callgrind has no symbol for the code at an address, it names the function `0x0000000004a2c100`, in the object and file
+//! `???`. The number is the address at which the function was entered. This command does not change costs, so it cannot
+//! separate costs that callgrind has added up. This affects code that had the same address one after the other, and functions
+//! that are entered by a jump (tail calls). The command reports both cases.
 
 mod code;
 mod reader;

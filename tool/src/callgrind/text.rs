@@ -1,4 +1,4 @@
-//! Stores each text only once, because texts occur often.
+//! Stores each text only once, because many texts occur often.
 
 use std::collections::HashMap;
 use std::rc::Rc;

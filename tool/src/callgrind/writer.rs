@@ -1,5 +1,5 @@
-//! Writes a callgrind file. Each function is written with its object and file, even if these are the same as for the previous
-//! function. Names, positions and calls are abbreviated as by callgrind.
+//! Writes a callgrind file. Each function is written with its object and file, even if the previous function has the same
+//! object and file. Names, positions and calls are abbreviated as in callgrind's own files.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -1,4 +1,4 @@
-//! Checks a DEBUG_INFO2 record, which has the inlined functions of a piece of code, against the code.
+//! Checks a DEBUG_INFO2 record, which contains the inlined functions of a piece of code, against the code.
 
 use jitsym::format::jitdump::debug_info2::RawDebug2;
 

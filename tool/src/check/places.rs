@@ -1,8 +1,9 @@
 //! Tracks the addresses of code over time, and reports when a new mapping covers older mappings.
 //!
-//! perf makes a mapping for each LOAD, from the time of its record on. The mapping is as long as the code. With
-//! `mapped_size`, the mapping extends by this size past the code's end, rounded up to 8. A later mapping replaces the parts
-//! of earlier mappings that it covers. The order is that of the records' times, and not their order in the file.
+//! perf makes a mapping for each LOAD, from the time of the LOAD's record on. The mapping is as long as the code. If the
+//! LOAD has a `mapped_size`, the code's end is rounded up to 8, and the mapping continues from there for `mapped_size` bytes. A
+//! later mapping replaces the parts of earlier mappings that it covers. Records count in the order of their times, not in the
+//! order of the file.
 
 use std::collections::BTreeMap;
 

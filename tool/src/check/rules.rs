@@ -1,4 +1,4 @@
-//! The rules of `jitsym check`: one for each way in which a file makes a reader fail.
+//! The rules of `jitsym check`. Each rule is a way in which a file makes a reader fail.
 
 /// The files that a rule concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 mod broken;
 pub mod debuggers;
 mod dumps;
+mod inherited;
 mod injected;
 pub mod json;
 pub mod log;

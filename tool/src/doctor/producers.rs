@@ -65,7 +65,7 @@ impl Hidden {
     }
 }
 
-/// The maximum number of bytes of a map that are read.
+/// The maximum number of bytes of a map that are examined for its dialect.
 const MOST: u64 = 1 << 20;
 
 /// The possible paths of the perf map of a process.
@@ -74,14 +74,19 @@ fn map_of(pid: u32, proc: &Path) -> [PathBuf; 2] {
     [Path::new("/").join(&name), proc.join(format!("{pid}/root")).join(name)]
 }
 
+/// The first `most` bytes of the perf map of a process, and the path of the map.
+pub fn map_text(pid: u32, proc: &Path, most: u64) -> Option<(Vec<u8>, PathBuf)> {
+    let read = |path: PathBuf| {
+        let mut bytes = Vec::new();
+        open::of_process(&path, pid).ok()?.take(most).read_to_end(&mut bytes).ok()?;
+        Some((bytes, path))
+    };
+    map_of(pid, proc).into_iter().find_map(read)
+}
+
 /// Reports lines in the map of a process that some readers reject.
 pub fn dialect(pid: u32, proc: &Path, report: &mut Report) {
-    let read = |path: &PathBuf| {
-        let mut bytes = Vec::new();
-        open::of_process(path, pid).ok()?.take(MOST).read_to_end(&mut bytes).ok()?;
-        Some((bytes, path.clone()))
-    };
-    let Some((bytes, path)) = map_of(pid, proc).iter().find_map(read) else { return };
+    let Some((bytes, path)) = map_text(pid, proc, MOST) else { return };
     let mut findings: Vec<Finding> = Vec::new();
     let facts = check::Facts { path: Some(path.clone()), copied: true, ..check::Facts::default() };
     check::check(&bytes, &facts, &mut findings);

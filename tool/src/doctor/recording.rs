@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use super::dumps::Dumps;
+use super::inherited::Inherited;
 use super::injected;
 use super::log::Log;
 use super::shares::{Shares, ENOUGH, FEW};
@@ -106,13 +107,14 @@ fn look_inside(
     let dumps = Dumps::read(&contents, run.variables, report);
     let regions: usize = contents.processes.values().map(|process| process.regions.len()).sum();
     let timed = monotonic && dumps.counter.is_none();
-    let (mut quality, mut strays) = (Quality::default(), Strays::default());
+    let (mut quality, mut strays, mut inherited) = (Quality::default(), Strays::default(), Inherited::default());
     let mut command = perf.command("script");
     command.arg("-i").arg(data).args(["--no-inline", "--ns", "-F", script::FIELDS]);
     contents::with_output(perf, &mut command, |output| {
         script::samples(output, &mut |sample| {
             let is_late = strays.add(&dumps, sample, timed);
             quality.add(sample, is_late);
+            inherited.add(sample);
             each(sample);
         })
     })?;
@@ -120,11 +122,11 @@ fn look_inside(
     let shares = Shares { wrong_names, ..Shares::of(&quality, graph != Graph::None) };
     report.shares = Some(shares);
     let look = Look { perf, data, run, graph, contents, dumps, quality, shares, regions, monotonic, intel_pt };
-    look.tell(&strays, report)
+    look.tell(&strays, &inherited, report)
 }
 
 impl Look<'_> {
-    fn tell(&self, strays: &Strays, report: &mut Report) -> Result<(), String> {
+    fn tell(&self, strays: &Strays, inherited: &Inherited, report: &mut Report) -> Result<(), String> {
         let Look { dumps, shares, contents, .. } = self;
         // A jitdump that perf does not need does no harm.
         let is_good = shares.are_good();
@@ -155,6 +157,7 @@ impl Look<'_> {
         }
         if shares.compiled >= ENOUGH {
             strays.tell(shares, &self.run, report);
+            inherited.tell(shares, report);
         }
         self.names(injected.is_some(), report);
         if shares.compiled < ENOUGH {

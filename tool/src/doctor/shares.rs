@@ -1,4 +1,4 @@
-//! Prints the shares of names and whole stacks, for `jitsym doctor` and `jitsym record`.
+//! Prints the shares of samples with names and whole stacks, for `jitsym doctor` and `jitsym record`.
 
 use super::stacks::Quality;
 use super::{Mark, Report};

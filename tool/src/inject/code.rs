@@ -1,4 +1,4 @@
-//! Reads the code of processes from their dumps, with the times of the recording.
+//! Reads the code of processes from their jitdumps, and converts the times to those of the recording.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

@@ -1,4 +1,4 @@
-//! Finds and opens the jitdumps of a recording. Another user who can write to the directory of a dump may have chosen the
+//! Finds and opens the jitdumps of a recording. Any user who can write to the directory of a jitdump may have replaced the
 //! file.
 
 use std::collections::{BTreeMap, HashMap, HashSet};

@@ -1,5 +1,5 @@
-//! Lists the events of each process's code: it loads code, inherits code of its parent at a fork, or executes another
-//! program.
+//! Tracks the code of each process over time. A process loads code, inherits code of its parent at a fork, and loses all code
+//! when it executes another program.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};

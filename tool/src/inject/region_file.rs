@@ -1,4 +1,4 @@
-//! Reads single functions from the file of a region. Most of the file is not read, because it can have large holes.
+//! Reads single functions from the file of a region. Most of the file is not read, because the file can have large holes.
 
 use std::fs::File;
 use std::io;

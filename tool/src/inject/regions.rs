@@ -1,5 +1,5 @@
-//! Finds the code in the files of regions. Code memory is a mapping of such a file. A function exists from the time at which
-//! a process maps its part of the file.
+//! Finds the code in the files of regions. The memory of this code is a mapping of such a file. A process has a function from
+//! the time at which the process maps the function's part of the file.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};

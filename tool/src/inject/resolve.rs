@@ -1,4 +1,4 @@
-//! Determines which code of a process a sample belongs to.
+//! Finds the code of a process at the address of a sample.
 
 use std::ops::Range;
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! Runs perf programs, one at a time. A signal that would end this program ends perf instead, and the recording is kept.
+//! Runs perf programs, one at a time. A signal that would end this program ends perf instead, so the recording is kept.
 
 use std::io::{self, Read};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};

@@ -1,4 +1,5 @@
-//! Compares registered code with the memory of processes while they run. Some errors in a jitdump are visible only in memory.
+//! Compares registered code with the memory of processes while they run. Only this comparison shows wrong addresses or code in
+//! a jitdump.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};

@@ -1,11 +1,11 @@
-//! `jitsym verify`: steps through registered code, and compares its tables with the effects of the code.
+//! `jitsym verify`: steps through registered code, and compares the unwind tables with the effects of the code.
 //!
-//! At each instruction, the tables are compared with the frames that calls and returns have made.
+//! At each instruction, the tables are compared with the true frames, which calls and returns have made. A shadow stack
+//! ([`jitsym_step::Shadow`]) has the true frames. It records the return address and the caller's registers of each call.
 //!
-//! The true frames are those of a shadow stack ([`jitsym_step::Shadow`]), which records the return address and the caller's
-//! registers for each call. A jitdump may describe code only after the code has run, because most producers buffer their
-//! records. So an observation that does not match at once is kept until the process ends. Then it is compared with the code
-//! that was there at the time of the observation.
+//! A jitdump may describe code only after the code has run, because most producers buffer their records. So if an observation
+//! does not fit at once, it is kept. When the process ends, the observation is compared with the code that was registered at
+//! the time of the observation.
 
 mod code;
 pub mod finding;

@@ -1,4 +1,4 @@
-//! Compares the tables at one instruction with the frames that the calls have made.
+//! Compares the tables at one instruction with the true frames of the shadow stack.
 
 use std::collections::BTreeSet;
 

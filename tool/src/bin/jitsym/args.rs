@@ -1,5 +1,5 @@
-//! Describes and parses the command line of `jitsym`. The module `generated` makes the manual page and the shell completions
-//! from this description.
+//! Describes and parses the command line of `jitsym`. The test module `generated` makes the manual page and the shell
+//! completions from this description.
 
 use std::ffi::OsString;
 

@@ -1,4 +1,4 @@
-//! The values in registers and on the stack, relative to the CFA, as far as instructions determine them.
+//! The values in registers and on the stack, relative to the CFA, if the instructions determine them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;

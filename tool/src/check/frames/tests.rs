@@ -1,4 +1,4 @@
-//! Applies single instructions, and checks the known values afterwards.
+//! Applies single instructions, and checks the values that are known afterwards.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
