@@ -10,7 +10,6 @@ pub struct Attributes {
     /// Whether the mapping has an attribute that a mapping of a file cannot have, or that this library cannot give to another
     /// mapping.
     is_stuck: bool,
-    /// The protection key.
     key: u32,
 }
 

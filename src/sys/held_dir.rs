@@ -82,7 +82,6 @@ impl Dir {
         self.open_file(name, OFlags::PATH, 0)?.metadata()
     }
 
-    /// The identity of the entry with this name.
     pub fn identity_of(&self, name: &OsStr) -> io::Result<Identity> {
         self.open_file(name, OFlags::PATH, 0).and_then(|file| look_at(&file))
     }

@@ -27,7 +27,6 @@ impl<T: Copy> Spans<T> {
         self.0.values().map(|&(_, value)| value)
     }
 
-    /// The value at an address.
     pub fn at(&self, addr: u64) -> Option<T> {
         let (_, &(end, value)) = self.0.range(..=addr).next_back()?;
         (addr < end).then_some(value)

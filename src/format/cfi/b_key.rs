@@ -14,7 +14,6 @@ use crate::sys::reserve;
 /// Offset of the augmentation string in a CIE, after the length, a zero word, and the version.
 const AUGMENTATION: usize = 9;
 
-/// The marks of a CIE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
     /// Offset of the `B` in the section.

@@ -2,7 +2,6 @@
 
 use crate::format::jitdump::raw::RawEntry;
 
-/// A function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Function<'a> {
     /// The function's name, without NUL.

@@ -16,7 +16,6 @@ const DW_INL_INLINED: u8 = 1;
 pub struct Inlines<'a> {
     /// Each inlined function with its index in the record. `parent` refers to such an index.
     all: Vec<(usize, Inline<'a>)>,
-    /// Size of the record.
     size: usize,
 }
 

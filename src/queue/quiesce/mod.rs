@@ -48,7 +48,6 @@ thread_local! {
 pub enum Rest {
     /// The state is unknown, or the writer was changing data: the child can use nothing that it has inherited.
     Disturbed = 0,
-    /// No writer runs.
     NoWriter = 1,
     /// The inherited data is sound, but lacks the effects of some calls before the fork.
     Partial = 2,

@@ -65,7 +65,6 @@ pub struct Summary {
     pub objects: usize,
     /// The number of programs, libraries and perf maps whose symbols are in the bundle.
     pub tables: usize,
-    /// The source files.
     pub sources: Vec<String>,
     /// The number of files that do not fit into the bundle.
     pub left_out: usize,

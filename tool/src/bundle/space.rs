@@ -31,7 +31,6 @@ impl Change {
     }
 }
 
-/// A mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Area {
     pub origin: u64,

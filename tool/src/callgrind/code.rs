@@ -124,7 +124,6 @@ impl Code {
         self.sources.push(Source { object, pieces, ends, rows });
     }
 
-    /// The code at an address.
     pub fn at(&self, address: u64) -> Option<Found> {
         self.sources.iter().enumerate().find_map(|(source, code)| {
             let mut pieces = code.around(address);

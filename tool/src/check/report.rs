@@ -59,7 +59,6 @@ pub struct Printer<'a> {
     /// Rules that are not reported.
     allowed: &'a [&'static Rule],
     files: u64,
-    /// The counts of all files.
     counts: Counts,
     /// Called with the number of bytes checked.
     pub progress: &'a mut dyn FnMut(u64),

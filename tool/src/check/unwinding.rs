@@ -20,7 +20,6 @@ pub(super) struct Tables<'a> {
     /// The name in the LOAD.
     pub name: &'a str,
     pub unwinding: &'a RawUnwinding<'a>,
-    /// The size of the code.
     pub size: u64,
     pub target: Target,
     /// The part of the code that the file contains.

@@ -25,7 +25,6 @@ use shares::Shares;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     Good,
-    /// A note.
     Note,
     /// Data is lost.
     Bad,

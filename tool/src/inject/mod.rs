@@ -40,7 +40,6 @@ use crate::open;
 use crate::perf_data::attributes::Forms;
 use crate::perf_data::Layout;
 
-/// The options of an injection.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     pub input: PathBuf,

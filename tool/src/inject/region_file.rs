@@ -28,7 +28,6 @@ const FDE_CIE: usize = 4;
 const FDE_ADDR: usize = 8;
 const FDE_SIZE: usize = 12;
 
-/// A section.
 #[derive(Clone, Debug)]
 struct Section {
     name: Vec<u8>,

@@ -38,7 +38,6 @@ pub struct New<'a> {
     pub inserts: Vec<Insert>,
     pub objects: &'a [Object],
     pub covers: Covers<'a>,
-    /// The recording.
     pub survey: &'a Survey,
     /// Mappings that are replaced by the objects.
     pub replaced: Replaced<'a>,

@@ -13,7 +13,6 @@ use jitsym::{Line, Lines};
 
 use super::{inlined, Load};
 
-/// The sections.
 #[derive(Debug, Default)]
 pub(super) struct Debug {
     pub symtab: Vec<u8>,

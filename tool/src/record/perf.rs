@@ -12,7 +12,6 @@ use std::sync::OnceLock;
 use super::children;
 use crate::text::Shown;
 
-/// A perf program.
 #[derive(Clone, Debug)]
 pub struct Perf {
     program: PathBuf,

@@ -24,7 +24,6 @@ use finding::{Coverage, Findings};
 use jitsym_step::Tracer;
 pub use pattern::Patterns;
 
-/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub command: Vec<OsString>,

@@ -39,7 +39,6 @@ pub struct Seen {
     /// The first address of the copied stack, and the copy.
     pub from: u64,
     pub stack: Vec<u8>,
-    /// The number of the call.
     pub call: u64,
     /// The address of the previous instruction in compiled code.
     pub came_from: u64,

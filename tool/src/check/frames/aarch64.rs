@@ -6,7 +6,6 @@ use yaxpeax_arm::armv8::a64::{InstDecoder, Instruction, Opcode, Operand, SIMDSiz
 use super::state::{State, Value, WORD};
 use super::walk::{Flow, Machine};
 
-/// The decoder.
 pub(super) struct Aarch64 {
     decoder: InstDecoder,
 }

@@ -19,7 +19,6 @@ pub(crate) enum Where {
     Elsewhere,
 }
 
-/// One row.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub start: u64,

@@ -24,7 +24,6 @@ pub(super) enum Flow {
     Trap,
 }
 
-/// An architecture.
 pub(super) trait Machine {
     type Instruction: Clone;
     /// The stack pointer.
@@ -60,7 +59,6 @@ pub(super) struct Graph<I> {
     nodes: BTreeMap<u64, Node<I>>,
     /// Instructions that are reached from several instructions, or not from the preceding instruction.
     leaders: BTreeSet<u64>,
-    /// The entries of functions.
     entries: Vec<u64>,
     /// Whether any path returns or leaves the code.
     ends: bool,
