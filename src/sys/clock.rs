@@ -118,8 +118,8 @@ pub(super) fn read_ns(clock: libc::clockid_t) -> u64 {
 /// loads had completed (four cache misses in a row, Zen 5). So with `rdtsc` alone, a thread that has read the record of
 /// another thread could give its own record an earlier time stamp. The fence makes `rdtsc` wait for the loads.
 ///
-/// The minimum and the median of measured batches are 10.2 and 10.3 ns for `rdtsc`, 17.1 and 17.3 ns for `lfence; rdtsc`,
-/// 19.6 and 19.8 ns for `rdtscp` (which also waits), and 24.3 and 24.6 ns for `clock_gettime`.
+/// Batches of calls were measured. Their minimum and median are 10.2 and 10.3 ns for `rdtsc`, and 17.1 and 17.3 ns for
+/// `lfence; rdtsc`. They are 19.6 and 19.8 ns for `rdtscp`, which also waits, and 24.3 and 24.6 ns for `clock_gettime`.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub fn arch_ticks() -> u64 {

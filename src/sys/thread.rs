@@ -279,8 +279,8 @@ pub fn spawn_quiet(name: &'static CStr, stack: usize, body: impl FnOnce() + Send
 /// A function that the C library can run in a new thread.
 pub type Body = extern "C" fn(*mut libc::c_void) -> *mut libc::c_void;
 
-/// Like `spawn_quiet`, but for a thread that never allocates memory. Such a thread saves address space, because glibc
-/// reserves 64 MiB of address space when a thread first allocates memory. The body must begin with a call of `become_quiet`.
+/// Like `spawn_quiet`, for a thread that never allocates memory. Such a thread saves address space, because glibc reserves 64
+/// MiB of address space when a thread first allocates memory. The body must begin with a call of `become_quiet`.
 pub fn spawn_bare(stack: usize, body: Body, argument: *mut libc::c_void) -> io::Result<Thread> {
     if are_forbidden() {
         return Err(io::Error::from_raw_os_error(libc::EPERM));

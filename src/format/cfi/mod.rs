@@ -126,9 +126,9 @@ impl Tables {
 ///
 /// Returns `SizeZero` if the code has no bytes, and `TooLarge` if code and tables together exceed 2 GiB. Returns
 /// `UnwindOrder` if offsets are not in order or not in the code. Returns `UnwindRegister` if a register number is not valid
-/// where it is used. Returns `AddressRange` if the end of the code exceeds 64 bits. Also returns `NoMemory`. Returns
-/// `UnwindFormat` if a stack offset is not a multiple of 8, if a register is saved in two different slots, or if an
-/// `.eh_frame` section does not parse or does not cover this code.
+/// where it is used. Returns `AddressRange` if the end of the code exceeds 64 bits. Returns `UnwindFormat` if a stack offset
+/// is not a multiple of 8, or if a register is saved in two different slots. Also returns `UnwindFormat` if an `.eh_frame`
+/// section does not parse or does not cover this code. Returns `NoMemory` if there is no memory.
 pub fn encode(arch: Arch, unwind: &Unwind, code_addr: u64, code_size: u64) -> Result<Option<Tables>> {
     if matches!(unwind, Unwind::None) {
         return Ok(None);

@@ -286,8 +286,9 @@ impl Quiesce {
         state.waiting > 0 && !RUNS_WRITER.get() && (state.pressing > 0 || state.is_behind(state.needed))
     }
 
-    /// Pauses the writer in the middle of its round, so that forks can begin. If the writer is behind, all waiting forks can
-    /// begin. Otherwise only forks that have stopped waiting for a last round can begin. Returns when these forks are over.
+    /// Pauses the writer in the middle of its round, so that forks can begin. If the writer has too much to do for a last
+    /// round (`behind`), waiting forks can begin if they need no later records. Otherwise only forks that have stopped
+    /// waiting for a last round can begin. Returns when these forks are over.
     pub fn give_way(&self) {
         let behind = self.state().behind;
         match behind {
