@@ -1,4 +1,4 @@
-//! Replaces texts that occur often by numbers.
+//! Stores texts that occur often by number.
 
 use std::collections::HashMap;
 

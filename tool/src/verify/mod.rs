@@ -1,4 +1,4 @@
-//! `jitsym verify`: steps through registered code, and compares its unwind tables with the execution.
+//! `jitsym verify`: steps through registered code, and compares the unwind tables with the effects of the code.
 //!
 //! At each instruction, the tables are compared with the true frames, which calls and returns have made. A shadow stack
 //! ([`jitsym_step::Shadow`]) has the true frames. It records the return address and the caller's registers of each call.
@@ -24,7 +24,6 @@ use finding::{Coverage, Findings};
 use jitsym_step::Tracer;
 pub use pattern::Patterns;
 
-/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub command: Vec<OsString>,
@@ -33,13 +32,13 @@ pub struct Options {
     pub functions: Patterns,
     /// The number of calls of each function that are stepped.
     pub calls: u32,
-    /// Stepping ends after this time.
+    /// The time after which stepping ends.
     pub seconds: Option<Duration>,
     /// Whether the output of the command goes to the standard error output.
     pub to_stderr: bool,
 }
 
-/// Runs the program. Returns the findings, how much was examined, and how the program has ended.
+/// Runs the program. Returns the findings, the amount of examined code, and the exit status of the program.
 pub fn verify(
     options: &Options,
     progress: &mut dyn FnMut(u64, u64),

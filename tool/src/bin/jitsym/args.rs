@@ -1,4 +1,5 @@
-//! The command line. The test module `generated` makes the manual page and the shell completions from this description.
+//! Describes and parses the command line of `jitsym`. The test module `generated` makes the manual page and the shell
+//! completions from this description.
 
 use std::ffi::OsString;
 
