@@ -1,4 +1,5 @@
-//! Link arguments of the shared library, which cargo does not set by itself, the CMake package for cargo-c, and the manual pages.
+//! Sets the link arguments of the shared library that cargo does not set by itself, and makes the CMake package for cargo-c
+//! and the manual pages.
 
 use std::path::PathBuf;
 use std::{env, fs};
@@ -28,15 +29,16 @@ fn main() {
             fs::write(dir.join(name), text).expect("manual page");
         }
     }
-    // Threads may be in the library, or come back to it when they end, after a dlclose.
+    // After a dlclose, threads may still run code of the library, or call it when they end.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
-    // perf 7 takes code to be as far from an object's beginning as it is in the file. Otherwise lld places it a page farther, and
-    // perf uses the wrong tables for it, or takes the object to overlap the next one.
+    // perf 7 assumes that code is as far from the beginning of its object as in the file. Without this argument, lld maps the
+    // code one page farther away. perf would then use the wrong tables for the code, or assume that the object overlaps the
+    // next object.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,separate-code");
 }
 
-/// Fills in cmake/*.in for `PREFIX/share/cmake/jitsym`, from where cargo-c installs data. scripts/install.sh does the same for
-/// where it installs it.
+/// Fills in cmake/*.in for `PREFIX/share/cmake/jitsym`, the directory into which cargo-c installs data. scripts/install.sh
+/// does the same for its own directory.
 fn cmake_package(soname: &str, major: &str, minor: &str) {
     let version = env::var("CARGO_PKG_VERSION").unwrap_or_default();
     let shared_file = format!("libjitsym.so.{version}");

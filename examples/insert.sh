@@ -1,7 +1,8 @@
-# Sourced by the scripts that build runtimes against the library: inserts lines into the source in $build, each once, at a line
-# that is there exactly once, and removes what the runtime no longer needs. Everything else ends the script.
+# Functions that insert lines into the source of a runtime in $build, and remove lines that the runtime no longer needs. The
+# scripts that build runtimes with the library source this file. Each anchor line must exist exactly once in its file,
+# otherwise the script ends.
 
-# `set_up FILE SOURCE PREFIX`: SOURCE must have the file. Copies SOURCE to $build, below $prefix.
+# `set_up FILE SOURCE PREFIX`: copies SOURCE to $build, a directory in $prefix. SOURCE must contain FILE.
 set_up() {
     marker=$1
     shift
@@ -27,7 +28,7 @@ set_up() {
     fi
 }
 
-# `add DIRECTORY FILE...`: copies files of ours to it.
+# `add DIRECTORY FILE...`: copies files of this project to the directory in $build.
 changed=no
 add() {
     dir=$build/$1
@@ -37,14 +38,14 @@ add() {
     done
 }
 
-# `begin FILE`: goes on from the file as it was delivered.
+# `begin FILE`: begins the changes of a file, from the form in which it was delivered.
 begin() {
     file=$build/$1
     [ -f "$file.delivered" ] || cp "$file" "$file.delivered"
     cp "$file.delivered" "$file.new"
 }
 
-# `after LINE INSERTED...` and `before LINE INSERTED...`.
+# `after LINE INSERTED...` and `before LINE INSERTED...`: insert lines after or before a line.
 after() { insert after "$@"; }
 before() { insert before "$@"; }
 
@@ -58,7 +59,7 @@ insert() {
     fi
     [ $# != 0 ] || return 0
     lines=$(printf '%s\n' "$@")
-    # As the environment, in which awk takes no backslash for its own.
+    # The values are passed in the environment, because awk would interpret backslashes in other variables.
     anchor=$anchor lines=$lines where=$where awk '
         $0 == ENVIRON["anchor"] && ENVIRON["where"] == "before" { print ENVIRON["lines"] }
         { print }
@@ -80,7 +81,7 @@ without() {
     mv "$file.newer" "$file.new"
 }
 
-# `between FROM TO`: removes the lines between FROM, which is there exactly once, and the next TO.
+# `between FROM TO`: removes the lines between FROM, which exists exactly once, and the next TO.
 between() {
     insert after "$1"
     from=$1 to=$2 awk '
@@ -92,7 +93,7 @@ between() {
 
 at_the_end() { printf '%s\n' "$@" >>"$file.new"; }
 
-# The file keeps its date if nothing is different, in what was added neither, so that make leaves it alone.
+# If this file and the added files are unchanged, the file keeps its date, so that make does not compile it again.
 end() {
     if [ $changed = no ] && cmp -s "$file.new" "$file"; then rm "$file.new"; else mv "$file.new" "$file"; fi
 }

@@ -1,11 +1,13 @@
 /*
- * A complete just-in-time compiler for a language with two statements, and how it tells libjitsym about its code.
+ * A complete just-in-time compiler for a language with two statements. The example shows how a compiler registers its code
+ * with libjitsym.
  *
  *     fn NAME          begins a function
  *         spin N       counts to N
  *         call NAME    calls a function that was defined before
  *
- * Usage: toy_jit PROGRAM [SECONDS]. Runs the function `start` of the program for so many seconds of processor time. x86-64 only.
+ * Usage: toy_jit PROGRAM [SECONDS]. Runs the function `start` of the program for this number of seconds of processor time.
+ * x86-64 only.
  */
 #define _GNU_SOURCE
 #include <jitsym.h>
@@ -52,14 +54,14 @@ static void end_function(struct function *function) {
     emit("\x5d\xc3", 2); /* pop rbp; ret */
     function->size = (size_t)(at - function->code);
     function->line_count = (size_t)(lines + line_count - function->lines);
-    /* Free bytes behind the code let `perf inject` of older builds of perf unwind through it. */
+    /* Free bytes after the code let `perf inject` of older builds of perf unwind through the code. */
     at += JITSYM_CODE_GAP_SIZE;
     at = (unsigned char *)(((uintptr_t)at + 15) & ~(uintptr_t)15);
 }
 
-/* Registers a function, when its memory is executable and before it runs. */
+/* Registers a function. Called when the function's memory is executable, and before the function runs. */
 static void announce(const struct function *function) {
-    /* push rbp; mov rbp, rsp at the start: the defaults */
+    /* The function begins with push rbp; mov rbp, rsp, which are the defaults. */
     jitsym_unwind unwind = JITSYM_UNWIND(JITSYM_UNWIND_FRAME_POINTER);
     unwind.epilogue_begin = (uint32_t)(function->size - 1);
 
@@ -115,7 +117,7 @@ int main(int argc, char **argv) {
     }
     jitsym_status status = jitsym_init(NULL, &session);
     if (status != JITSYM_OK) {
-        /* A runtime would go on without symbols: every call with this session is refused and harmless. */
+        /* A runtime would continue without symbols: every call with this session returns an error and does no harm. */
         fprintf(stderr, "toy_jit: %s\n", jitsym_status_text(status));
     }
 

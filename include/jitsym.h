@@ -11,13 +11,13 @@
  *   }
  *
  * Functions that can fail return a jitsym_status. Output arguments come last and are written only on success. A call
- * that fails has no effect; a function's description names exceptions. Every struct starts with its size: set it to
- * sizeof, and set every field that you do not use to 0. A pointer is NULL, or valid as its description says. A call
+ * that fails has no effect; a function's description names exceptions. Set struct_size to the sizeof of its struct,
+ * and every field that you do not use to 0. A pointer must be NULL, or valid as its description requires. A call
  * copies its input before it returns, except for code with JITSYM_CODE_STABLE.
  *
- * jitsym_region.h has code memory that every profiler names. jitsym_control.h has sinks at run time, crash handlers and
- * paths. docs/reference.md and the manual pages describe each item in full. docs/conventions.md has the rules for all
- * calls.
+ * jitsym_region.h has calls for code memory in which every profiler finds names. jitsym_control.h has calls for
+ * sinks at run time, crash handlers and paths. docs/reference.md and the manual pages describe each item in full.
+ * docs/conventions.md has the rules for all calls.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -45,8 +45,8 @@ extern "C" {
 #define JITSYM_VERSION_NUMBER \
   (JITSYM_VERSION_MAJOR * 1000000 + JITSYM_VERSION_MINOR * 1000 + JITSYM_VERSION_PATCH)
 
-/* The version of the running library: major * 1000000 + minor * 1000 + patch. Compare the result with
-   JITSYM_VERSION_NUMBER of the header that the program was compiled with.
+/* The version of the running library: major * 1000000 + minor * 1000 + patch. JITSYM_VERSION_NUMBER is the version
+   of the header that the program was compiled with.
    Any thread, and from a signal handler. */
 JITSYM_API uint32_t jitsym_version_number(void);
 
@@ -59,12 +59,12 @@ typedef enum jitsym_status {
   JITSYM_ERR_STRUCT_SIZE = 2,        /* A struct_size, or the size of an element, is smaller than in version 0.1. */
   JITSYM_ERR_STRUCT_TAIL = 3,        /* A struct has nonzero bytes after the fields that the library knows. */
   JITSYM_ERR_FLAGS = 4,              /* An unknown flag bit, a reserved field that is not 0, a file mode above 0777. */
-  JITSYM_ERR_ENUM = 5,               /* A field or argument has a number without an enumerator. */
+  JITSYM_ERR_ENUM = 5,               /* A field or argument has an unknown number. */
   JITSYM_ERR_SIZE_ZERO = 6,          /* The size of the code, or of the range, is 0. */
-  JITSYM_ERR_ADDRESS_RANGE = 7,      /* Address plus size is beyond the address space, or the code is at address 0. */
+  JITSYM_ERR_ADDRESS_RANGE = 7,      /* Address plus size exceeds the address space, or the address of code is 0. */
   JITSYM_ERR_TOO_LARGE = 8,          /* A size is above the limit of the function, or of a record. */
-  JITSYM_ERR_LINE_OFFSET = 9,        /* A line table entry lies outside the code. */
-  JITSYM_ERR_LINE_FILE = 10,         /* A line table entry has no file name. */
+  JITSYM_ERR_LINE_OFFSET = 9,        /* The offset of a row of the line table lies outside the code. */
+  JITSYM_ERR_LINE_FILE = 10,         /* A row of the line table has no file name. */
   JITSYM_ERR_UNWIND_ORDER = 11,      /* Offsets for unwinding lie outside the code, or are not in order. */
   JITSYM_ERR_UNWIND_REGISTER = 12,   /* An unwind description names an unsuitable register. */
   JITSYM_ERR_UNWIND_FORMAT = 13,     /* An unwind description cannot be converted into unwind tables. */
@@ -79,70 +79,70 @@ typedef enum jitsym_status {
   JITSYM_ERR_SINK_FAILED = 22,       /* A sink failed and lacks some code. jitsym_last_error gives the reason. */
   JITSYM_ERR_FORKED = 23,            /* The session is the parent's, and this child cannot continue it. */
   JITSYM_ERR_THREAD = 24,            /* The background thread could not be started. */
-  JITSYM_ERR_CONFLICT = 25,          /* A running sink has another directory or dialect. */
+  JITSYM_ERR_CONFLICT = 25,          /* A running sink has another directory or dialect than the call asks for. */
   JITSYM_ERR_TOO_MANY_SESSIONS = 26, /* All session handles are in use. */
   JITSYM_ERR_PATH = 27,              /* A directory is too long, or is no absolute path. */
   JITSYM_ERR_BUFFER = 28,            /* The buffer is too small for the result. */
   JITSYM_ERR_NOT_RUNNING = 29,       /* The sink in question does not run, or no sink runs. */
-  JITSYM_ERR_BUSY = 30,              /* Called from a signal handler that interrupted another call of its thread. */
-  JITSYM_ERR_INTERNAL = 31,          /* A bug in the library. The process continues, the session does nothing more. */
-  JITSYM_ERR_WRITER = 32,            /* The call was made by the writer itself, or without threads in a signal
-                                        handler. */
+  JITSYM_ERR_BUSY = 30,              /* The calling signal handler has interrupted another call of its thread. */
+  JITSYM_ERR_INTERNAL = 31,          /* A bug in the library. The session does nothing from now on. */
+  JITSYM_ERR_WRITER = 32,            /* The writer itself made the call. Or a signal handler did, in a process
+                                        without threads of the library. */
   JITSYM_ERR_FORBIDDEN = 33,         /* The variable JITSYM_LATE forbids enabling sinks at run time. */
   JITSYM_ERR_LIBRARY = 34,           /* The shared library is missing or has another ABI (only with jitsym_dl.h). */
-  JITSYM_ERR_NOT_PLAIN = 35,         /* Memory is not adopted: some of it is not private, or belongs to a file. */
-  JITSYM_ERR_LOCKED = 36,            /* Memory is not adopted: the process has locked memory (mlock, mlockall). */
+  JITSYM_ERR_NOT_PLAIN = 35,         /* The memory cannot be adopted: a part is shared or belongs to a file. */
+  JITSYM_ERR_LOCKED = 36,            /* The process has locked memory (mlock, mlockall), so none is adopted. */
   JITSYM_ERR_REGION = 37,            /* The address has no region or jitsym_alloc memory, or has a region already. */
   JITSYM_ERR_ALIGNMENT = 38,         /* A value is no multiple of the page size, or an alignment is no power of two. */
   JITSYM_ERR_INLINE = 39,            /* An entry of jitsym_code.inlines is invalid. */
 } jitsym_status;
 
-/* An English sentence for a status, even for an unknown status. The string is static, never NULL.
+/* An English sentence for any status, known or unknown. The string is static.
    Any thread, concurrently, and from a signal handler. */
 JITSYM_API const char *jitsym_status_text(int32_t status);
 
-/* The name of a status, such as "JITSYM_OK", or "JITSYM_?" if it is unknown. The string is static, never NULL.
+/* The name of a status, such as "JITSYM_OK", or "JITSYM_?" if the status is unknown. The string is static.
    Any thread, concurrently, and from a signal handler. */
 JITSYM_API const char *jitsym_status_name(int32_t status);
 
 /* ---- Sessions ---------------------------------------------------------------------------------------------------- */
 
-/* Threads: any thread may call any function at any time. A signal handler may call only functions that say so. The
-   process becomes multi-threaded, because the library starts two threads. So a signal handler must not call fork: if
-   the handler interrupted malloc, glibc's fork deadlocks on malloc's locks. */
+/* Threads: any thread may call any function at any time. A signal handler may call only functions whose description
+   allows this. The process becomes multi-threaded, because the library starts two threads. So a signal handler must
+   not call fork: if the handler interrupted malloc, glibc's fork deadlocks on malloc's locks. */
 
-/* A session. The handle is a number, not an address: a closed or wrong handle is refused with a status. */
+/* A session. The handle is a number, not an address, so calls refuse a closed or wrong handle. */
 typedef struct jitsym jitsym;
 
-/* Where symbols are written. Bits that can be combined. */
+/* The forms in which symbols are written, as bit flags. */
 typedef enum jitsym_sink {
   JITSYM_SINK_MAP = 1,       /* perf-PID.map: names for perf report, bpftrace, samply, blazesym. */
   JITSYM_SINK_JITDUMP = 2,   /* jit-PID.dump, for jitsym inject and perf: names with times, code, lines, call stacks. */
   JITSYM_SINK_REGION = 4,    /* ELF files of regions (jitsym_region.h): names, lines, call stacks in every profiler. */
-  JITSYM_SINK_GDB = 8,       /* Objects in memory for gdb and lldb. Starts by itself if a debugger listens. */
-  JITSYM_SINK_UNWINDER = 16, /* The process's unwinder: C++ exceptions, backtrace and pthread_exit pass through code. */
-  JITSYM_SINK_VALGRIND = 32, /* valgrind's tools: names, lines, call stacks. Starts by itself under valgrind only. */
+  JITSYM_SINK_GDB = 8,       /* Objects in memory for gdb and lldb. The sink starts by itself if a debugger listens. */
+  JITSYM_SINK_UNWINDER = 16, /* The process's unwinder. C++ exceptions, backtrace and pthread_exit pass through code. */
+  JITSYM_SINK_VALGRIND = 32, /* valgrind's tools: names, lines, call stacks. The sink starts by itself, only under
+                                valgrind. */
 } jitsym_sink;
 
-/* Flags of a session. Bits that can be combined. */
+/* Bit flags of a session. */
 typedef enum jitsym_init_flag {
-  JITSYM_INIT_ENV_WINS = 1,        /* The environment wins over the options. */
-  JITSYM_INIT_OFF_BY_DEFAULT = 2,  /* If sinks is 0, start no sink, unless JITSYM names one. */
-  JITSYM_INIT_NO_UNWIND = 4,       /* Write no unwinding records to the jitdump: ddprof stops reading at them. */
+  JITSYM_INIT_ENV_WINS = 1,        /* The environment takes precedence over the options. */
+  JITSYM_INIT_OFF_BY_DEFAULT = 2,  /* If sinks is 0, start only the sinks that JITSYM names. */
+  JITSYM_INIT_NO_UNWIND = 4,       /* Write no unwinding records to the jitdump (ddprof stops at them). */
   JITSYM_INIT_DROP_WHEN_FULL = 32, /* When all memory for records is full, drop records at once, without waiting. */
-  JITSYM_INIT_NO_SPOOL = 64,       /* Keep records in private memory: after SIGKILL, unwritten records are lost. */
+  JITSYM_INIT_NO_SPOOL = 64,       /* Keep records in private memory. After SIGKILL, unwritten records are lost. */
   JITSYM_INIT_RECOVER = 128,       /* Complete the files of killed processes first, as jitsym recover does. */
   JITSYM_INIT_FORK_NOW = 256,      /* fork writes all code to the child's files. */
-  JITSYM_INIT_FORK_ALONE = 512,    /* A forked child takes over nothing. Excludes JITSYM_INIT_FORK_NOW. */
+  JITSYM_INIT_FORK_ALONE = 512,    /* A forked child inherits nothing. Excludes JITSYM_INIT_FORK_NOW. */
   JITSYM_INIT_REMOVE_FILES = 1024, /* Remove the files at the last close or at exit. */
   JITSYM_INIT_REMEMBER = 2048,     /* Remember live code while no sink runs, for jitsym_enable. */
   JITSYM_INIT_ADOPT = 4096,        /* Private executable memory becomes a region when code is registered in it. */
   JITSYM_INIT_BRIDGE = 8192,       /* Also register the code that other libraries (LLVM, wasmtime) report to gdb. */
-  JITSYM_INIT_NO_THREADS = 16384,  /* Start no thread: calls write what is pending. For the whole process, and its
-                                      children. */
+  JITSYM_INIT_NO_THREADS = 16384,  /* Start no thread in this process and its children: calls write pending records. */
 } jitsym_init_flag;
 
-/* The options of a session. NULL, or a struct with 0 in all fields but struct_size, asks for the defaults. */
+/* The options of a session. NULL, or a struct with 0 in all fields except struct_size, selects the defaults. */
 typedef struct jitsym_options {
   size_t struct_size;      /* sizeof(jitsym_options). */
   uint32_t sinks;          /* JITSYM_SINK_* bits. 0: the sinks that JITSYM names, else map, jitdump, region. */
@@ -163,21 +163,20 @@ typedef struct jitsym_options {
   { sizeof(jitsym_options), 0, 0, NULL, NULL, 0, 0, 0, 0, 0, NULL, 0, 0 }
 
 /* Opens a session. The first session also starts the sinks, and the background thread that writes their files. If
-   options is NULL, the defaults and the environment decide. The call succeeds if at least one sink starts:
-   jitsym_get_stats and jitsym_last_error report the other sinks.
+   options is NULL, the defaults and the environment decide. If at least one sink starts, the call succeeds:
+   jitsym_get_stats and jitsym_last_error report the sinks that failed.
    Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _STRUCT_TAIL, _FLAGS, _ENUM, _PATH for bad options;
    JITSYM_ERR_CONFLICT, _TIMEOUT (10 seconds), _NO_SINK, _NO_MEMORY, _THREAD, _TOO_MANY_SESSIONS. Does file I/O. */
 JITSYM_API jitsym_status jitsym_init(const jitsym_options *options, jitsym **out);
 
-/* Fork: the parent is not affected, and the child continues its parent's sessions and ids. The child's first call
-   (except jitsym_close and jitsym_wanted) makes separate files. The parent's code is added to these files two seconds
-   later, and jitsym_flush does not wait for this code. fork waits for the library for 75 milliseconds at most, for
-   1 second more while adopted memory is copied, and for the child's copy of code memory (jitsym_region.h). A child that
-   cannot continue its parent's sessions gets JITSYM_ERR_FORKED, and may call jitsym_init. */
+/* Fork: a child continues its parent's sessions and ids. Its first call (except jitsym_close and jitsym_wanted)
+   makes separate files. Two seconds later, the library adds the parent's code to these files; jitsym_flush does not
+   wait for this code. fork waits for the library 75 milliseconds at most, 1 second more while adopted memory is
+   copied, and for the child's copy of code memory (jitsym_region.h). In a child that cannot continue its parent's
+   sessions, calls return JITSYM_ERR_FORKED, and jitsym_init opens a new session. */
 
-/* Waits until everything that was registered before the call is in the files. The files survive SIGKILL. timeout_ms:
-   the longest wait in milliseconds; 0 means 10 seconds. A host calls this function before _exit and exec, which run
-   no exit handlers.
+/* Waits until everything that was registered before the call is in the files. timeout_ms: the longest wait in
+   milliseconds; 0 means 10 seconds. Call this before _exit and exec, which run no exit handlers.
    Returns JITSYM_OK; JITSYM_ERR_TIMEOUT; JITSYM_ERR_SINK_FAILED if a sink cannot write (other sinks are up to date);
    JITSYM_ERR_NO_MEMORY if the writer lacks memory; JITSYM_ERR_SESSION, _CLOSED, _FORKED. */
 JITSYM_API jitsym_status jitsym_flush(jitsym *session, uint32_t timeout_ms);
@@ -186,8 +185,8 @@ JITSYM_API jitsym_status jitsym_flush(jitsym *session, uint32_t timeout_ms);
    JITSYM_ERR_CLOSED or JITSYM_ERR_TIMEOUT. After _exit, abort or a signal, pending records are in the spool. The
    command jitsym recover completes the files from the spool. */
 
-/* Closes a session: everything registered is written, and the background thread ends with the last session. The
-   files stay, because they are read after the recording. Code stays registered as long as another session is open.
+/* Closes a session: everything registered is written. The files stay. Code stays registered as long as another
+   session is open. The last close also ends the background thread.
    Returns JITSYM_OK; JITSYM_ERR_TIMEOUT after 10 seconds, and JITSYM_ERR_SINK_FAILED (the session is closed anyway);
    JITSYM_ERR_SESSION, also for NULL; JITSYM_ERR_CLOSED, _FORKED. */
 JITSYM_API jitsym_status jitsym_close(jitsym *session);
@@ -196,20 +195,20 @@ JITSYM_API jitsym_status jitsym_close(jitsym *session);
 
 /* How to find the caller's frame. */
 typedef enum jitsym_unwind_kind {
-  JITSYM_UNWIND_NONE = 0,          /* Not known: readers guess. */
+  JITSYM_UNWIND_NONE = 0,          /* Unknown: readers guess. */
   JITSYM_UNWIND_FRAME_POINTER = 1, /* A frame pointer, as in C that is compiled with -fno-omit-frame-pointer. */
   JITSYM_UNWIND_FIXED_FRAME = 2,   /* The CFA is a fixed number of bytes above the stack pointer. */
   JITSYM_UNWIND_ROWS = 3,          /* A table of rows. */
   JITSYM_UNWIND_EH_FRAME = 4,      /* An .eh_frame section that the compiler made. */
 } jitsym_unwind_kind;
 
-/* Flags of an unwind description. At most one. */
+/* Flags of an unwind description. At most one may be set. */
 typedef enum jitsym_unwind_flag {
   JITSYM_UNWIND_PACIASP = 1, /* FRAME_POINTER, FIXED_FRAME on aarch64: paciasp signs the return address. */
   JITSYM_UNWIND_PACIBSP = 2, /* The same with key B: pacibsp, autibsp. */
 } jitsym_unwind_flag;
 
-/* Where a register of the caller was saved: at the CFA + offset. */
+/* Where a register of the caller is saved: at CFA + offset. */
 typedef struct jitsym_saved_register {
   uint32_t reg;   /* DWARF register number (x86-64: rbx is 3, rbp is 6, rsp is 7, r12 to r15 are 12 to 15). */
   int32_t offset; /* Bytes from the CFA, a multiple of 8, mostly negative. */
@@ -255,38 +254,39 @@ typedef struct jitsym_unwind {
 
 /* Limits, in bytes. */
 typedef enum jitsym_limit {
-  JITSYM_NAME_MAX = 1000,            /* The longest function name. A longer name is cut. */
+  JITSYM_NAME_MAX = 1000,            /* The longest name of code. A longer name is cut. */
   JITSYM_DIR_MAX = 1023,             /* The longest directory, without the terminating NUL. */
   JITSYM_CODE_SIZE_MAX = 2147483647, /* The largest code: 2 GiB - 1, minus the size of its unwind tables. */
-  JITSYM_CODE_GAP_SIZE = 256,        /* The free bytes after code with the flag JITSYM_CODE_GAP. */
+  JITSYM_CODE_GAP_SIZE = 256,        /* The number of free bytes after code with the flag JITSYM_CODE_GAP. */
 } jitsym_limit;
 
-/* One row of a line table: from offset up to the next row, code belongs to this line. */
+/* One row of a line table. The code from offset up to the next row belongs to this line. */
 typedef struct jitsym_line {
   uint32_t offset;   /* Bytes from the start of the code, less than its size. Rows may be in any order. */
-  uint32_t line;     /* Line number, from 1. 0: the row is left out. */
+  uint32_t line;     /* Line number, from 1. A row with 0 is left out. */
   uint32_t column;   /* Column, from 1; 0 if unknown. */
   uint32_t reserved; /* Must be 0. */
   const char *file;  /* Source file, NUL-terminated; preferably an absolute path, for perf annotate. */
 } jitsym_line;
 
-/* Flags of a piece of code. Bits that can be combined. */
+/* Bit flags of a piece of code. */
 typedef enum jitsym_code_flag {
-  JITSYM_CODE_STABLE = 1, /* The writer reads the bytes later: keep them until a flush, move or unregistration. */
-  JITSYM_CODE_MORE = 2,   /* This call waits for no sink: more code is registered before this code runs. */
-  JITSYM_CODE_GAP = 4,    /* JITSYM_CODE_GAP_SIZE bytes after the code hold no other code as long as this code lives. */
+  JITSYM_CODE_STABLE = 1, /* The call does not copy the bytes: keep them until a flush, move or unregistration. */
+  JITSYM_CODE_MORE = 2,   /* This call waits for no sink, because the host registers more code before this code runs. */
+  JITSYM_CODE_GAP = 4,    /* While this code is live, the next JITSYM_CODE_GAP_SIZE bytes have no other code. */
 } jitsym_code_flag;
 
 struct jitsym_inline;
 
-/* One piece of code. 0 is valid for every field but struct_size, addr and size. */
+/* One piece of code. Every field except struct_size, addr and size may be 0. */
 typedef struct jitsym_code {
   size_t struct_size;                  /* sizeof(jitsym_code). */
-  uint64_t addr;                       /* Where the code runs. */
+  uint64_t addr;                       /* Address at which the code runs. */
   uint64_t size;                       /* Size in bytes, 1 to JITSYM_CODE_SIZE_MAX. */
-  const char *name;                    /* Name in UTF-8; cleaned, never refused. NULL or empty: jit_ADDRESS. */
+  const char *name;                    /* Name in UTF-8: cleaned, never refused. NULL or empty: jit_ADDRESS. */
   size_t name_len;                     /* Length of name in bytes; 0 if a NUL ends name. */
-  const void *bytes;                   /* Bytes of the code: addr or its writable view. NULL: the kernel reads them. */
+  const void *bytes;                   /* Bytes of the code: addr or its writable view. NULL: the kernel reads the
+                                          bytes. */
   const struct jitsym_unwind *unwind;  /* How to unwind; NULL if unknown. */
   const struct jitsym_line *lines;     /* Line table; may be NULL if line_count is 0. */
   size_t line_count;                   /* Number of entries of lines. */
@@ -316,63 +316,63 @@ typedef struct jitsym_code {
 #define JITSYM_MOVE_TARGET(addr) \
   { sizeof(jitsym_move_target), JITSYM_CAST(uintptr_t, addr), NULL, 0, 0 }
 
-/* Identifies one registration, for jitsym_move and jitsym_unregister. An id is never 0, and unique in a process. */
+/* Identifies one registration, for jitsym_move and jitsym_unregister. An id is never 0, and is unique in a process. */
 typedef uint64_t jitsym_id;
 
 /* Registers code: from now on, samples in [addr, addr + size) belong to name. Call this when the bytes are final and
-   before the code runs. code and the data that it points to are not needed afterwards. Live code in the same range
-   ends. out_id may be NULL; it receives the id, or 0 if no sink runs and code is not remembered for a later sink.
+   before the code runs. Live code in the same range counts as unregistered. out_id may be NULL, or receives the id,
+   or 0 if no sink runs and code is not remembered for a later sink (JITSYM_INIT_REMEMBER).
    Returns JITSYM_OK; a status that names what is wrong with code; JITSYM_ERR_DROPPED or _NO_MEMORY if there was no
    room; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY; for some sinks JITSYM_ERR_TIMEOUT and _SINK_FAILED. With
    code->bytes set the call takes no lock and makes no system call in the steady state. */
 JITSYM_API jitsym_status jitsym_register(jitsym *session, const jitsym_code *code, jitsym_id *out_id);
 
-/* The new place of code that has moved. */
+/* The new address of code that has moved. */
 typedef struct jitsym_move_target {
   size_t struct_size; /* sizeof(jitsym_move_target). */
-  uint64_t addr;      /* Where the code runs now. The size stays the same. */
-  const void *bytes;  /* The code's bytes; see jitsym_code.bytes. */
-  uint32_t flags;     /* JITSYM_CODE_* bits, for the new place. */
+  uint64_t addr;      /* Address at which the code runs now. The size stays the same. */
+  const void *bytes;  /* The code's bytes at the new address; see jitsym_code.bytes. */
+  uint32_t flags;     /* JITSYM_CODE_STABLE, JITSYM_CODE_GAP, both or 0. */
   uint32_t reserved;  /* Must be 0. */
 } jitsym_move_target;
 
 /* Reports that code now runs at another address. The code keeps its id, name, lines and unwind description. Call
-   this after the bytes were copied and before the code runs at the new address.
+   this after the bytes are copied and before the code runs at the new address.
    Returns JITSYM_ERR_UNKNOWN_ID; a status that names what is wrong with target; or a status of jitsym_register. */
 JITSYM_API jitsym_status jitsym_move(jitsym *session, jitsym_id id, const jitsym_move_target *target);
 
-/* Reports that code has ended. Call this before the code's memory is freed or overwritten.
-   Returns JITSYM_ERR_UNKNOWN_ID, also for code over which newer code was registered; or a status of jitsym_register. */
+/* Reports that code is no longer in use. Call this before the code's memory is freed or overwritten.
+   Returns JITSYM_ERR_UNKNOWN_ID, also if newer code was registered over the code; or a status of jitsym_register. */
 JITSYM_API jitsym_status jitsym_unregister(jitsym *session, jitsym_id id);
 
-/* Flags of a range of code. Bits that can be combined. */
+/* Bit flags of a range of code. */
 typedef enum jitsym_range_flag {
   JITSYM_RANGE_UNMAP = 1, /* The caller unmaps the memory next (munmap). */
 } jitsym_range_flag;
 
-/* Reports that all code with any byte in [addr, addr + size) has ended. One call can end a whole code cache. A range
-   without code is no error. flags: 0, or JITSYM_RANGE_UNMAP.
+/* Unregisters all code that has any byte in [addr, addr + size). A range without code is no error. flags: 0, or
+   JITSYM_RANGE_UNMAP.
    Returns JITSYM_ERR_FLAGS, JITSYM_ERR_SIZE_ZERO, JITSYM_ERR_ADDRESS_RANGE; or a status of jitsym_register. */
 JITSYM_API jitsym_status jitsym_unregister_range(jitsym *session, uint64_t addr, uint64_t size, uint32_t flags);
 
 /* ---- Answers ----------------------------------------------------------------------------------------------------- */
 
-/* Which information about code is of use (jitsym_wanted). Bits; a later version may have more. */
+/* Information about code that is of use (jitsym_wanted), as bit flags. A later version may have more. */
 typedef enum jitsym_want {
   JITSYM_WANT_CODE = 1,    /* Code. Without this bit no other bit is set, and jitsym_register does nothing. */
   JITSYM_WANT_LINES = 2,   /* jitsym_code.lines. */
   JITSYM_WANT_UNWIND = 4,  /* jitsym_code.unwind. */
-  JITSYM_WANT_ADOPT = 8,   /* Code memory is adopted. During a call only the calling thread may write to it. */
+  JITSYM_WANT_ADOPT = 8,   /* Code memory is adopted: during a call, only the calling thread may write to it. */
   JITSYM_WANT_REGION = 16, /* Memory from jitsym_region_create and jitsym_alloc has a file. */
 } jitsym_want;
 
-/* Tells which information about code is of use now, for all sessions: JITSYM_WANT_* bits. 0 means that registering
-   is of no use. Ask before each registration: jitsym_enable and jitsym_disable change the answer.
-   Any thread, concurrently, and from a signal handler. Takes no lock, makes no system call. */
+/* Reports which information about code is of use now, for all sessions: JITSYM_WANT_* bits. 0 means that registering
+   is of no use. Call this before each registration, because jitsym_enable and jitsym_disable change the result.
+   Any thread, concurrently, and from a signal handler. The call takes no lock and makes no system call. */
 JITSYM_API uint32_t jitsym_wanted(jitsym *session);
 
-/* Copies the text of the last failure to buf: the failure of a sink, of jitsym_init, or of this thread's last call
-   with bad arguments. The text is cut to fit, and NUL-terminated; it is empty if nothing failed. session may be
+/* Copies the text of the last failure to buf: of a sink, of jitsym_init, or of this thread's last call with bad
+   arguments. The text is cut to fit, and NUL-terminated. An empty text means that nothing failed. session may be
    NULL, for instance after a failed jitsym_init.
    Returns JITSYM_OK; JITSYM_ERR_NULL; JITSYM_ERR_BUFFER if size is 0; JITSYM_ERR_SESSION, _CLOSED, _FORKED. */
 JITSYM_API jitsym_status jitsym_last_error(jitsym *session, char *buf, size_t size);
@@ -385,7 +385,7 @@ typedef struct jitsym_stats {
   uint64_t registered;         /* Registrations that reached the writer. */
   uint64_t moved;              /* Moves that reached the writer. */
   uint64_t unregistered;       /* Pieces of code that were unregistered, by id or by range. */
-  uint64_t overwritten;        /* Pieces of code that ended because newer code was registered over them. */
+  uint64_t overwritten;        /* Pieces of code over which newer code was registered. */
   uint64_t live;               /* Pieces of code that are live now. */
   uint64_t dropped;            /* Records dropped because the writer could not keep up. */
   uint64_t unreadable;         /* Registrations and moves whose bytes could not all be read. */
@@ -395,7 +395,7 @@ typedef struct jitsym_stats {
   uint64_t map_bytes;          /* Bytes written to the perf map, rewrites included. */
   uint64_t map_entries;        /* Entries in the perf map. */
   uint64_t map_rewrites;       /* Rewrites of the perf map. */
-  uint64_t map_forgotten;      /* Entries of dead code that were removed from the perf map to keep it bounded. */
+  uint64_t map_forgotten;      /* Entries of dead code that were removed from the perf map because of its bound. */
   uint64_t write_errors;       /* Write errors, over all sinks. */
   uint64_t memory;             /* Bytes in use for records on their way to the writer. */
   uint64_t memory_held;        /* Bytes held for pending records, in use or not; at most jitsym_options.max_memory. */
@@ -410,13 +410,13 @@ typedef struct jitsym_stats {
   uint64_t regions;            /* Created and adopted regions that have a file now. */
   uint64_t region_code;        /* Registrations and moves that were written to the file of a region. */
   uint64_t region_bytes;       /* Bytes written to the files of regions, earlier generations included. */
-  uint64_t region_generations; /* New names of region files, to tell new code from dead code. */
+  uint64_t region_generations; /* New names of region files, which separate new code from dead code. */
   uint64_t region_late;        /* Generations that began too late or never, so that samples may have wrong names or
                                   stacks. */
   uint64_t region_refused;     /* Regions that got no file, and memory that could not be adopted. */
   uint64_t region_left_out;    /* Names, unwind tables and line tables that have no room in a region's file now. */
   uint64_t calls_refused;      /* Calls refused because of their arguments: see jitsym_last_error. */
-  uint64_t region_put_off;     /* How often the adoption of memory was put off. */
+  uint64_t region_put_off;     /* How often the adoption of memory was postponed. */
   uint64_t region_limit;       /* How often making or adopting a region failed because 768 regions existed. */
   uint64_t threads;            /* Permanent threads of this library. 0 under JITSYM_INIT_NO_THREADS. */
 } jitsym_stats;

@@ -1,6 +1,6 @@
 /*
- * libjitsym: calls to start and stop sinks in a running process, to write in crash handlers, and to find the paths of
- * files. Few hosts need them.
+ * libjitsym: calls to start and stop sinks in a running process, to write in crash handlers, and to find the paths
+ * of files. Few hosts need these calls.
  *
  * Any thread may call all functions of this file at any time. Only jitsym_flush_from_signal may be called from a
  * signal handler.
@@ -20,17 +20,16 @@ extern "C" {
 
 /* ---- Sinks in a running process ---------------------------------------------------------------------------------- */
 
-/* Starts sinks in a running process, for all sessions: sinks belong to the process. When the call has returned
-   JITSYM_OK, all known live code is in the files. sinks: JITSYM_SINK_* bits. 0: the sinks that options and
-   environment selected for this session (if none: map, jitdump, region).
+/* Starts sinks for all sessions of a running process. When the call returns JITSYM_OK, all known live code is in the
+   files. sinks: JITSYM_SINK_* bits. 0: the sinks that options and environment selected for this session (if none:
+   map, jitdump, region).
    Returns JITSYM_OK; JITSYM_ERR_FLAGS for other bits; JITSYM_ERR_FORBIDDEN if the variable JITSYM_LATE is off;
    JITSYM_ERR_CONFLICT, _NO_SINK, _SINK_FAILED, _TIMEOUT (10 seconds), _NO_MEMORY, _THREAD, _SESSION, _CLOSED,
    _FORKED. Does file I/O. */
 JITSYM_API jitsym_status jitsym_enable(jitsym *session, uint32_t sinks);
 
-/* Stops sinks in a running process. Every session loses these sinks, even if it asked for them. Everything that was
-   registered before the call is written first. The files stay, and jitsym_enable continues them. sinks:
-   JITSYM_SINK_* bits; 0: all.
+/* Stops sinks for all sessions of a running process. The call first writes everything that was registered before.
+   The files stay, and jitsym_enable continues them. sinks: JITSYM_SINK_* bits; 0: all.
    Returns JITSYM_OK, also if the sinks do not run; JITSYM_ERR_FLAGS for other bits; JITSYM_ERR_SINK_FAILED if a sink
    could not write everything (the sink is stopped anyway); JITSYM_ERR_NO_MEMORY; JITSYM_ERR_TIMEOUT as for
    jitsym_enable; JITSYM_ERR_SESSION, _CLOSED, _FORKED. Does file I/O. */
@@ -45,7 +44,7 @@ JITSYM_API jitsym_status jitsym_path(jitsym *session, uint32_t sink, char *buf, 
 /* ---- Crash handlers ---------------------------------------------------------------------------------------------- */
 
 /* Writes everything that was registered before the call, for a crash handler. timeout_ms: the longest wait in
-   milliseconds; 0 means 1 second. Needs no session.
+   milliseconds; 0 means 1 second. The call needs no session.
    Returns JITSYM_OK; JITSYM_ERR_TIMEOUT; JITSYM_ERR_NOT_RUNNING or _FORKED if there is nothing to write;
    JITSYM_ERR_WRITER, _SINK_FAILED, _INTERNAL. Any thread, concurrently, and from a signal handler, even on an
    alternate stack. */
@@ -59,7 +58,7 @@ typedef enum jitsym_map_dialect {
   JITSYM_MAP_SIMPLEPERF = 1, /* Android's simpleperf: 0xSTART 0xSIZE NAME, in /data/local/tmp. */
 } jitsym_map_dialect;
 
-/* Whether records that the writer has not written yet survive SIGKILL: jitsym_stats.spool. */
+/* Whether pending records survive SIGKILL (jitsym_stats.spool). */
 typedef enum jitsym_spool_state {
   JITSYM_SPOOL_NONE = 0,   /* Records are in private memory: after SIGKILL they are lost. */
   JITSYM_SPOOL_SHARED = 1, /* Records are in a spool, from which jitsym recover completes the files. */

@@ -5,27 +5,27 @@
  * source file and no linker option is needed (except for -ldl with glibc before 2.34). The three headers describe all
  * functions.
  *
- * The first call of jitsym_init looks for the library. If the library is not found, and options and environment ask for the
- * map, the calls write the map themselves (docs/linking.md). Otherwise every other function does nothing and returns
- * JITSYM_ERR_LIBRARY, at the cost of one load and one branch; jitsym_wanted returns 0. Later calls of jitsym_init do not look
- * for the library again, but jitsym_dl_load does. Any thread may make the first call. If several threads make the first call at
- * the same time, each of them may look for the library.
+ * The first call of jitsym_init looks for the library. If the library is not found, and options and environment select the
+ * map, the calls write the map themselves (docs/linking.md). If no map is written, every other function does nothing and
+ * returns JITSYM_ERR_LIBRARY, at the cost of one load and one branch; jitsym_wanted returns 0. Later calls of jitsym_init do
+ * not look for the library again, but jitsym_dl_load does. Any thread may make the first call. If several threads make it at
+ * the same time, each may look for the library.
  *
  *   - The environment variable JITSYM_LIB names the library's file. Programs that run with more rights than their caller ignore
- *     JITSYM_LIB. Without the variable, the dynamic linker looks for libjitsym.so.0.1 in its usual places (DT_RPATH and
- *     DT_RUNPATH of the program, LD_LIBRARY_PATH, the system's directories). A program that has the library elsewhere calls
- *     jitsym_dl_load(path) first.
+ *     JITSYM_LIB. Without the variable, the dynamic linker looks for libjitsym.so.0.1 in its usual directories (DT_RPATH and
+ *     DT_RUNPATH of the program, LD_LIBRARY_PATH, the system's directories). If the library is in another directory, the
+ *     program calls jitsym_dl_load(path) first.
  *   - If the library cannot be loaded, JITSYM_DEBUG=1 prints the reason to standard error. JITSYM_DEBUG=PATH writes the reason
  *     to a file, if PATH is absolute.
  *   - Programs without a dynamic linker (-static) cannot use this file, because dlopen does not work properly in them.
  *   - A library of another ABI version is not used. The library is never unloaded.
  *   - All source files of a program, or of a shared library, share one state. Another shared library that includes this file
- *     has its own state, and uses the same libjitsym. Such a library has to call jitsym_dl_load before it uses a session that
+ *     has its own state, and uses the same libjitsym. Such a library must call jitsym_dl_load before it uses a session that
  *     was passed to it.
  *   - Once the library is loaded, a signal handler may call the functions that the three headers allow in signal handlers.
  *
- * While the library is not loaded, jitsym_status_name and jitsym_status_text know only JITSYM_ERR_LIBRARY, jitsym_last_error
- * with a NULL session gives the reason why the library could not be loaded, and jitsym_version_number returns 0.
+ * While the library is not loaded, jitsym_status_name and jitsym_status_text support only JITSYM_ERR_LIBRARY,
+ * jitsym_last_error with a NULL session gives the reason why loading failed, and jitsym_version_number returns 0.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -49,7 +49,7 @@
 extern "C" {
 #endif
 
-/* Every function of the three headers, first those of the map. */
+/* All functions of the three headers. The functions of the map are first. */
 #define JITSYM_DL_FUNCTIONS(FUNCTION)  \
   FUNCTION(jitsym_init)                \
   FUNCTION(jitsym_register)            \
@@ -93,13 +93,13 @@ static inline const jitsym_dl_functions *jitsym_dl_get(void) {
   return __atomic_load_n(&jitsym_dl_loaded, __ATOMIC_ACQUIRE);
 }
 
-/* The functions of the map lack those that need the library. */
+/* Whether these are the functions that write the map. */
 static inline int jitsym_dl_is_map(const jitsym_dl_functions *functions) {
   return functions->jitsym_version_number_ == NULL;
 }
 
 /*
- * The reason why the last attempt to load the library failed. The text belongs to the thread that has set `busy`. `missing` is
+ * The reason why the last attempt to load the library failed. The thread that has set `busy` owns the text. `missing` is
  * set once jitsym_init has found no library; jitsym_init then does not look again.
  */
 typedef struct jitsym_dl_reason {
@@ -110,8 +110,8 @@ typedef struct jitsym_dl_reason {
 __attribute__((weak, visibility("hidden"))) jitsym_dl_reason jitsym_dl_why;
 
 /*
- * Waits until no other thread holds the text, and takes it. The wait is limited: after a fork, the holder may be a thread of
- * the parent process, which does not exist in this process.
+ * Locks the text. The wait for the lock is limited: after a fork, the holder may be a thread of the parent process, which
+ * does not exist in this process.
  */
 static inline void jitsym_dl_take_why(void) {
   const long nap[2] = {0, 100000};
@@ -124,7 +124,7 @@ static inline void jitsym_dl_give_why(void) {
   __atomic_store_n(&jitsym_dl_why.busy, (unsigned char)0, __ATOMIC_RELEASE);
 }
 
-/* Writes the reason, if the user has asked for it (JITSYM_DEBUG). */
+/* Prints the reason, if the user has set JITSYM_DEBUG. */
 static inline void jitsym_dl_say_why(void) {
   const char *to = getauxval(AT_SECURE) == 0 ? getenv("JITSYM_DEBUG") : NULL;
   char text[sizeof jitsym_dl_why.text];
@@ -140,7 +140,7 @@ static inline void jitsym_dl_say_why(void) {
   if (file != stderr) fclose(file);
 }
 
-/* Notes the text of dlerror, and `more`. */
+/* Stores and prints the text of dlerror, and `more`. */
 static inline void jitsym_dl_note_error(const char *more) {
   const char *error = dlerror();
   jitsym_dl_take_why();
@@ -159,7 +159,7 @@ static inline void jitsym_dl_note_version(const char *path, uint32_t version) {
 }
 
 /*
- * Loads the library, unless it is loaded already. `path` is the library's file, or a name for the dynamic linker. If `path` is
+ * Loads the library if it is not loaded yet. `path` is the library's file, or a name for the dynamic linker. If `path` is
  * NULL, the call looks where jitsym_init looks. The call does file I/O. Any thread may call this function at any time, but a
  * signal handler may not.
  *
@@ -222,7 +222,7 @@ other:
 
 /* ---- Calls without the library, which write the map ---- */
 
-/* All sessions have one handle. No handle of the library ends in this byte. */
+/* The handle of all sessions. Handles of the library never end in this byte. */
 #define JITSYM_MAP_SESSION ((jitsym *)0x6b)
 
 static inline jitsym_status jitsym_map_check(const jitsym *session) {
@@ -279,7 +279,7 @@ static inline jitsym_status jitsym_map_init(const jitsym_options *options, jitsy
   snprintf(start, sizeof start, "%.*s/perf-", (int)length, dir);
 
   jitsym_dl_take_why();
-  /* Once a file was opened, calls read the path at any time, so it stays. */
+  /* Once a file was opened, threads may read the path, so it stays. */
   if (JITSYM_MAP_GET(pid) == 0) memcpy(jitsym_map.start, start, sizeof start);
   else if (strcmp(start, jitsym_map.start) != 0) status = JITSYM_ERR_CONFLICT;
   if (JITSYM_MAP_GET(sessions) == 0) JITSYM_MAP_SET(mode, given.file_mode != 0 ? given.file_mode | 0600 : 0644);
@@ -300,7 +300,7 @@ static inline jitsym_status jitsym_map_register(jitsym *session, const jitsym_co
   return status;
 }
 
-/* Finds the line of the id, and writes another one with its name. */
+/* Finds the line of the id, and writes a line with the same name for the new address. */
 static inline jitsym_status jitsym_map_move(jitsym *session, jitsym_id id, const jitsym_move_target *target) {
   char text[JITSYM_MAP_ROOM], *line, *at, *name, *stop;
   size_t end = (size_t)(id >> 16);
@@ -321,7 +321,7 @@ static inline jitsym_status jitsym_map_move(jitsym *session, jitsym_id id, const
   return status;
 }
 
-/* Lines of code that has ended stay, because profiles are read later. */
+/* The line of ended code stays, because profiles are read later. */
 static inline jitsym_status jitsym_map_unregister(jitsym *session, jitsym_id id) {
   (void)id;
   return jitsym_map_check(session);
@@ -332,7 +332,7 @@ static inline jitsym_status jitsym_map_unregister_range(jitsym *session, uint64_
   return jitsym_map_check(session);
 }
 
-/* Every line is in the file when its call returns. A forked child begins its file. */
+/* When a call returns, its line is in the file. So this call only begins the file of a forked child. */
 static inline jitsym_status jitsym_map_flush(jitsym *session, uint32_t timeout_ms) {
   char unused[1];
   size_t end = 0;

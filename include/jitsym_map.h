@@ -1,8 +1,8 @@
 /*
- * The perf map that jitsym_dl.h writes where libjitsym is missing (docs/linking.md). A program calls nothing in this file.
- * Each call opens the file by its path, checks it, appends one line by one write, and closes it. So nothing stays open. The
- * first call of a process makes the file new, unless it was written since the process started: such a file is of this process,
- * by another copy of this header or by another runtime. The first call of a forked child copies its parent's lines.
+ * Writes the perf map for jitsym_dl.h if libjitsym is missing (docs/linking.md). A program calls no function of this file.
+ * Each call opens the map by its path, checks it, appends one line by one write, and closes it. The first call of a process
+ * makes a new file. But it keeps a file that was written after the process started: another copy of this header, or another
+ * runtime in this process, wrote that file. The first call of a forked child copies its parent's lines.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -41,16 +41,16 @@ extern long syscall(long, ...);
 
 /* All source files of a program share one state, as they share jitsym_dl_loaded. */
 typedef struct jitsym_map_state {
-  size_t sessions, registered, moved, errors; /* How many sessions are open; for jitsym_stats. */
-  size_t inode, end;                          /* The file, and the end of the last line that was written here. */
-  int pid, error;                             /* The process that has begun the file. The last errno. */
+  size_t sessions, registered, moved, errors; /* The open sessions. The others are for jitsym_stats. */
+  size_t inode, end;                          /* Of the file, and of the last line written here. */
+  int pid, error;                             /* The process that opened the file first. The last errno. */
   unsigned mode;
-  char start[JITSYM_DIR_MAX + 8]; /* The path up to the pid. Changes only while no session is open. */
+  char start[JITSYM_DIR_MAX + 8]; /* The path up to the pid. Fixed once a file was opened. */
 } jitsym_map_state;
 
 __attribute__((weak, visibility("hidden"))) jitsym_map_state jitsym_map;
 
-#define JITSYM_MAP_ROOM (JITSYM_NAME_MAX + 64U) /* For a line, or for a path. */
+#define JITSYM_MAP_ROOM (JITSYM_NAME_MAX + 64U) /* The size of a buffer for a line or a path. */
 #define JITSYM_MAP_GET(field) __atomic_load_n(&jitsym_map.field, __ATOMIC_SEQ_CST)
 #define JITSYM_MAP_SET(field, value) __atomic_store_n(&jitsym_map.field, (value), __ATOMIC_SEQ_CST)
 #define JITSYM_MAP_ADD(field, number) ((void)__atomic_fetch_add(&jitsym_map.field, (number), __ATOMIC_SEQ_CST))
@@ -61,7 +61,7 @@ static inline uint32_t jitsym_map_hash(const char *text, size_t size) {
   return (uint32_t)((hash ^ hash >> 32) & 0xffffffffU);
 }
 
-/* Reads a character; U+FFFD stands for bytes that are not UTF-8. Returns the number of bytes. */
+/* Decodes one character of UTF-8 to `out`. Bytes that are no UTF-8 become U+FFFD. Returns the number of bytes read. */
 static inline size_t jitsym_map_decode(const char *text, size_t size, uint32_t *out) {
   uint32_t c = (unsigned char)*text, low = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80, byte;
   uint32_t high = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
@@ -90,7 +90,7 @@ static inline size_t jitsym_map_clean(char *to, const char *text, size_t size) {
     if (c < ' ' || (c >= 0x7f && c < 0xa0) || is_line_end) from = "_", copied = 1;
     if (c == 0xfffd) from = "\xef\xbf\xbd", copied = 3;
     if (is_space && used == 0) continue;
-    /* After a character that does not fit, nothing fits. */
+    /* If a character does not fit, later characters do not fit either. */
     if (used + copied <= JITSYM_NAME_MAX) memcpy(to + used, from, copied);
     used += used + copied <= JITSYM_NAME_MAX ? copied : JITSYM_NAME_MAX + 1;
     if (!is_space) end = used;
@@ -100,7 +100,7 @@ static inline size_t jitsym_map_clean(char *to, const char *text, size_t size) {
   return end + (size_t)snprintf(to + end, 10, "~%08x", (unsigned)jitsym_map_hash(text, size));
 }
 
-/* Writes the name of code, with its file and line, to `to`. Returns its length. */
+/* Writes the name of code, with its file and line, to `to`. Returns the length. */
 static inline size_t jitsym_map_name(char *to, const jitsym_code *code) {
   char text[2 * JITSYM_NAME_MAX + 32];
   size_t given = code->name == NULL ? 0 : code->name_len != 0 ? code->name_len : strlen(code->name);
@@ -113,14 +113,14 @@ static inline size_t jitsym_map_name(char *to, const jitsym_code *code) {
   return size < 3 ? size + (size_t)snprintf(to + size, 3, "()") : size;
 }
 
-/* Opens a file. A host that has closed 0 to 2 may still write to them, so the number is higher. 1030 is F_DUPFD_CLOEXEC. */
+/* Opens a file, with a descriptor above 2, because a host that has closed 0 to 2 may still use them. 1030: F_DUPFD_CLOEXEC. */
 static inline int jitsym_map_at(const char *path, int how) {
   int fd = (int)syscall(SYS_openat, -1, path, how | JITSYM_MAP_SAFE, JITSYM_MAP_GET(mode)), low = fd;
   if (low >= 0 && low < 3) fd = (int)syscall(SYS_fcntl, low, 1030, 3), syscall(SYS_close, low);
   return fd;
 }
 
-/* Opens a regular file of this user with one name, nothing else. A child that has changed its user may read its parent's. */
+/* Opens a regular file of this user with one link. A child that has changed its user may read its parent's map. */
 static inline int jitsym_map_open(char *path, int pid, int access, struct stat *file) {
   int fd, how = JITSYM_MAP_LOOK;
   snprintf(path, JITSYM_MAP_ROOM, "%s%d.map", jitsym_map.start, pid);
@@ -137,7 +137,7 @@ static inline int jitsym_map_open(char *path, int pid, int access, struct stat *
   return -1;
 }
 
-/* Whether a file was written since this process started, or a tick earlier. Also true if /proc does not tell. */
+/* Whether a file was written after this process started, or a tick earlier. True if /proc does not give the start time. */
 static inline int jitsym_map_is_own(const struct stat *file) {
   char text[1024] = "", *at;
   long now[2] = {0, 0}, boot[2] = {0, 0}, tick = 1000 / sysconf(_SC_CLK_TCK);
@@ -149,7 +149,7 @@ static inline int jitsym_map_is_own(const struct stat *file) {
          (now[0] - boot[0]) * 1000LL + (now[1] - boot[1]) / 1000000 + strtoll(at, NULL, 10) * tick;
 }
 
-/* In a forked child: copies the parent's lines up to the last line that the child knows. */
+/* In a forked child: copies the parent's lines up to the last line at the fork. Returns -1 if that fails. */
 static inline long jitsym_map_inherit(int fd, int parent) {
   char path[JITSYM_MAP_ROOM], block[8192];
   struct stat file;
@@ -160,15 +160,15 @@ static inline long jitsym_map_inherit(int fd, int parent) {
     lseek(from, at, SEEK_SET);
     part = syscall(SYS_read, from, block, end - at < 8192 ? end - at : 8192L);
     for (line = part; line > 0 && block[line - 1] != '\n';) line--;
-    if (line > 0) part = line; /* Another runtime's line may be longer than the block. */
+    if (line > 0) part = line; /* A line of another runtime may be longer than the block. */
     if (part > 0 && (done = syscall(SYS_write, fd, block, part)) != part) errno = done < 0 ? errno : ENOSPC, part = -1;
   }
-  if (part < 0) syscall(SYS_ftruncate, fd, 0L); /* Readers would take a part of a name for the name. */
+  if (part < 0) syscall(SYS_ftruncate, fd, 0L); /* Readers would use a part of a name as the name. */
   if (from >= 0) syscall(SYS_close, from);
   return part;
 }
 
-/* Opens the map of this process, which the first call begins. Returns -1 and errno if that is not possible. */
+/* Opens the map of this process, which the first call makes. Returns the descriptor, or -1 and errno. */
 static inline int jitsym_map_begin(struct stat *file) {
   char path[JITSYM_MAP_ROOM];
   const long nap[2] = {0, 100000};
@@ -181,7 +181,7 @@ static inline int jitsym_map_begin(struct stat *file) {
       if ((is_new = fd >= 0) == 0 && errno == EEXIST) continue;
     }
     if (fd < 0) return -1;
-    /* One thread begins the file. Somebody else's lock delays that once, and not for long. */
+    /* The lock lets one thread make the file. A lock that another program holds causes a delay of 0.1 s, once. */
     if ((tries >= 1000 || syscall(SYS_flock, fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) && fstat(fd, file) == 0) {
       if (file->st_nlink == 1 && (is_new || tries >= 1000 || jitsym_map_is_own(file))) break;
       if (file->st_nlink == 1 && syscall(SYS_unlinkat, -1, path, 0) != 0) tries = 1010;
@@ -194,13 +194,13 @@ static inline int jitsym_map_begin(struct stat *file) {
   if (begun != self || is_new) fstat(fd, file);
   if (begun != self || is_new || (size_t)file->st_ino != JITSYM_MAP_GET(inode)) JITSYM_MAP_SET(end, (size_t)file->st_size);
   JITSYM_MAP_SET(inode, (size_t)file->st_ino), JITSYM_MAP_SET(pid, self);
-  if (begun != self || is_new) syscall(SYS_flock, fd, LOCK_UN); /* Otherwise a child that is forked now would hold the lock. */
+  if (begun != self || is_new) syscall(SYS_flock, fd, LOCK_UN); /* Otherwise a forked child would hold the lock. */
   return fd;
 }
 
-/* Appends a newline and a line; or, if `size` is 0, reads what is before `*end`. Returns the number of bytes, or -1. */
+/* Appends a newline and a line. If `size` is 0, reads the bytes before `*end` instead. Returns the number of bytes, or -1. */
 static inline long jitsym_map_use(char *text, size_t size, size_t *end) {
-  /* No handler runs that could fork or jump out of the call. Faults are not blocked. */
+  /* Signals are blocked, so that no handler forks or jumps out of the call. Faults are not blocked. */
   const unsigned long faults = 1UL << (SIGSYS - 1) | 1UL << (SIGSEGV - 1) | 1UL << (SIGBUS - 1);
   unsigned long mask[2] = {~faults, ~0UL}, before[2] = {0, 0}, limit[2] = {1UL << (SIGXFSZ - 1), 0}, none[4] = {0, 0, 0, 0};
   int host_errno = errno, fd;
@@ -214,27 +214,27 @@ static inline long jitsym_map_use(char *text, size_t size, size_t *end) {
     size = *end < JITSYM_MAP_ROOM ? *end : JITSYM_MAP_ROOM;
     if (lseek(fd, (off_t)(*end - size), SEEK_SET) >= 0) done = syscall(SYS_read, fd, text, size);
   } else if (fd >= 0) {
-    /* The newline ends a part of a line that another writer has not finished. */
+    /* If another writer has written a part of a line, the newline ends that part. */
     if (lseek(fd, -1, SEEK_END) >= 0) syscall(SYS_read, fd, &last, 1L);
     if (last == '\n') text++, size--;
     done = syscall(SYS_write, fd, text, size);
     *end = (size_t)lseek(fd, 0, SEEK_CUR);
     if (done >= 0 && done != (long)size) {
       if (fstat(fd, &file) == 0 && (size_t)file.st_size == *end) syscall(SYS_ftruncate, fd, (long)*end - done);
-      errno = ENOSPC, done = -1; /* Readers would take a part of a name for the name. */
+      errno = ENOSPC, done = -1; /* Readers would use a part of a name as the name. */
     }
     for (size_t known = JITSYM_MAP_GET(end); done >= 0 && *end > known; known = JITSYM_MAP_GET(end))
       __sync_bool_compare_and_swap(&jitsym_map.end, known, *end);
   }
-  if (fd >= 0 && syscall(SYS_close, fd) != 0) done = -1; /* Some file systems tell only now. */
+  if (fd >= 0 && syscall(SYS_close, fd) != 0) done = -1; /* Some file systems report errors only at close. */
   JITSYM_MAP_SET(error, done < 0 ? errno : 0), JITSYM_MAP_ADD(errors, done < 0);
-  if (errno != 0) syscall(SYS_rt_sigtimedwait, limit, NULL, none, 8L); /* A write beyond RLIMIT_FSIZE raises SIGXFSZ. */
+  if (errno != 0) syscall(SYS_rt_sigtimedwait, limit, NULL, none, 8L); /* Discards SIGXFSZ of a write beyond RLIMIT_FSIZE. */
   syscall(SYS_rt_sigprocmask, 2, before, NULL, 8L); /* SIG_SETMASK */
   errno = host_errno;
   return done;
 }
 
-/* Writes the line of code. The id is the place where the line ends in the file, and a part of its hash. */
+/* Writes the line of code. The id is the file offset of the line's end, and 16 bits of the line's hash. */
 static inline jitsym_status jitsym_map_line(uint64_t addr, uint64_t size, const char *name, size_t length, jitsym_id *out) {
   char text[JITSYM_MAP_ROOM + 32];
   size_t end = 0, used = (size_t)snprintf(text, 64, "\n%llx %llx ", (unsigned long long)addr, (unsigned long long)size);

@@ -1,15 +1,14 @@
 /*
- * libjitsym: code memory in which every profiler names code, and inlined functions, which profilers show for code in
- * this memory.
+ * libjitsym: code memory in which every profiler finds the names of code, and descriptions of inlined functions.
  *
  * docs/regions.md describes regions and their limits. Any thread may call all functions of this file at any time. No
  * function of this file may be called from a signal handler.
  *
- * Fork: memory of jitsym_alloc and regions with two views are shared memory. When fork returns, in the parent too, the
- * child has its own copy. fork waits for the copy, for 1 second at most and 1 second more for each 256 MiB. In a child
- * without a copy, calls return JITSYM_ERR_FORKED: if memory is short, the child cannot access the views; if fork has
- * not waited long enough, the child may have code that the parent wrote after the fork. Only a child of clone or _Fork
- * (no fork handlers) still shares the memory, so it must not write there.
+ * Fork: memory of jitsym_alloc and regions with two views are shared memory. Before fork returns in the parent and
+ * in the child, the child makes its own copy. fork waits for this copy 1 second at most, and 1 second more for each
+ * 256 MiB. In a child without a complete copy, calls return JITSYM_ERR_FORKED. If memory is short, the child cannot
+ * access the views. If fork did not wait long enough, the child may have code that the parent wrote after the fork.
+ * A child of clone or _Fork, which run no fork handlers, still shares the memory, so it must not write there.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -29,7 +28,7 @@ extern "C" {
 /* A region of code memory, or memory from jitsym_alloc. */
 typedef struct jitsym_region {
   size_t struct_size; /* sizeof(jitsym_region), set by the caller. */
-  void *exec;         /* Where code runs: readable and executable. Register code with this address. */
+  void *exec;         /* Where code runs: readable and executable. Register code at this address. */
   void *write;        /* Where code is written: the same memory, readable and writable. */
   uint64_t size;      /* Size in bytes. */
 } jitsym_region;
@@ -40,7 +39,7 @@ typedef struct jitsym_region {
 /* Allocates memory for one piece of code, as malloc does for data. Write the code at out->write; register and run it
    at out->exec. The caller owns the memory until jitsym_free, even if the session is closed. size: in bytes, at most
    1 GiB, rounded up to a multiple of 64. alignment: a power of two up to 4096, or 0; values below 64 count as 64.
-   near_addr: all memory is within 2 GiB of this address; 0: anywhere. The caller sets out->struct_size.
+   near_addr: all of the memory is within 2 GiB of this address; 0: anywhere. The caller sets out->struct_size.
    Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _SIZE_ZERO, _TOO_LARGE, _ALIGNMENT; JITSYM_ERR_NO_MEMORY, also
    if no address space is free near near_addr, or 768 regions exist; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY,
    _TIMEOUT. Does file I/O at times. */
@@ -48,22 +47,21 @@ JITSYM_API jitsym_status jitsym_alloc(jitsym *session, uint64_t size, uint64_t a
                                       jitsym_region *out);
 
 /* Frees the end of memory from jitsym_alloc, for code whose size is known only after compilation. exec: where the
-   memory begins, in the executable view. size: bytes still needed, rounded up to a multiple of 64. Call this
-   function before the code is registered.
+   memory begins, in the executable view. size: bytes still needed, rounded up to a multiple of 64. Call this before
+   the code is registered.
    Returns JITSYM_OK; JITSYM_ERR_SIZE_ZERO; JITSYM_ERR_TOO_LARGE if size exceeds the memory's size; JITSYM_ERR_REGION
    if no such memory begins at exec; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY, _TIMEOUT. */
 JITSYM_API jitsym_status jitsym_shrink(jitsym *session, void *exec, uint64_t size);
 
-/* Frees memory from jitsym_alloc. No thread may still run code in the memory. The call first unregisters code that
-   is still registered in the memory, as jitsym_unregister_range does. exec: where the memory begins, in the
-   executable view. session: any open session.
-   Returns JITSYM_OK; JITSYM_ERR_REGION if no such memory begins at exec, for instance because the memory was freed;
-   JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY, _TIMEOUT. Does file I/O at times. */
+/* Frees memory from jitsym_alloc. No thread may still run code in the memory. The call first unregisters all code in
+   the memory. exec: where the memory begins, in the executable view. session: any open session.
+   Returns JITSYM_OK; JITSYM_ERR_REGION if no such memory begins at exec; JITSYM_ERR_SESSION, _CLOSED, _FORKED,
+   _BUSY, _TIMEOUT. Does file I/O at times. */
 JITSYM_API jitsym_status jitsym_free(jitsym *session, void *exec);
 
 /* ---- Regions ----------------------------------------------------------------------------------------------------- */
 
-/* Flags of a region. Bits that can be combined. */
+/* Bit flags of a region. */
 typedef enum jitsym_region_flag {
   JITSYM_REGION_ONE_VIEW = 1,   /* One view of private memory. The runtime changes its protection (mprotect). */
   JITSYM_REGION_HUGE_PAGES = 2, /* Alignment to 2 MiB, and huge pages if the kernel has them for this memory. */
@@ -84,8 +82,8 @@ typedef struct jitsym_region_options {
   { sizeof(jitsym_region_options), JITSYM_CAST(uint64_t, size), 0, 0, 0, 0, 0 }
 
 /* Makes a region of code memory: a mapping of an ELF file that the library writes. Register code in the region by
-   jitsym_register with an address in the executable view. The memory stays until jitsym_region_release, even when
-   the session is closed. The caller sets out->struct_size.
+   jitsym_register with an address in the executable view. The memory stays until jitsym_region_release, even if the
+   session is closed. The caller sets out->struct_size.
    Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _STRUCT_TAIL, _FLAGS, _SIZE_ZERO, _ALIGNMENT;
    JITSYM_ERR_TOO_LARGE for sizes above 1 GiB or alignments above 512 MiB; JITSYM_ERR_NO_MEMORY, also if no address
    space is free near near_addr, or 768 regions exist; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _TIMEOUT. Does file I/O. */
@@ -94,32 +92,31 @@ JITSYM_API jitsym_status jitsym_region_create(jitsym *session, const jitsym_regi
 
 /* Adds memory at the end of a region with two views, up to jitsym_region_options.max_size. Existing memory does not
    move. exec: where the region begins. size: the new size in bytes, rounded up to whole pages; a size below the
-   current size changes nothing. Existing memory keeps its locks (mlock) and its advice (madvise), and the added
-   memory has none.
+   current size changes nothing.
    Returns JITSYM_OK; JITSYM_ERR_REGION if no region begins at exec, or the region has one view;
    JITSYM_ERR_TOO_LARGE, _NO_MEMORY, _SINK_FAILED, _SESSION, _CLOSED, _FORKED, _TIMEOUT. Does file I/O. */
 JITSYM_API jitsym_status jitsym_region_grow(jitsym *session, void *exec, uint64_t size);
 
-/* Gives pages of a region back to the system. No code in these pages may still be registered or run. The pages read
-   as zero afterwards. addr, size: whole pages of the executable view.
+/* Frees the memory of a region's pages, which then read as zero. No code in these pages may still be registered or
+   run. addr, size: whole pages of the executable view.
    Returns JITSYM_OK; JITSYM_ERR_SIZE_ZERO, _ALIGNMENT; JITSYM_ERR_REGION if the pages do not lie in a region;
-   JITSYM_ERR_NO_MEMORY if the file system cannot give pages back, or some pages are unmapped; JITSYM_ERR_SINK_FAILED
-   as for jitsym_region_grow, or in a forked child if the child has no file of its own; JITSYM_ERR_SESSION, _CLOSED,
-   _FORKED. Does file I/O. */
+   JITSYM_ERR_NO_MEMORY if the file system cannot discard pages, or some pages are unmapped; JITSYM_ERR_SINK_FAILED
+   as for jitsym_region_grow, or in a forked child that has no own file; JITSYM_ERR_SESSION, _CLOSED, _FORKED. Does
+   file I/O. */
 JITSYM_API jitsym_status jitsym_region_discard(jitsym *session, void *addr, uint64_t size);
 
 /* Ends a region. A created region is unmapped. An adopted region becomes plain memory again, with the same bytes,
-   protections, locks and advice. Memory that the host has mapped in place of the region's memory stays. During the
-   call other threads may execute adopted memory, but nobody may write to it or change its protection. exec: where
-   the region begins. The call unregisters no code: unregister code in the region as usual.
+   protections, locks and advice. exec: where the region begins. During the call, other threads may execute adopted
+   memory, but must not write to it or change its protection. The call unregisters no code: unregister code in the
+   region as usual.
    Returns JITSYM_OK; JITSYM_ERR_REGION, _NO_MEMORY, _SESSION, _CLOSED, _FORKED, _TIMEOUT. Does file I/O. */
 JITSYM_API jitsym_status jitsym_region_release(jitsym *session, void *exec);
 
 /* ---- Memory of the runtime --------------------------------------------------------------------------------------- */
 
 /* Turns existing memory of the runtime into a region: a private mapping of an ELF file with the same bytes and
-   protections replaces the memory. addr, size: whole pages. During the call other threads may execute the memory,
-   but nobody may write to it or change its protection. After a failure the memory is unchanged.
+   protections replaces the memory. addr, size: whole pages. During the call, other threads may execute the memory,
+   but must not write to it or change its protection. After a failure the memory is unchanged.
    Returns JITSYM_OK; JITSYM_ERR_SIZE_ZERO, _ALIGNMENT, _ADDRESS_RANGE; JITSYM_ERR_TOO_LARGE above 1 GiB;
    JITSYM_ERR_NOT_PLAIN, _LOCKED, _REGION if the memory cannot be adopted; JITSYM_ERR_NO_MEMORY, _NOT_RUNNING,
    _SINK_FAILED, _SESSION, _CLOSED, _FORKED, _TIMEOUT. Does file I/O. */
@@ -136,7 +133,7 @@ typedef struct jitsym_inline {
   const char *call_file; /* Source file of the inlined call, NUL-terminated; see jitsym_line.file. */
   uint32_t call_line;    /* Line of the inlined call, from 1. */
   uint32_t call_column;  /* Column of the inlined call, from 1; 0 if unknown. */
-  uint32_t parent;       /* Index of the earlier entry that contains this entry; UINT32_MAX if none. */
+  uint32_t parent;       /* Index of the earlier entry that contains this entry. UINT32_MAX: none. */
   uint32_t reserved;     /* Must be 0. */
 } jitsym_inline;
 

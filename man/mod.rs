@@ -115,7 +115,8 @@ fn overview(entries: &[Entry]) -> String {
     out += ".fi\n.SH DESCRIPTION\n";
     out += "A just-in-time compiler registers the code that it makes, and a background thread writes it down in the forms that\n\
             Linux tools read: the perf map (names), the jitdump (names over time, code, source lines and call stacks, through\n\
-            .BR \"perf inject \\-\\-jit\" ),\nand ELF files for code in regions, which need no further step. gdb and lldb are told in memory, and so is the unwinder.\nvalgrind is told when it runs the process.\n";
+            .BR \"perf inject \\-\\-jit\" ),\nand ELF files for code in regions, which need no further step. gdb, lldb and the unwinder\n\
+             read tables in memory. valgrind reads a file.\n";
     let comment = HEADER.split("*/").next().unwrap_or_default();
     let lines = comment.lines().map(|line| line.strip_prefix(" *   ")).skip_while(Option::is_none);
     let example: Vec<&str> = lines.map_while(|line| line).collect();

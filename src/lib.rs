@@ -1,9 +1,9 @@
 //! libjitsym makes JIT-compiled code visible to perf and every other Linux profiler.
 //!
-//! A runtime reports where it has put code, the code's name, how to unwind the code, and which source lines the code came from.
-//! A background thread writes these facts to a perf map, a jitdump, and the ELF files of code regions. The library also reports
-//! the code to gdb, lldb, the unwinder and valgrind. The C interface is `include/jitsym.h`, `jitsym_region.h` and
-//! `jitsym_control.h`. The Rust interface of this crate offers the same calls, with slices in place of pointers and lengths:
+//! A runtime reports the address, the name, the unwind description and the source lines of its code. A background thread writes
+//! these facts to a perf map, a jitdump, and the ELF files of code regions. The library also reports the code to gdb, lldb, the
+//! unwinder and valgrind. The C interface is `include/jitsym.h`, `jitsym_region.h` and `jitsym_control.h`. The Rust interface
+//! of this crate offers the same calls, with slices in place of pointers and lengths:
 //!
 //! ```
 //! use jitsym::{Bytes, Code, Options, Session};
@@ -25,27 +25,28 @@
 //! ```
 //!
 //! # Errors
-//! A call that fails returns an [`Error`], and has no effect except where its description says otherwise. The background thread
-//! may fail after a call has returned. Such a failure is counted, and [`last_error`] returns its text. No failure reaches the
-//! host as a panic, a signal, or output.
+//! A call that fails returns an [`Error`]. A failed call has no effect, except if its description names one. The background
+//! thread may fail after a call has returned. Such a failure is counted, and [`last_error`] returns its text. No failure causes
+//! a panic, a signal or output in the host.
 //!
 //! # Threads
-//! Everything may be called from any thread at any time. Registering takes no lock, unless it waits for a sink. Registering
-//! with [`Bytes::Here`] also makes no system call, once the thread has its first chunk of memory.
+//! Any thread may call any function at any time. A registration takes a lock only if it waits for a sink. With [`Bytes::Here`],
+//! a registration makes no system call, once the thread has its first chunk of memory.
 //!
 //! # Fork, signals, unloading
-//! A forked child continues its parent's sessions, and writes its own files ([`Fork`]). A signal handler may call only
+//! A forked child continues its parent's sessions, with its own files ([`Fork`]). A signal handler may call only
 //! [`flush_from_signal`] and [`Session::wanted`]. The writer thread takes no signals except those that its own faults raise.
 //! The shared library is never unloaded.
 //!
 //! # Where to find what
-//! Each folder of `src` has one task, and imports between folders go one way. `capi` is the C layer. [`session`](Session) opens
-//! and closes sessions, and writes the records of calls into the calling thread's chunk. `code_alloc` cuts regions into pieces.
-//! `writer` merges the records and feeds each `sink`. `queue` has the data structures that `session` and `writer` share.
-//! `registry` records which code is live at which address. `format` has the byte layouts, `api` has the plain types, and `sys`
-//! calls the operating system. The program `jitsym` is the crate in `tool/`. It is not part of the C libraries.
+//! Each folder of `src` has one task, and the imports between folders form no cycle. `capi` is the C layer.
+//! [`session`](Session) opens and closes sessions, and writes the records of calls into the calling thread's chunk.
+//! `code_alloc` cuts regions into pieces. `writer` merges the records and feeds each `sink`. `queue` has the data structures
+//! that `session` and `writer` share. `registry` records which code is live at which address. `format` has the byte layouts,
+//! `api` has the plain types, and `sys` calls the operating system. The program `jitsym` is the crate in `tool/`, and not part
+//! of the C libraries.
 
-// The library runs in somebody else's process, so it must never end that process by a panic.
+// The library runs in the host's process, and must never end this process by a panic.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
 
 mod api;

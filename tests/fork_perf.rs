@@ -134,7 +134,7 @@ fn inject(data: &Path) -> PathBuf {
 }
 
 fn record(name: &str, environment: &[(&str, &str)]) -> (Truth, Vec<Sample>) {
-    record_program(name, environment, server(), &["3", "0.2"], expected)
+    record_program(name, environment, server(), &["3", "0.2"], inject, expected)
 }
 
 /// With enough samples of what is expected to run.
@@ -143,6 +143,7 @@ fn record_program(
     environment: &[(&str, &str)],
     program: &Path,
     arguments: &[&str],
+    inject: fn(&Path) -> PathBuf,
     expected: fn(&Truth) -> Vec<(u32, String)>,
 ) -> (Truth, Vec<Sample>) {
     let data = scratch_dir(name).join("perf.data");
@@ -210,7 +211,21 @@ fn clocks_of_time_namespaces() {
     let program = compile("gcc", &["c-tests/perf/time_namespace.c"], Link::Shared, &["-O1"], "time_namespace");
     for (name, environment) in [("time", &[][..]), ("time-at-once", &[("JITSYM_FORK", "now")][..])] {
         let all = |truth: &Truth| truth.lives.iter().map(|life| (life.pid, life.name.clone())).collect();
-        let (truth, samples) = record_program(name, environment, &program, &["0.1"], all);
+        let (truth, samples) = record_program(name, environment, &program, &["0.1"], inject, all);
+        check_names(&truth, &samples);
+    }
+}
+
+/// One map names the code of all programs that the process has executed. If there is a jitdump too, perf's own `inject` takes the
+/// later programs' memory out of the recording where the map would name it, and `jitsym inject` leaves it there.
+#[test]
+fn a_process_that_executes_programs() {
+    let program = compile("gcc", &["c-tests/perf/executes.c"], Link::Shared, &["-O1"], "executes");
+    let ways: [(_, _, fn(&Path) -> PathBuf); 2] =
+        [("executes-map", "map", inject), ("executes-both", "map,jitdump", perf::inject_by_jitsym)];
+    for (name, sinks, inject) in ways {
+        let all = |truth: &Truth| (0..3).map(|program| (truth.parent, format!("of_program_{program}"))).collect();
+        let (truth, samples) = record_program(name, &[("JITSYM", sinks)], &program, &["0.1"], inject, all);
         check_names(&truth, &samples);
     }
 }

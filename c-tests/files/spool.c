@@ -1,9 +1,11 @@
 /* The spool as others treat it: programs that execute themselves, cleaners, memory that is to be locked, namespaces that go. */
 #define _GNU_SOURCE
 #include <sched.h>
+#include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 
 #include "jitsym_control.h"
@@ -59,10 +61,10 @@ static void spools_apart(const char *name) {
  * A program that executes itself has left records of the program before. They are written to the files of that program, which lie in
  * another directory than those of the new one, and take no room any more.
  */
-static void execute(int time) {
+static void execute(const char *what, int time) {
   char number[16];
   snprintf(number, sizeof number, "%d", time);
-  execl(program, program, test_dir, test_light ? "light" : "full", "again", number, NULL);
+  execl(program, program, test_dir, test_light ? "light" : "full", what, number, NULL);
   CHECK(!"the program can be executed");
 }
 
@@ -93,14 +95,45 @@ static void executed(int time) {
   snprintf(name, sizeof name, "program %d", time);
   put(session, CODES, name);
   if (time < TIMES) {
-    execute(time + 1);
+    execute("executes", time + 1);
   }
   CHECK_OK(jitsym_close(session));
 }
 
 static void executes_itself(void) {
   spools_apart("executes");
-  execute(0);
+  execute("executes", 0);
+}
+
+/* The map names the code of all programs of the process. Where a later program has code, the map has the later name. */
+static void mapped(int time) {
+  jitsym *session = test_open();
+  char name[32], shared[32];
+  snprintf(name, sizeof name, "alone %d", time);
+  snprintf(shared, sizeof shared, "shared %d", time);
+  test_register(session, ADDR, 0x100, shared);
+  for (int i = 0; i < 10; i++) {
+    test_register(session, ADDR + 0x10000 * (1 + (uint64_t)time) + 0x100 * i, 0x100, name);
+  }
+  if (time < 3) {
+    if (time != 1) {
+      CHECK_OK(test_flush(session));
+    }
+    execute("maps", time + 1);
+  }
+  CHECK_OK(jitsym_close(session));
+  struct map map = map_read(test_path_of(getpid(), JITSYM_SINK_MAP).text);
+  CHECK(strcmp(map_name(&map, ADDR), "shared 3") == 0);
+  for (int i = 0; i < 40; i++) {
+    snprintf(name, sizeof name, "alone %d", i / 10);
+    CHECK(strcmp(map_name(&map, ADDR + 0x10000 * (1 + (uint64_t)(i / 10)) + 0x100 * (i % 10)), name) == 0);
+  }
+  map_free(&map);
+}
+
+static void maps_of_programs(void) {
+  spools_apart("maps");
+  execute("maps", 0);
 }
 
 /* ------------------------------------------------------------------------------------------------ cleaners */
@@ -236,6 +269,52 @@ static void children_without_a_word(void) {
   CHECK(spools_of("jitsym-", NULL) == own_spools(NULL));
 }
 
+/* ------------------------------------------------------------------------------------------------ others that live */
+
+static int others_may_end[2];
+
+static void lives_beside(void) {
+  char byte;
+  jitsym *session = test_open();
+  CHECK(test_stats_now(session).spool == JITSYM_SPOOL_SHARED);
+  CHECK(write(others_may_end[1], "", 1) == 1 && read(others_may_end[0], &byte, 1) == 0);
+  CHECK_OK(jitsym_close(session));
+}
+
+/* A process that starts beside many others opens none of their spools. */
+static void starts_beside_others(void) {
+  enum { OTHERS = LEFT_ALONE + 4 };
+  spools_apart("beside");
+  int ends[2];
+  CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+  others_may_end[0] = others_may_end[1] = ends[1];
+  pid_t others[OTHERS];
+  for (int i = 0; i < OTHERS; i++) {
+    char byte;
+    others[i] = test_start(lives_beside);
+    CHECK(read(ends[0], &byte, 1) == 1);
+  }
+  int watch = inotify_init1(IN_NONBLOCK);
+  CHECK(watch >= 0);
+  for (int i = 0; i < OTHERS; i++) {
+    struct test_path path;
+    char prefix[64];
+    snprintf(prefix, sizeof prefix, "jitsym-%d-", (int)others[i]);
+    CHECK(spools_of(prefix, &path) == 1 && inotify_add_watch(watch, path.text, IN_OPEN) >= 0);
+  }
+  jitsym *session = test_open();
+  put(session, 1, "beside");
+  CHECK_OK(test_flush(session));
+  CHECK(own_spools(NULL) == 1);
+  char event[1024];
+  CHECK(read(watch, event, sizeof event) == -1 && errno == EAGAIN);
+  CHECK(shutdown(ends[0], SHUT_WR) == 0);
+  for (int i = 0; i < OTHERS; i++) {
+    test_wait_ok(others[i]);
+  }
+  CHECK_OK(jitsym_close(session));
+}
+
 /* ------------------------------------------------------------------------------------------------ locked memory */
 
 /* A line of /proc/self/status, in KiB. */
@@ -334,16 +413,18 @@ static void locked_memory(void) {
 int main(int argc, char **argv) {
   test_begin(argc, argv);
   program = argv[0];
-  if (argc == 5 && strcmp(argv[3], "again") == 0) {
+  if (argc == 5) {
     char dir[TEST_PATH_MAX];
-    CHECK(snprintf(dir, sizeof dir, "%s/executes", test_dir) < (int)sizeof dir && setenv("JITSYM_SPOOL_DIR", dir, 1) == 0);
-    executed(atoi(argv[4]));
+    CHECK(snprintf(dir, sizeof dir, "%s/%s", test_dir, argv[3]) < (int)sizeof dir && setenv("JITSYM_SPOOL_DIR", dir, 1) == 0);
+    (strcmp(argv[3], "maps") == 0 ? mapped : executed)(atoi(argv[4]));
     return 0;
   }
   test_child(executes_itself);
+  test_child(maps_of_programs);
   test_child(cleaned);
   test_child(namespaces_that_are_gone);
   test_child(children_without_a_word);
+  test_child(starts_beside_others);
   if (!test_light) {
     /* Sanitizers and valgrind map far more than the program. */
     locked_memory();

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Builds CPython so that it announces its trampolines to libjitsym. No file of it is ours: calls are inserted at lines of its source.
+# Builds CPython so that it registers its trampolines with libjitsym. No file of CPython is copied: calls are inserted at
+# lines of its source.
 set -eu
 
 usage="usage: sh examples/cpython/build.sh SOURCE PREFIX
@@ -20,7 +21,7 @@ after '#include "Python.h"' '#include "jitsym_cpython.h"'
 before '        extra_code_index = _PyEval_RequestCodeExtraIndex(NULL);' '        _PyJitsym_Begin();'
 before '    code_arena_t *new_arena = PyMem_RawCalloc(1, sizeof(code_arena_t));' '    _PyJitsym_AddArena(memory, mem_size);'
 before '        munmap(cur->start_addr, cur->size);' '        _PyJitsym_FreeArena(cur->start_addr, cur->size);'
-# perf looks for the names of memory in the map of the process that mapped it, so new trampolines of a child are in new memory.
+# perf looks for the names of memory in the map of the process that mapped it, so a child puts new trampolines in new memory.
 before '    if (persist_after_fork) {' '    if (_PyJitsym_AfterFork(persist_after_fork)) {' \
     '        if (perf_code_arena != NULL) perf_code_arena->size_left = 0;' '        return PyStatus_Ok();' '    }'
 end
@@ -30,12 +31,12 @@ after '#include "Python.h"' '#include "jitsym_cpython.h"'
 end
 
 begin Python/sysmodule.c
-# CPython 3.13 refuses this name.
+# CPython 3.13 refuses the name `perf_jit`.
 before '    if (strcmp(backend, "perf") == 0) {' '    if (strcmp(backend, "perf_jit") == 0) {' \
     '        if (_PyPerfTrampoline_SetCallbacks(&_Py_perfmap_jit_callbacks) < 0) return NULL;' '    }' '    else'
-# CPython's own writer of a perf map. jitsym_dl.h writes the same map without the library.
+# The next line removes CPython's own writer of a perf map. Without the library, jitsym_dl.h writes the same map.
 between 'static PerfMapState perf_map_state;' 'static PyMethodDef sys_methods[] = {'
-# CPython 3.14 has the line in an #ifndef, which has ended after it.
+# In CPython 3.14, this line is in an #ifndef whose end was removed.
 case $(grep -B1 -Fx 'static PerfMapState perf_map_state;' "$file.new") in
     '#ifndef'*) after 'static PerfMapState perf_map_state;' '#endif' ;;
 esac

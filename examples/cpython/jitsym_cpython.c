@@ -1,8 +1,8 @@
 /*
- * CPython announces its trampolines to libjitsym: the perf map of -X perf, the jitdump of -X perf_jit, and regions.
+ * Registers CPython's trampolines with libjitsym: for the perf map of -X perf, the jitdump of -X perf_jit, and regions.
  *
- * build.sh compiles this file with CPython. Unwind tables are for x86-64. Without the library, jitsym_dl.h writes the same map,
- * and CPython writes its own jitdump as before.
+ * build.sh compiles this file with CPython. Unwind tables are for x86-64. Without the library, jitsym_dl.h writes the same
+ * map, and CPython writes its own jitdump as before.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -24,16 +24,17 @@
 
 /* -- Session ------------------------------------------------------------- */
 
-/* The session that was opened last; NULL if no sink could start. Sessions stay open: the library completes its files at the exit. */
+/* The session that was opened last, or NULL if no sink could start. Sessions stay open: the library completes its files at
+ * the exit. */
 static jitsym *session;
 
 /* The sinks for which a session was opened. */
 static uint32_t asked;
 
-/* A forked child that has not called the library yet. In such a child the library has no thread and no file. */
+/* Set in a forked child that has not called the library yet. In such a child the library has no thread and no file. */
 static int untouched;
 
-/* The sinks that could not start. Without the library only the map can. */
+/* The sinks that could not start. Without the library, only the map can start. */
 static uint32_t missing;
 
 static void *map_init(void);
@@ -44,7 +45,7 @@ has_threads(void)
     return session != NULL && !untouched && jitsym_wanted(session) != 0;
 }
 
-/* Starts a sink, or the sinks that the user's JITSYM names instead. */
+/* Starts a sink. If the user's JITSYM names sinks, starts those instead. */
 static int
 open_session(uint32_t sink)
 {
@@ -63,7 +64,7 @@ open_session(uint32_t sink)
     return session != NULL;
 }
 
-/* Writes what is registered, before the process ends without exit handlers. */
+/* Writes everything that is registered. Called before the process ends without exit handlers. */
 void
 _PyJitsym_Flush(void)
 {
@@ -72,7 +73,8 @@ _PyJitsym_Flush(void)
     }
 }
 
-/* How many threads of the process are the library's. A fork is safe while they run, so os.fork does not warn of them. */
+/* Returns the number of threads of the library. os.fork does not warn about these threads, because a fork is safe while they
+ * run. */
 int
 _PyJitsym_CountThreads(void)
 {
@@ -81,8 +83,9 @@ _PyJitsym_CountThreads(void)
 }
 
 /*
- * In a forked child. The child goes on with its parent's trampolines, whose names perf knows from the parent. `persist` asks for
- * files that name them too. Returns 0 if CPython has to do what it does without the library.
+ * Called in a forked child. The child keeps its parent's trampolines, whose names perf has from the parent. If `persist` is
+ * set, the child's files must also contain these names. Returns 0 if CPython has to handle the fork as it does without the
+ * library.
  */
 int
 _PyJitsym_AfterFork(int persist)
@@ -108,7 +111,8 @@ static const jitsym_saved_register saved_rbp = {RBP, -16};
 static jitsym_unwind_row rows[3];
 static jitsym_unwind unwind = JITSYM_UNWIND(JITSYM_UNWIND_ROWS);
 
-/* All trampolines are copies of Python/asm_trampoline.S. Other instructions get no description. */
+/* Describes the frame of the trampolines, which are all copies of Python/asm_trampoline.S. Other instructions get no
+ * description. */
 static void
 describe_frame(void)
 {
@@ -139,7 +143,8 @@ describe_frame(void)
 
 /* -- Trampolines --------------------------------------------------------- */
 
-/* Into `to`, which has JITSYM_NAME_MAX bytes. The library would cut a longer name too. Returns the new length. */
+/* Appends `text` to the name in `to`, which has JITSYM_NAME_MAX bytes. A longer text is cut, as the library would do. Returns
+ * the new length. */
 static size_t
 append(char *to, size_t length, const char *text)
 {
@@ -182,7 +187,7 @@ announce(const void *addr, unsigned int size, PyCodeObject *co)
     if (unwind.row_count != 0) {
         code.unwind = &unwind;
     }
-    /* <string> and <frozen importlib._bootstrap> are no files. */
+    /* The file names <string> and <frozen importlib._bootstrap> do not refer to files. */
     if ((wanted & JITSYM_WANT_LINES) && *file != '<' && co->co_firstlineno > 0) {
         line.line = co->co_firstlineno;
         line.file = file;
@@ -240,7 +245,7 @@ jit_free(void *state)
 _PyPerf_Callbacks _Py_perfmap_callbacks = {map_init, map_write, map_free};
 _PyPerf_Callbacks _Py_perfmap_jit_callbacks = {jit_init, jit_write, jit_free};
 
-/* Before the trampolines are activated and have memory: the sinks decide about this memory. */
+/* Called before the trampolines are activated and have memory, because this memory depends on the sinks. */
 void
 _PyJitsym_Begin(void)
 {
@@ -256,7 +261,7 @@ _PyJitsym_Begin(void)
 
 /* -- Memory -------------------------------------------------------------- */
 
-/* New memory that is full of trampolines and executable. Nobody writes to it any more. */
+/* Called for new executable memory that is full of trampolines and is no longer written to. */
 void
 _PyJitsym_AddArena(void *memory, size_t size)
 {
@@ -276,7 +281,8 @@ _PyJitsym_FreeArena(void *memory, size_t size)
 
 /* -- Perf map API -------------------------------------------------------- */
 
-/* The library only appends to a map that exists already. So it changes no entry when a later one overlaps it, as CPython. */
+/* Opens the perf map. The library only appends to a map that already exists. Like CPython, it then changes no entry that a
+ * later entry overlaps. */
 static int
 open_map(void)
 {
@@ -298,7 +304,7 @@ PyUnstable_PerfMapState_Init(void)
     return open_map() ? 0 : -1;
 }
 
-/* The entry is in the file when the call returns, as with CPython's own function. */
+/* Writes an entry. The entry is in the file when the call returns, as with CPython's own function. */
 int
 PyUnstable_WritePerfMapEntry(const void *code_addr, unsigned int code_size, const char *entry_name)
 {
@@ -319,7 +325,7 @@ PyUnstable_PerfMapState_Fini(void)
     _PyJitsym_Flush();
 }
 
-/* In a forked child. The child's map gets all entries of the parent, whose file need not be read. */
+/* Called in a forked child. The child's map gets all entries of the parent, so the parent's file need not be read. */
 int
 PyUnstable_CopyPerfMapFile(const char *Py_UNUSED(parent_filename))
 {

@@ -1,5 +1,5 @@
 /*
- * Between CPython and jitsym_cpython.c: the functions that build.sh makes CPython's own files call.
+ * Declares the functions of jitsym_cpython.c that CPython's own files call after build.sh has changed them.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -15,7 +15,7 @@ int _PyJitsym_AfterFork(int persist);
 int _PyJitsym_CountThreads(void);
 void _PyJitsym_Flush(void);
 
-/* What CPython has itself: a jitdump for a machine without the library. Its map is not used. */
+/* CPython's own writers. The jitdump is written on a machine without the library. The map is not used. */
 extern _PyPerf_Callbacks _PyJitsym_own_map_callbacks, _PyJitsym_own_jit_callbacks;
 
 #ifndef JITSYM_CPYTHON_GLUE

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Builds LuaJIT so that it announces compiled code to libjitsym. No file of it is ours: calls are inserted at lines of its source.
+# Builds LuaJIT so that it registers compiled code with libjitsym. No file of LuaJIT is copied: calls are inserted at lines of
+# its source.
 set -eu
 
 usage="usage: sh examples/luajit/build.sh SOURCE PREFIX
@@ -17,7 +18,7 @@ before '  lj_record_setup(J);' '  lj_jitsym_recorder(J);'
 before '      lj_record_ins(J);' '      lj_jitsym_recins(J);'
 before '  /* Initialize aligned SIMD constants. */' '  lj_jitsym_open();'
 before '/* Free everything associated with the JIT compiler state. */' '#include "lj_jitsym.c"'
-# LuaJIT's own writer of a perf map. jitsym_dl.h writes the same map without the library.
+# The next line removes LuaJIT's own writer of a perf map. Without the library, jitsym_dl.h writes the same map.
 without LUAJIT_USE_PERFTOOLS
 end
 
@@ -26,7 +27,7 @@ after '#include "lj_mcode.h"' '#include "lj_jitsym.h"'
 after '#include <sys/mman.h>' '#define mprotect lj_jitsym_mprotect' '#define munmap lj_jitsym_munmap'
 after '    lj_err_deregister_mcode(mc, sz, (uint8_t *)mc + sizeof(MCLink));' \
     '    if (lj_jitsym_keeparea(mc, sz)) { mc = next; continue; }'
-# mcode_alloc of a machine where jumps reach 2 GiB; areas that are kept were in reach.
+# This is mcode_alloc for machines where jumps reach 2 GiB. A kept area is in reach, because it was in reach before.
 after '  const uintptr_t range = (1u << (LJ_TARGET_JUMPRANGE-1)) - (1u << 21);' \
     '  { void *kept = lj_jitsym_takearea(sz); if (kept) return kept; }'
 end

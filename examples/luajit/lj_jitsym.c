@@ -1,8 +1,8 @@
 /*
- * LuaJIT announces its traces and exit stubs to libjitsym: names, lines, and frames that are exact at each instruction.
+ * Registers LuaJIT's traces and exit stubs with libjitsym: names, lines, and frames that are exact at each instruction.
  *
- * build.sh includes this file at the end of lj_trace.c. It is for x86-64, POSIX, GC64. Without a variable that asks for it,
- * LuaJIT does what it always did. Without the library, jitsym_dl.h writes the perf map.
+ * build.sh includes this file at the end of lj_trace.c. The file is for x86-64, POSIX and GC64. If no environment variable
+ * enables it, LuaJIT behaves as before. Without the library, jitsym_dl.h writes the perf map.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -20,15 +20,16 @@
 #include "lj_strfmt.h"
 #include "lj_target.h"
 
-/* One session for all states of the process. The library writes what is pending when the process ends. */
+/* The session of all Lua states of the process. The library writes what is pending when the process ends. */
 static jitsym *jitsym_session;
 static pthread_once_t jitsym_once = PTHREAD_ONCE_INIT;
 static pthread_key_t jitsym_thread;
 static char jitsym_directory[4096];
 
 /*
- * The library may exchange executable memory for a region while it registers code. No other thread changes the protection of an area
- * or unmaps one then: areas of several states that lie side by side are one mapping.
+ * A lock for changes of executable memory. While the library registers code, it may exchange executable memory for a region.
+ * During this time, no other thread may unmap an area or change its protection, because adjacent areas of several states are
+ * one mapping.
  */
 static pthread_mutex_t jitsym_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -42,7 +43,7 @@ static void jitsym_leave(void)
   pthread_mutex_unlock(&jitsym_lock);
 }
 
-/* Whoever had the lock is not in the child. */
+/* The thread that held the lock does not exist in the child. */
 static void jitsym_in_child(void)
 {
   pthread_mutex_init(&jitsym_lock, NULL);
@@ -50,7 +51,8 @@ static void jitsym_in_child(void)
 
 static void jitsym_end_thread(void *trace);
 
-/* LUAJIT_JITSYM=1 turns the sinks on that the library's own variables name, or else all. Without it, these variables decide. */
+/* LUAJIT_JITSYM=1 enables the sinks that the library's own variables name, or all sinks if these name none. Without
+ * LUAJIT_JITSYM, the library's variables decide. */
 static void jitsym_begin(void)
 {
   jitsym_options options = JITSYM_OPTIONS;
@@ -79,12 +81,12 @@ static int jitsym_wants(uint32_t what)
 
 enum { JITSYM_RBX = 3, JITSYM_RBP = 6, JITSYM_RSP = 7 };
 
-/* By the interpreter, and the last two on the way into a trace. */
+/* The registers that the interpreter has saved. The last two are saved on the way into a trace. */
 static const jitsym_saved_register jitsym_saved[] = {
   { JITSYM_RBP, -16 }, { JITSYM_RBX, -24 }, { 15, -32 }, { 14, -40 }, { 12, -80 }, { 13, -88 },
 };
 
-/* How many bytes `add rsp, imm` at `p` takes, and its operand; 0 if it is another instruction. */
+/* Returns the size of `add rsp, imm` at `p` and stores its operand in `by`. Returns 0 for another instruction. */
 static int jitsym_is_adjustment(const MCode *p, const MCode *end, int32_t *by)
 {
   if (end - p >= 4 && p[0] == 0x48 && p[1] == 0x83 && p[2] == 0xc4) {
@@ -98,7 +100,8 @@ static int jitsym_is_adjustment(const MCode *p, const MCode *end, int32_t *by)
   return 0;
 }
 
-/* At the end of a trace that does not loop the frame is given back, before the last jump. */
+/* Returns the offset of the last jump of a trace that does not loop, if the frame is released right before this jump.
+ * Otherwise returns 0. */
 static uint32_t jitsym_tail(const GCtrace *T)
 {
   const MCode *jump = T->mcode + T->szmcode - 5;
@@ -111,8 +114,9 @@ static uint32_t jitsym_tail(const GCtrace *T)
 }
 
 /*
- * The end of the head's `add rsp, -grown`. It is the first instruction of a root trace. In a side trace, loads from the parent's
- * frame come first, and the store of the trace's number follows it, by which it is recognised.
+ * Returns the offset after `add rsp, -grown` in the head of a trace. In a root trace, this is the first instruction. In a
+ * side trace, loads from the parent's frame come first. The instruction is recognised by the store of the trace's number,
+ * which follows it.
  */
 static uint32_t jitsym_head(const GCtrace *T, int32_t grown)
 {
@@ -161,14 +165,15 @@ static uint32_t jitsym_frame(jit_State *J, GCtrace *T, jitsym_unwind_row rows[3]
 #define JITSYM_PATHS 16
 #define JITSYM_PATH 1024
 
-/* The IR from `ref` on, up to the next step, is of this bytecode. */
+/* The IR instructions from `ref` on, up to the next step, belong to this bytecode. */
 typedef struct {
   IRRef ref;
   GCproto *pt;
   const BCIns *pc;
 } JitsymStep;
 
-/* The steps of the trace that this thread compiles, and its code so far. Steps are in order of their IR, with each loop's copy of it. */
+/* The steps of the trace that this thread compiles, and its code so far. Steps are in the order of the IR, including the
+ * copies for loops. */
 typedef struct {
   jit_State *J;  /* The state whose trace that is; NULL if lines are not wanted. */
   uint32_t steps_num;
@@ -189,18 +194,19 @@ static void jitsym_end_thread(void *trace)
   jitsym_trace = NULL;
 }
 
-/* That of a state. While it records, a C function that it calls may have another state record on this thread. */
+/* Returns the trace of a state. While the state records, it may call a C function that makes another state record on this
+ * thread. */
 static JitsymTrace *jitsym_trace_of(jit_State *J)
 {
   return jitsym_trace != NULL && jitsym_trace->J == J ? jitsym_trace : NULL;
 }
 
-/* A recording begins. */
+/* Called when a recording begins. */
 void lj_jitsym_recorder(jit_State *J)
 {
   int wanted = jitsym_wants(JITSYM_WANT_LINES);
   if (jitsym_trace == NULL && wanted) {
-    /* Pages that no trace needs are never touched. */
+    /* Pages that no trace needs are never accessed. */
     void *trace = mmap(NULL, sizeof *jitsym_trace, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0);
     if (trace == MAP_FAILED) return;
     if (pthread_setspecific(jitsym_thread, trace) != 0) { munmap(trace, sizeof *jitsym_trace); return; }
@@ -217,12 +223,12 @@ static void jitsym_step(IRRef ref, GCproto *pt, const BCIns *pc)
 {
   JitsymTrace *trace = jitsym_trace;
   JitsymStep step = { ref, pt, pc };
-  /* No IR was made of the last one, or it was undone: a loop that could not be made is. */
+  /* The last step is dropped if it has no IR, or if its IR was undone because a loop could not be made. */
   while (trace->steps_num != 0 && trace->steps[trace->steps_num-1].ref >= ref) trace->steps_num--;
   if (trace->steps_num < JITSYM_REFS) trace->steps[trace->steps_num++] = step;
 }
 
-/* The next bytecode is recorded. */
+/* Called when the next bytecode is recorded. */
 void lj_jitsym_recins(jit_State *J)
 {
   if (jitsym_trace_of(J) != NULL && J->pt != NULL) jitsym_step(J->cur.nins, J->pt, J->pc);
@@ -238,7 +244,7 @@ static const JitsymStep *jitsym_step_of(IRRef ref)
   return from == 0 ? NULL : &jitsym_trace->steps[from-1];
 }
 
-/* Copies `ref` for the body of a loop. */
+/* Called when `ref` is copied for the body of a loop. */
 void lj_jitsym_copyins(jit_State *J, IRRef ref)
 {
   const JitsymStep *step;
@@ -247,7 +253,7 @@ void lj_jitsym_copyins(jit_State *J, IRRef ref)
   if (step != NULL) jitsym_step(J->cur.nins, step->pt, step->pc);
 }
 
-/* Code of one IR instruction was made: backwards, and perhaps again. */
+/* Called when code of one IR instruction was made. Code is made backwards, and may be made again. */
 void lj_jitsym_asmins(jit_State *J, IRRef ref, MCode *mcode)
 {
   uint32_t index = ref - REF_BIAS;
@@ -256,7 +262,7 @@ void lj_jitsym_asmins(jit_State *J, IRRef ref, MCode *mcode)
   if (index >= jitsym_trace->mcode_num) jitsym_trace->mcode_num = index + 1;
 }
 
-/* The absolute path of a chunk that is a file. */
+/* Returns the absolute path of a chunk that is a file, or NULL. */
 static const char *jitsym_path_of(GCproto *pt)
 {
   JitsymTrace *trace = jitsym_trace;
@@ -277,7 +283,7 @@ static const char *jitsym_path_of(GCproto *pt)
   return path;
 }
 
-/* A row for each change of line. What is before the first instruction of the IR belongs to it. */
+/* Makes a row for each change of line. Code before the first IR instruction gets the line of that instruction. */
 static uint32_t jitsym_lines(GCtrace *T)
 {
   JitsymTrace *trace = jitsym_trace;
@@ -325,7 +331,7 @@ void lj_jitsym_addtrace(jit_State *J, GCtrace *T)
   jitsym_unwind_row rows[3];
   if (!jitsym_wants(JITSYM_WANT_CODE)) return;
 
-  /* Not with snprintf, which takes as long as the registration. */
+  /* snprintf is not used, because it takes as long as the registration. */
   code.name_len = (size_t)(lj_strfmt_wint(name + strlen(name), (int32_t)T->traceno) - name);
   code.file = *chunk == '@' || *chunk == '=' ? chunk + 1 : "(string)";
   code.line = (uint32_t)lj_debug_line(pt, proto_bcpos(pt, mref(T->startpc, const BCIns)));
@@ -342,7 +348,7 @@ void lj_jitsym_addtrace(jit_State *J, GCtrace *T)
   jitsym_announce(&code);
 }
 
-/* Their frame is that of the trace that was left, so there is none to describe. */
+/* Registers exit stubs. They need no frame description, because their frame is that of the trace that was left. */
 void lj_jitsym_addstubs(ExitNo first, MCode *begin, MCode *end)
 {
   char name[64];
@@ -356,17 +362,17 @@ void lj_jitsym_addstubs(ExitNo first, MCode *begin, MCode *end)
 /* -- Areas --------------------------------------------------------------- */
 
 /*
- * A trace that is collected stays registered until its area is given back: no other code takes its place before. To tell of each
- * one would begin a generation of the area's names for nothing.
+ * A collected trace stays registered until its area is freed, because no other code uses its addresses before. Unregistering
+ * each trace would begin a new generation of the area's names without any use.
  *
- * Areas that hold no code any more. If memory is adopted, they are kept for the next code instead of being unmapped, because code
- * that comes in the place of dead code costs less than a new region.
+ * `jitsym_kept` lists areas that no longer contain code. If memory is adopted, such areas are kept for the next code instead
+ * of being unmapped, because code that replaces dead code costs less than a new region.
  */
 #define JITSYM_KEPT 16
 
 static struct { void *area; size_t size; } jitsym_kept[JITSYM_KEPT];
 
-/* All code in the area is dead. Whether it is kept. */
+/* Called when all code in the area is dead. Returns whether the area is kept. */
 int lj_jitsym_keeparea(void *area, size_t size)
 {
   int i, kept = 0;
@@ -374,7 +380,7 @@ int lj_jitsym_keeparea(void *area, size_t size)
   jitsym_enter();
   for (i = 0; i < JITSYM_KEPT && !kept && jitsym_wants(JITSYM_WANT_ADOPT); i++) {
     if (jitsym_kept[i].area == NULL) {
-      /* In this order: a child may be forked in between. */
+      /* The size is stored first, because a child may be forked between the two stores. */
       jitsym_kept[i].size = size;
       __atomic_store_n(&jitsym_kept[i].area, area, __ATOMIC_RELEASE);
       kept = 1;
@@ -385,7 +391,7 @@ int lj_jitsym_keeparea(void *area, size_t size)
   return kept;
 }
 
-/* An area that was kept, readable and writable; NULL if there is none of that size. */
+/* Returns a kept area, readable and writable, or NULL if there is none of that size. */
 void *lj_jitsym_takearea(size_t size)
 {
   void *area = NULL;
@@ -403,7 +409,7 @@ void *lj_jitsym_takearea(size_t size)
   return area;
 }
 
-/* lj_mcode.c calls this and the next function in place of the system's. */
+/* lj_mcode.c calls this function and the next function in place of the system's functions. */
 int lj_jitsym_mprotect(void *area, size_t size, int protection)
 {
   int done;

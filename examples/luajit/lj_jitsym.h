@@ -1,5 +1,5 @@
 /*
- * Between LuaJIT and lj_jitsym.c.
+ * Declares the functions of lj_jitsym.c that LuaJIT's own files call.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Builds MoarVM so that it announces compiled code to libjitsym. No file of it is ours: calls are inserted at lines of its source.
+# Builds MoarVM so that it registers compiled code with libjitsym. No file of MoarVM is copied: calls are inserted at lines of
+# its source.
 set -eu
 
 usage="usage: sh examples/moarvm/build.sh SOURCE PREFIX
@@ -39,7 +40,7 @@ begin src/jit/compile.c
 after '#include "platform/mmap.h"' '#define JITSYM_MOARVM_MEMORY' '#include "jit/jitsym_moarvm.h"'
 after '    code = MVM_jit_compiler_assemble(tc, &cl, jg);' '    if (code) MVM_jitsym_compiled(tc, jg, code);'
 at_the_end '#include "jit/jitsym_moarvm.c"'
-# MoarVM's own writer of a perf map. jitsym_dl.h writes the same map without the library.
+# The next line removes MoarVM's own writer of a perf map. Without the library, jitsym_dl.h writes the same map.
 between '#if linux' '#endif'
 end
 
@@ -53,7 +54,8 @@ end
 
 (cd "$build" && make -j"$(getconf _NPROCESSORS_ONLN)" install) >"$prefix/make.log" 2>&1 || { cat "$prefix/make.log" >&2; exit 1; }
 
-# No script: perf 6.1 and 6.12 keep the mappings of what the process executed before, and take the lowest of a library for the one that
-# is in use. A static program maps none. Some systems have no static C library.
+# `raku` is not a script: perf 6.1 and 6.12 keep the mappings of programs that the process executed earlier, and use the
+# lowest mapping of a library for the mapping in use. A static program maps no library. Some systems have no static C library,
+# so `raku` may also be a dynamic program.
 set -- -O1 -DMOAR="\"$prefix/bin/moar\"" -o "$prefix/bin/raku" "$here/raku.c"
 cc -static "$@" 2>>"$prefix/make.log" || cc "$@"

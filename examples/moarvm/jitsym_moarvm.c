@@ -1,9 +1,9 @@
 /*
- * MoarVM announces the code that it compiles to libjitsym: names, line tables, inlined frames and unwind tables.
+ * Registers MoarVM's compiled code with libjitsym: names, line tables, inlined frames and unwind tables.
  *
- * build.sh includes this file at the end of src/jit/compile.c, whose own calls of the memory functions below then come here.
- * It is for x86-64 and POSIX. Without a variable that asks for it, MoarVM does what it always did. Without the library,
- * jitsym_dl.h writes the perf map.
+ * build.sh includes this file at the end of src/jit/compile.c. Macros in jitsym_moarvm.h redirect the memory functions that
+ * src/jit/compile.c calls to the functions below. The file is for x86-64 and POSIX. If no environment variable enables it,
+ * MoarVM behaves as before. Without the library, jitsym_dl.h writes the perf map.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -22,16 +22,17 @@
 static jitsym *jitsym_session;
 static int jitsym_own_memory;
 
-/* The library may exchange executable memory for a region while it registers code. Nobody changes the protection of such memory
- * or unmaps it then. */
+/* A lock for changes of executable memory. While the library registers code, it may exchange executable memory for a region.
+ * During this time, no other thread may unmap such memory or change its protection. */
 static pthread_mutex_t jitsym_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* The memory of the function that this thread compiles, if the library has given it. */
+/* The memory of the function that this thread compiles, if the library has allocated it. */
 static __thread jitsym_region jitsym_memory = JITSYM_REGION;
 
 /*
- * MVM_JITSYM=1 turns the sinks on that the library's own variables name, or else all. MVM_JITSYM=own does too, and leaves code
- * in memory that MoarVM maps itself. Without it, the library's variables decide. MoarVM's own MVM_JIT_PERF_MAP asks for the map.
+ * MVM_JITSYM=1 enables the sinks that the library's own variables name, or all sinks if these name none. MVM_JITSYM=own does
+ * the same, but leaves code in memory that MoarVM maps itself. Without MVM_JITSYM, the library's variables decide. MoarVM's
+ * own MVM_JIT_PERF_MAP enables the map.
  */
 void MVM_jitsym_init(void) {
     jitsym_options options = JITSYM_OPTIONS;
@@ -61,7 +62,8 @@ static int jitsym_has_files(void) {
     return (jitsym_wanted(jitsym_session) & JITSYM_WANT_REGION) != 0;
 }
 
-/* Where the code will run. Memory of the library without a file would gain nothing. */
+/* Allocates the memory in which the code will run. Memory of the library is used only if it has a file, because it has no
+ * advantage otherwise. */
 void * MVM_jitsym_alloc_pages(size_t size, int mode) {
     jitsym_region memory = JITSYM_REGION;
     if (!jitsym_own_memory && jitsym_has_files() &&
@@ -76,7 +78,7 @@ void * MVM_jitsym_alloc_pages(size_t size, int mode) {
     return MVM_platform_alloc_pages(size, mode);
 }
 
-/* Where the code is written. */
+/* Returns the address at which the code is written. */
 void * MVM_jitsym_writable(void *memory) {
     return memory == jitsym_memory.exec ? jitsym_memory.write : memory;
 }
@@ -92,7 +94,7 @@ int MVM_jitsym_set_page_mode(void *memory, size_t size, int mode) {
 }
 
 int MVM_jitsym_free_pages(void *memory, size_t size, int is_region) {
-    /* All of the pages are unmapped. */
+    /* All pages are unmapped, including the rest of the last page. */
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), mapped = (size + page - 1) / page * page;
     int done;
     if (is_region || memory == jitsym_memory.exec)
@@ -111,8 +113,9 @@ enum { RBX = 3, R13 = 13, R14 = 14 };
 static const jitsym_saved_register jitsym_saved[] = { { R14, -24 }, { R13, -32 }, { RBX, -40 } };
 
 /*
- * What MVM_jit_emit_prologue and MVM_jit_emit_epilogue (src/jit/x64/emit.dasc) make. The CFA is counted from rsp, which is
- * constant in the body: rbp would do as well, but perf copies no stack below rsp, and rsp needs no register of another frame.
+ * Describes the frame that MVM_jit_emit_prologue and MVM_jit_emit_epilogue (src/jit/x64/emit.dasc) make. The CFA is an offset
+ * from rsp, which is constant in the body. An offset from rbp would also be right, but perf copies no stack below rsp, and
+ * rsp needs no register of another frame.
  */
 static int jitsym_frame(const MVMuint8 *code, size_t size, size_t exit, jitsym_unwind *unwind) {
     static const MVMuint8 prologue[] = {
@@ -137,7 +140,7 @@ static int jitsym_frame(const MVMuint8 *code, size_t size, size_t exit, jitsym_u
         unwind->saved_count = 3;
         unwind->sp_reset = exit + 3;
         unwind->epilogue_begin = exit + 4;
-        /* Data may follow, which is no code but part of the function. */
+        /* Data may follow, which belongs to the function but is not code. */
         unwind->epilogue_end = exit + 5;
         return 1;
     }
@@ -148,7 +151,7 @@ static int jitsym_frame(const MVMuint8 *code, size_t size, size_t exit, jitsym_u
 
 #define JITSYM_FILES 64
 
-/* File names in use by one function, made absolute where there is such a file. */
+/* The file names that one function uses. If such a file exists, its name is made absolute. */
 typedef struct {
     char *names[JITSYM_FILES];
     MVMCompUnit *units[JITSYM_FILES];
@@ -182,7 +185,7 @@ static const char * jitsym_file(MVMThreadContext *tc, JitsymFiles *files, MVMCom
     return name;
 }
 
-/* The line of an offset in the bytecode of a frame; 0 if it has none. */
+/* Returns the line of an offset in the bytecode of a frame, or 0 if the offset has no line. */
 static MVMuint32 jitsym_line_at(MVMThreadContext *tc, JitsymFiles *files, MVMStaticFrame *sf, MVMuint32 pc, const char **file) {
     MVMBytecodeAnnotation *found = MVM_bytecode_resolve_annotation(tc, &sf->body, pc);
     MVMuint32 line = found == NULL ? 0 : found->line_number;
@@ -199,7 +202,7 @@ typedef struct {
     MVMStaticFrame *sf;
 } JitsymInline;
 
-/* The outer one first, and before what comes later in the code. MoarVM's table has the innermost first. */
+/* Sorts outer frames before inner frames, and then by their order in the code. MoarVM's table has the innermost frame first. */
 static int jitsym_compare(const void *a, const void *b) {
     const JitsymInline *left = a, *right = b;
     if (left->begin != right->begin)
@@ -209,7 +212,7 @@ static int jitsym_compare(const void *a, const void *b) {
     return left->index > right->index ? -1 : 1;
 }
 
-/* The ranges of inlined frames that lie one in the other; others are left out. */
+/* Returns the ranges of inlined frames that are properly nested. Other ranges are left out. */
 static MVMuint32 jitsym_inlines(MVMJitGraph *jg, MVMJitCode *code, JitsymInline *found) {
     MVMuint32 count = 0, kept = 0, i;
     for (i = 0; i < code->num_inlines; i++) {
@@ -311,7 +314,7 @@ void MVM_jitsym_compiled(MVMThreadContext *tc, MVMJitGraph *jg, MVMJitCode *code
     if (jitsym_frame(announced.bytes, code->size, (char *)code->exit_label - (char *)code->func_ptr, &unwind))
         announced.unwind = &unwind;
 
-    /* A stub for a native call belongs to no frame. */
+    /* A stub for a native call does not belong to a frame. */
     if (sf != NULL) {
         announced.name = name = jitsym_name(tc, sf);
     }
@@ -337,7 +340,7 @@ void MVM_jitsym_compiled(MVMThreadContext *tc, MVMJitGraph *jg, MVMJitCode *code
             if (frame->call_line == 0)
                 break;
         }
-        /* Without the line of one call, indices of parents would not fit any more: then there are lines alone. */
+        /* If the line of one call is unknown, the indices of parents would be wrong, so only lines are registered. */
         announced.inlines = frames;
         announced.inline_size = sizeof *frames;
         announced.inline_count = num_frames == num_inlines && (i == num_inlines) ? num_frames : 0;

@@ -1,5 +1,6 @@
 /*
- * Between MoarVM and jitsym_moarvm.c. In src/jit/compile.c, the calls that handle memory for code go there.
+ * Declares the functions of jitsym_moarvm.c, and redirects the calls in src/jit/compile.c that handle memory for code to
+ * them.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -1,5 +1,5 @@
 /*
- * Debian's Rakudo on the MoarVM that build.sh has built.
+ * Starts Debian's Rakudo on the MoarVM that build.sh has built.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -16,7 +16,7 @@ int main(int argc, char **argv) {
     if (words == NULL)
         return 1;
     memcpy(words, rakudo, sizeof rakudo);
-    /* With the NULL at their end. */
+    /* The copied arguments include the NULL at their end. */
     memcpy(words + WORDS, argv + 1, (size_t)argc * sizeof *argv);
     execv(words[0], words);
     perror(words[0]);

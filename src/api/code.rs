@@ -22,12 +22,13 @@ pub struct Code<'a> {
     pub unwind: Unwind<'a>,
     /// Line table.
     pub lines: Lines<'a>,
-    /// Inlined functions. Profilers show these functions for code in a region, and debuggers show them for all code.
+    /// Inlined functions. Profilers show inlined functions for code in a region, and debuggers for all code.
     pub inlines: &'a [Inline<'a>],
     /// Whether the code's bytes stay unchanged until the code is flushed, unregistered or moved: see `JITSYM_CODE_STABLE` in
     /// the C header.
     pub stable: bool,
-    /// Whether the bytes after the code hold no other code as long as this code lives: see `JITSYM_CODE_GAP` in the C header.
+    /// Whether the bytes after the code contain no other code as long as this code is live: see `JITSYM_CODE_GAP` in the C
+    /// header.
     pub gap: bool,
     /// Whether the caller registers more code before any of this code runs: see `JITSYM_CODE_MORE` in the C header.
     pub more: bool,
@@ -56,19 +57,19 @@ impl<'a> Code<'a> {
 /// Where the bytes of code can be read.
 #[derive(Clone, Copy, Debug)]
 pub enum Bytes<'a> {
-    /// The bytes are at the address where the code runs. The library asks the kernel to read the bytes, so unreadable memory
-    /// does no harm.
+    /// The bytes are at the address where the code runs. The kernel reads the bytes for the library, so unreadable memory does
+    /// no harm.
     AtAddress,
     /// The bytes are in this slice, which is as long as the code.
     Here(&'a [u8]),
 }
 
-/// A line table, in the form in which the caller stores the table.
+/// A line table, in one of two forms.
 #[derive(Clone, Copy)]
 pub enum Lines<'a> {
     /// Rows in any order. Of two rows with the same offset, the later row counts.
     Rows(&'a [Line<'a>]),
-    /// The caller stores the table in its own layout, and the functions of [`LineTable`] return the rows.
+    /// A table in the caller's own layout. The functions of [`LineTable`] return its rows.
     Table(&'a dyn LineTable),
 }
 
@@ -114,7 +115,7 @@ pub trait LineTable {
     fn row(&self, index: usize) -> Result<Line<'_>>;
 }
 
-/// One row of a line table. It describes the code from `offset` up to the offset of the next row.
+/// One row of a line table. The row describes the code from `offset` up to the offset of the next row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
     /// Bytes from the start of the code.
@@ -142,7 +143,7 @@ pub struct Inline<'a> {
     pub call_line: u32,
     /// Column of the call, from 1; 0 if unknown.
     pub call_column: u32,
-    /// Index of the entry into which this function is inlined. That entry comes earlier in the list. `None` if this function is
+    /// Index of the entry into which this function is inlined. That entry must precede this entry. `None` if this function is
     /// inlined into the registered function itself.
     pub parent: Option<u32>,
 }
@@ -157,7 +158,7 @@ impl Inline<'_> {
 /// How to find the caller's frame. Offsets count bytes from the start of the code; registers have their DWARF numbers.
 #[derive(Clone, Copy, Debug)]
 pub enum Unwind<'a> {
-    /// Not known.
+    /// Unknown.
     None,
     /// The code keeps a frame pointer.
     FramePointer(FramePointer<'a>),
@@ -166,18 +167,18 @@ pub enum Unwind<'a> {
     /// A table of rows in strictly rising order of their offsets.
     Rows(&'a [UnwindRow<'a>]),
     /// An `.eh_frame` section that the compiler made. Only the sink `unwinder` uses the personality routines and LSDAs that the
-    /// section names. The routines and LSDAs must exist as long as the code, because an exception that passes through the code
-    /// uses them.
+    /// section names. The routines and LSDAs must stay valid as long as the code is registered, because exceptions that pass
+    /// through the code use them.
     EhFrame {
         /// The section.
         bytes: &'a [u8],
-        /// The section's own address. The library decodes pc-relative pointers as if the section were at this address, which
-        /// may differ from the address of `bytes`.
+        /// The address to which pc-relative pointers of the section are relative. This address may differ from the address of
+        /// `bytes`.
         addr: u64,
     },
 }
 
-/// The places where the frame changes, in code that has a frame pointer. See `jitsym_unwind` in the C header. `Default`
+/// The offsets at which the frame changes, in code that has a frame pointer. See `jitsym_unwind` in the C header. `Default`
 /// describes code that has the usual prologue of the architecture and no epilogue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FramePointer<'a> {
@@ -208,8 +209,8 @@ pub enum SigningKey {
     B,
 }
 
-/// A frame whose CFA is at a fixed distance from the stack pointer, and the places in the code where the frame begins and ends.
-/// See `jitsym_unwind` in the C header.
+/// A frame whose CFA is at a fixed distance from the stack pointer, and the offsets in the code where the frame begins and
+/// ends. See `jitsym_unwind` in the C header.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FixedFrame<'a> {
     /// Bytes from the stack pointer to the CFA while the frame exists.
@@ -222,7 +223,7 @@ pub struct FixedFrame<'a> {
     pub sp_set: u32,
     /// Offset after the instruction that stores the last register of `saved`; 0 means the value of `sp_set`.
     pub saved_from: u32,
-    /// Offset after the instruction that frees all of the frame but the stored frame pointer; 0 if the code has no such
+    /// Offset after the instruction that frees all of the frame except the stored frame pointer; 0 if the code has no such
     /// instruction.
     pub sp_reset: u32,
     /// Offset after the instruction that removes the frame; 0 if the code has no such instruction.
@@ -250,7 +251,7 @@ impl<'a> FixedFrame<'a> {
     }
 }
 
-/// A register that is saved in the frame; see `jitsym_saved_register` in C for the meaning of each field.
+/// A register that is saved in the frame; see `jitsym_saved_register` in the C header.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SavedRegister {
@@ -273,15 +274,15 @@ pub struct UnwindRow<'a> {
     pub saved: &'a [SavedRegister],
 }
 
-/// Where moved code runs now.
+/// The new address of moved code.
 #[derive(Clone, Copy, Debug)]
 pub struct MoveTarget<'a> {
     /// The code's new address.
     pub addr: u64,
     /// Where the code's bytes can be read; a slice must be as long as the code.
     pub bytes: Bytes<'a>,
-    /// Whether the code's bytes at the new place stay unchanged: see [`Code::stable`].
+    /// Whether the code's bytes at the new address stay unchanged: see [`Code::stable`].
     pub stable: bool,
-    /// Whether the bytes after the new place hold no other code: see [`Code::gap`].
+    /// Whether the bytes after the code's new address range contain no other code: see [`Code::gap`].
     pub gap: bool,
 }

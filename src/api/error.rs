@@ -36,7 +36,7 @@ errors! {
     5 Enum, "JITSYM_ERR_ENUM", "a number is none of its enumerators";
     6 SizeZero, "JITSYM_ERR_SIZE_ZERO", "the size is 0";
     7 AddressRange, "JITSYM_ERR_ADDRESS_RANGE", "address plus size does not fit the address space, or the address is 0";
-    8 TooLarge, "JITSYM_ERR_TOO_LARGE", "the code or its record is larger than the format can say";
+    8 TooLarge, "JITSYM_ERR_TOO_LARGE", "the code or its record is larger than the format allows";
     9 LineOffset, "JITSYM_ERR_LINE_OFFSET", "a line table entry lies outside the code";
     10 LineFile, "JITSYM_ERR_LINE_FILE", "a line table entry has no file name";
     11 UnwindOrder, "JITSYM_ERR_UNWIND_ORDER", "unwind offsets are out of order or outside the code";
@@ -48,7 +48,7 @@ errors! {
     17 UnknownId, "JITSYM_ERR_UNKNOWN_ID", "no code with this id is registered";
     18 Timeout, "JITSYM_ERR_TIMEOUT", "the time allowed ran out";
     19 Dropped, "JITSYM_ERR_DROPPED", "the record was dropped because the writer could not keep up";
-    20 NoMemory, "JITSYM_ERR_NO_MEMORY", "memory could not be had";
+    20 NoMemory, "JITSYM_ERR_NO_MEMORY", "there is not enough memory";
     21 NoSink, "JITSYM_ERR_NO_SINK", "no sink could be started";
     22 SinkFailed, "JITSYM_ERR_SINK_FAILED", "a sink failed";
     23 Forked, "JITSYM_ERR_FORKED", "the session belongs to the parent process";
@@ -67,7 +67,7 @@ errors! {
     36 Locked, "JITSYM_ERR_LOCKED", "the process has locked memory, which a file's would not be";
     37 Region, "JITSYM_ERR_REGION", "there is no region, or there is one already, or not of this kind";
     38 Alignment, "JITSYM_ERR_ALIGNMENT", "an address or size is no multiple of a page, or an alignment no power of two";
-    39 Inline, "JITSYM_ERR_INLINE", "an inlined function has a bad range or parent, no name, or no place of its call";
+    39 Inline, "JITSYM_ERR_INLINE", "an inlined function has a bad range or parent, no name, or no call site";
 }
 
 impl Error {
@@ -82,7 +82,7 @@ impl Error {
         self
     }
 
-    /// Returns this error. If `is_callers` is true for the error, also notes the name of the code whose registration failed.
+    /// Returns this error. If `is_callers` is true for the error, also notes the name of the code that was not registered.
     #[cold]
     pub(crate) fn of_code(self, name: &[u8]) -> Error {
         if self.is_callers() {
@@ -96,8 +96,7 @@ impl Error {
         self.texts().0.trim_end_matches('\0')
     }
 
-    /// Whether two conditions hold: the caller can do something about the error, and no other report of the library explains
-    /// the error better.
+    /// True if the caller can correct the error, and no other report of the library explains the error better.
     pub(crate) fn is_callers(self) -> bool {
         matches!(self as u32, 1..=17 | 19 | 23 | 27 | 28 | 33 | 38 | 39)
     }

@@ -5,6 +5,6 @@ pub mod error;
 pub mod limits;
 pub mod options;
 
-/// Identifies one registration. An id is never used again within a process. 0 does not identify a registration.
+/// Identifies one registration. A process never uses an id twice. No id is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Id(pub u64);

@@ -8,7 +8,7 @@ use crate::sys::clock::Clock;
 /// The reader for which the perf map is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dialect {
-    /// perf and all others.
+    /// perf and all readers except simpleperf.
     #[default]
     Perf,
     /// Android's simpleperf.
@@ -38,16 +38,16 @@ impl Sinks {
     pub const ALL: Sinks = Sinks(63);
     /// The bits that are reserved for sinks.
     pub(crate) const ANY: Sinks = Sinks((1 << 27) - 1);
-    /// This bit is not a sink, but a flag in the set of running sinks. It means that a sink wants the bytes of the code.
+    /// This bit is not a sink, but a flag in the set of running sinks. The flag means that a sink wants the bytes of the code.
     pub(crate) const BYTES: Sinks = Sinks(1 << 27);
-    /// A flag like `BYTES`. It means that live code is remembered for sinks that are enabled later.
+    /// A flag like `BYTES`: live code is remembered for sinks that are enabled later.
     pub(crate) const REMEMBER: Sinks = Sinks(1 << 28);
-    /// A flag like `BYTES`. It means that a sink wants lines and unwind tables.
+    /// A flag like `BYTES`: a sink wants lines and unwind tables.
     pub(crate) const GROUPS: Sinks = Sinks(1 << 29);
-    /// A flag like `BYTES`. It means that each thread that registers code also reports the code to the unwinder.
+    /// A flag like `BYTES`: each thread that registers code also reports the code to the unwinder.
     pub(crate) const BY_CALLERS: Sinks = Sinks(1 << 30);
-    /// A flag like `BYTES`. It means that calls wait until the writer has reported their code to each sink that must know of the
-    /// code.
+    /// A flag like `BYTES`: calls wait until the writer has reported their code to each sink that needs the code before it
+    /// runs.
     pub(crate) const MUST_WAIT: Sinks = Sinks(1 << 31);
 
     /// The union of both sets.
@@ -66,11 +66,10 @@ impl Sinks {
         self.0 & (Sinks::GROUPS.0 | Sinks::REMEMBER.0) != 0
     }
 
-    /// Whether three conditions hold: `want_groups` is true, calls do not wait for the writer, and calls do not report code to
-    /// the unwinder.
+    /// True if `want_groups` is true, and calls do not wait for the writer and do not report code to the unwinder.
     #[inline]
     pub(crate) const fn want_groups_only(self) -> bool {
-        // `REMEMBER` and `GROUPS` lie below the two other bits, and above the rest, so one comparison is enough.
+        // One range check is enough: `REMEMBER` and `GROUPS` are below `BY_CALLERS` and `MUST_WAIT`, and above all other bits.
         self.0 >= Sinks::REMEMBER.0 && self.0 < Sinks::BY_CALLERS.0
     }
 
@@ -85,7 +84,7 @@ impl Sinks {
     }
 }
 
-/// The kinds of information that a session can use at present; the bits of `jitsym_want` in C.
+/// The information about code that is of use now; the bits of `jitsym_want` in C.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Wanted {
@@ -104,14 +103,14 @@ pub struct Wanted {
     pub region: bool,
 }
 
-/// How a session should behave; see `jitsym_options` in the C header. `Default` has the effect of a NULL pointer in C.
+/// The options of a session; see `jitsym_options` in the C header. `Default` has the effect of a NULL pointer in C.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The sinks to start; `None` leaves the choice to the environment.
     pub sinks: Option<Sinks>,
-    /// The environment wins over these options.
+    /// Whether the environment takes precedence over these options.
     pub env_wins: bool,
-    /// Start no sink unless the environment names one.
+    /// Start only the sinks that the environment names.
     pub off_by_default: bool,
     /// Leave unwinding records out of the jitdump.
     pub no_unwind: bool,
@@ -123,21 +122,20 @@ pub struct Options {
     pub no_threads: bool,
     /// Complete the files of this user's killed processes before the session opens.
     pub recover: bool,
-    /// What a forked child takes over.
+    /// What a forked child inherits.
     pub fork: Option<Fork>,
     /// Remove the files at the last close or at exit.
     pub remove_files: bool,
     /// Remember live code for sinks that are enabled later.
     pub remember: bool,
     /// Adopt the memory in which code is registered, if the memory is private and executable, as
-    /// [`Session::adopt_region`](crate::Session::adopt_region) does. A host that sets this option makes the promise of that
-    /// function for each call that registers, moves or unregisters code: during the call, only the calling thread writes to the
-    /// mapping or changes its protection. The kernel merges neighbouring memory with the same protection into one mapping, so
-    /// the promise covers every writer of code in the process.
+    /// [`Session::adopt_region`](crate::Session::adopt_region) does. The promise that `adopt_region` requires then holds for
+    /// each call that registers, moves or unregisters code: during the call, only the calling thread writes to the mapping or
+    /// changes its protection. The kernel merges neighbouring memory with the same protection into one mapping, so the host
+    /// promises this for every writer of code in the process.
     pub adopt: bool,
-    /// Register also the code that other libraries in the process report to gdb by `__jit_debug_descriptor`. This begins with
-    /// the first session that sets this option and lasts until the process ends. The code is written with the options of that
-    /// session.
+    /// Also register the code that other libraries in the process report to gdb by `__jit_debug_descriptor`, from the first
+    /// session with this option until the process ends. The code is written with the options of that session.
     pub bridge: bool,
     /// The maximum size of the perf map, in bytes.
     pub map_max: Option<u64>,
@@ -159,18 +157,18 @@ pub struct Options {
     pub spool_dir: Option<PathBuf>,
 }
 
-/// What a forked child takes over, and when.
+/// What a forked child inherits, and when.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fork {
-    /// The child takes over sessions and live code, in its first call that uses a session. The child's map and jitdump begin
-    /// with the child's own code, and get the inherited code after two seconds.
+    /// The child inherits sessions and live code, in its first call that uses a session. The child's map and jitdump begin with
+    /// the child's own code, and get the inherited code after two seconds.
     #[default]
     Late,
-    /// Like `Late`, but the child writes the inherited code to its files in the same call.
+    /// Like `Late`, but the child writes the inherited code to its files in its first call.
     FirstCall,
-    /// The child takes over sessions and live code, and writes this code to its files, before `fork` returns in the child.
+    /// The child inherits sessions and live code, and writes this code to its files, before `fork` returns in the child.
     AtOnce,
-    /// The child takes over nothing.
+    /// The child inherits nothing.
     Alone,
 }
 
@@ -179,8 +177,8 @@ pub enum Fork {
 pub enum DumpDir {
     /// The jitdump is in this directory.
     Exactly(PathBuf),
-    /// This directory has a subdirectory `.debug/jit`. The library makes a new directory in this subdirectory, and the jitdump
-    /// is in the new directory. perf's own agents do the same with `JITDUMPDIR`.
+    /// The jitdump is in a new directory in the subdirectory `.debug/jit` of this directory. perf's own agents do the same with
+    /// `JITDUMPDIR`.
     CacheBelow(PathBuf),
 }
 
@@ -215,14 +213,14 @@ pub struct Config {
     pub adopt: bool,
     /// Whether code that other libraries report to gdb is registered too.
     pub bridge: bool,
-    /// Whether the writer may start the sink for debuggers although no session asks for that sink.
+    /// Whether the writer may start the sink for debuggers although no session has requested it.
     pub debugger: bool,
     pub map_max: u64,
     pub jitdump_max: u64,
 }
 
 impl Config {
-    /// Whether a session with the configuration `self` can use the files of the sinks that run already. `started` has these
+    /// Whether a session with the configuration `self` can use the files of the running sinks. `started` is the set of these
     /// sinks, and `running` is the configuration with which they were started.
     pub fn can_join(&self, running: &Config, started: Sinks) -> bool {
         let shares_map = self.sinks.has(Sinks::MAP) && started.has(Sinks::MAP);
@@ -231,18 +229,18 @@ impl Config {
         (map || !shares_map) && (self.dump_dir == running.dump_dir || !shares_dump)
     }
 
-    /// The sinks without the sink for valgrind. The sink for valgrind starts under valgrind even if nobody asks for it.
+    /// The sinks without the sink for valgrind, which also starts if no session requests it.
     pub fn asked_for(&self) -> Sinks {
         self.sinks.without(Sinks::VALGRIND)
     }
 
-    /// Whether there is anything to write, or to remember.
+    /// Whether a writer is needed, because a sink runs or code is remembered.
     pub fn starts_writer(&self) -> bool {
         self.sinks != Sinks::NONE || self.remember
     }
 
-    /// This configuration with `sinks` added, and with the settings of `other` for these sinks. A setting that matters only to
-    /// threads that register code keeps its value.
+    /// This configuration with `sinks` added, and with the settings of `other` for these sinks. Settings that matter only to
+    /// threads that register code are not changed.
     pub fn with_sinks_of(&self, other: &Config, sinks: Sinks) -> Config {
         let mut config = Config { sinks: self.sinks.with(sinks), ..self.clone() };
         if self.sinks == Sinks::NONE {

@@ -11,16 +11,15 @@ use crate::session;
 /// Allocates memory for one piece of code, as `malloc` does for data. Write the code at `out->write`; register and run
 /// it at `out->exec`. The caller owns the memory until `jitsym_free`, even if the session is closed. `size`: in bytes,
 /// at most 1 GiB, rounded up to a multiple of 64. `alignment`: a power of two up to 4096, or 0; values below 64 count
-/// as 64. `near_addr`: all memory is within 2 GiB of this address; 0: anywhere. The caller sets `out->struct_size`.
+/// as 64. `near_addr`: all of the memory is within 2 GiB of this address; 0: anywhere. The caller sets
+/// `out->struct_size`.
 ///
-/// The memory is a piece of a region that the library manages ([docs/regions.md](regions.md#memory-for-each-function)).
-/// The memory may contain the bytes of earlier code. Code may fill all of the memory. A signed 32-bit displacement reaches
-/// from `near_addr` to all of the memory, and from all of the memory to `near_addr`. If the code calls another piece
-/// directly, pass the address of that piece as `near_addr`.
+/// The memory is a piece of a region that the library manages ([docs/regions.md](regions.md#memory-for-each-function)),
+/// and may contain the bytes of earlier code. If the code calls another piece directly, pass the address of that piece
+/// as `near_addr`: signed 32-bit displacements reach in both directions.
 ///
-/// If the region's file is not available, the call still returns memory, as `jitsym_region_create` does. The call also
-/// works with a session that writes nothing (`JITSYM_INIT_OFF_BY_DEFAULT`). A forked child has a copy of all this
-/// memory, and owns the pieces that its parent had allocated.
+/// The call also returns memory if the region's file cannot be made, or if the session writes nothing. A forked child
+/// has a copy of all this memory, and owns the pieces that its parent had allocated.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_SIZE_ZERO`, `_TOO_LARGE`, `_ALIGNMENT`;
 /// `JITSYM_ERR_NO_MEMORY`, also if no address space is free near `near_addr`, or 768 regions exist;
@@ -46,10 +45,8 @@ pub unsafe extern "C" fn jitsym_alloc(
 }
 
 /// Frees the end of memory from `jitsym_alloc`, for code whose size is known only after compilation. `exec`: where the
-/// memory begins, in the executable view. `size`: bytes still needed, rounded up to a multiple of 64. Call this
-/// function before the code is registered.
-///
-/// A later `jitsym_alloc` may return the freed part, so no code may be registered in this part.
+/// memory begins, in the executable view. `size`: bytes still needed, rounded up to a multiple of 64. Call this before
+/// the code is registered.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`; `JITSYM_ERR_TOO_LARGE` if `size` exceeds the memory's size;
 /// `JITSYM_ERR_REGION` if no such memory begins at `exec`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`,
@@ -61,12 +58,11 @@ pub extern "C" fn jitsym_shrink(session: *mut jitsym, exec: *mut c_void, size: u
     blocking_boundary(|| session::find(session as usize as u64)?.shrink(exec as u64, size))
 }
 
-/// Frees memory from `jitsym_alloc`. No thread may still run code in the memory. The call first unregisters code that
-/// is still registered in the memory, as `jitsym_unregister_range` does. `exec`: where the memory begins, in the
-/// executable view. `session`: any open session.
+/// Frees memory from `jitsym_alloc`. No thread may still run code in the memory. The call first unregisters all code in
+/// the memory. `exec`: where the memory begins, in the executable view. `session`: any open session.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_REGION` if no such memory begins at `exec`, for instance because the memory was
-/// freed; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`, `_TIMEOUT`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_REGION` if no such memory begins at `exec`; `JITSYM_ERR_SESSION`, `_CLOSED`,
+/// `_FORKED`, `_BUSY`, `_TIMEOUT`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O at times.
 #[no_mangle]

@@ -1,8 +1,8 @@
 //! The two functions of a collector for Intel's JIT profiling API.
 //!
 //! A runtime that uses this API loads the library that the variable `INTEL_JIT_PROFILER64` names, looks up both
-//! functions, and calls them through pointers. Sources: the names, numbers and structs are from jitprofiling.h in
-//! Intel's ittapi, version 2026. jitprofiling.c in the same version looks the functions up.
+//! functions, and calls them through pointers. Source of the names, numbers and structs: jitprofiling.h in Intel's
+//! ittapi, version 2026. Source of the look-up: jitprofiling.c in the same version.
 
 #![allow(non_snake_case, reason = "names of the API")]
 
@@ -25,7 +25,7 @@ const LOAD_V2: c_uint = 21;
 const LOAD_V3: c_uint = 22;
 
 /// The first fields of every struct that describes a method. `iJIT_Method_Inline_Load` has the number of the parent
-/// method between `id` and `name`. The other structs have padding there.
+/// method between `id` and `name`. The other structs have padding in place of this number.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct MethodStart {
@@ -74,9 +74,8 @@ pub extern "C" fn Initialize() -> c_uint {
 
 /// Receives an event from a runtime.
 ///
-/// Passes the event and the return address of the call to `notify`. The return address shows which runtime has made the
-/// call. If a process has several runtimes, their method numbers overlap, because each runtime numbers its methods from
-/// 1.
+/// Passes the event and the return address of the call to `notify`. The return address identifies the runtime: if a
+/// process has several runtimes, their method numbers overlap, because each runtime numbers its methods from 1.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
 #[cfg_attr(feature = "reserve", no_mangle)]
 #[unsafe(naked)]
@@ -89,7 +88,7 @@ pub extern "C" fn NotifyEvent(event: c_uint, data: *const c_void) -> c_uint {
     std::arch::naked_asm!("mv a2, ra", "tail {}", sym notify);
 }
 
-/// `NotifyEvent` for architectures on which the library cannot tell runtimes apart.
+/// `NotifyEvent` for architectures on which the library cannot distinguish runtimes.
 ///
 /// # Safety
 /// `data` points to the struct that belongs to the event.
@@ -146,8 +145,8 @@ unsafe extern "C" fn notify(event: c_uint, data: *const c_void, caller: u64) -> 
 /// Runs the body of `Initialize` or `NotifyEvent`. Returns the function's result: 1 if sampling is on (`Initialize`),
 /// or if the event is accepted (`NotifyEvent`).
 fn answer(body: impl FnOnce() -> Result<bool>) -> c_uint {
-    // The body may have noted the reason of its error. That reason is valid only until the guard ends, so `refused` is
-    // called inside the guard.
+    // `refused` is called inside the guard, because the reason that the body may have stored for its error is valid
+    // only until the guard ends.
     guarded(|| body().inspect_err(|&error| refused(error))).unwrap_or(false).into()
 }
 

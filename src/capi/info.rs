@@ -1,5 +1,4 @@
-//! The C calls that change nothing. They return which information about code is of use, the texts of statuses, and the
-//! version.
+//! The C calls that change nothing: `jitsym_wanted`, the texts of statuses, and the version.
 
 use std::ffi::{c_char, CStr};
 
@@ -9,14 +8,14 @@ use crate::api::options::Wanted;
 use crate::session;
 use crate::sys::valgrind;
 
-/// Tells which information about code is of use now, for all sessions: `JITSYM_WANT_*` bits. 0 means that registering
-/// is of no use. Ask before each registration: `jitsym_enable` and `jitsym_disable` change the answer.
+/// Reports which information about code is of use now, for all sessions: `JITSYM_WANT_*` bits. 0 means that registering
+/// is of no use. Call this before each registration, because `jitsym_enable` and `jitsym_disable` change the result.
 ///
-/// The answer is also 0 if the session is NULL, is closed or was never opened. A forked child that cannot continue the
-/// session gets the answer 0 too. Any other forked child gets the parent's answer from the time of the fork, until the
-/// child makes another call. This call changes neither `errno` nor the text of `jitsym_last_error`.
+/// The result is also 0 if the session is NULL, is closed or was never opened, or if this forked child cannot continue
+/// it. Any other forked child gets the parent's result from the time of the fork, until the child makes another call.
+/// This call changes neither `errno` nor the text of `jitsym_last_error`.
 ///
-/// Any thread, concurrently, and from a signal handler. Takes no lock, makes no system call.
+/// Any thread, concurrently, and from a signal handler. The call takes no lock and makes no system call.
 #[no_mangle]
 pub extern "C" fn jitsym_wanted(session: *mut jitsym) -> u32 {
     let Wanted { code, lines, unwind, adopt, region } =
@@ -29,7 +28,7 @@ pub extern "C" fn jitsym_wanted(session: *mut jitsym) -> u32 {
         | bit(region, jitsym_want::JITSYM_WANT_REGION)
 }
 
-/// An English sentence for a status, even for an unknown status. The string is static, never NULL.
+/// An English sentence for any status, known or unknown. The string is static, never NULL.
 ///
 /// Any thread, concurrently, and from a signal handler.
 #[no_mangle]
@@ -37,7 +36,8 @@ pub extern "C" fn jitsym_status_text(status: i32) -> *const c_char {
     status_texts(status).1.as_ptr()
 }
 
-/// The name of a status, such as "JITSYM_OK", or "JITSYM_?" if it is unknown. The string is static, never NULL.
+/// The name of a status, such as "JITSYM_OK", or "JITSYM_?" if the status is unknown. The string is static, never
+/// NULL.
 ///
 /// Any thread, concurrently, and from a signal handler.
 #[no_mangle]
@@ -55,8 +55,8 @@ fn status_texts(status: i32) -> (&'static CStr, &'static CStr) {
     texts.and_then(|(name, text)| Some((c_str(name)?, c_str(text)?))).unwrap_or((c"JITSYM_?", c"unknown status"))
 }
 
-/// The version of the running library: major * 1000000 + minor * 1000 + patch. Compare the result with
-/// `JITSYM_VERSION_NUMBER` of the header that the program was compiled with.
+/// The version of the running library: major * 1000000 + minor * 1000 + patch. `JITSYM_VERSION_NUMBER` is the version
+/// of the header that the program was compiled with.
 ///
 /// Any thread, and from a signal handler.
 #[no_mangle]

@@ -1,8 +1,7 @@
-//! The functions of the C API. They take pointers and return statuses.
+//! The functions of the C API. These functions take pointers and return statuses.
 //!
-//! Every function has the same three steps: it checks the input from C (`input`), calls the session, and turns the
-//! result into a status. Except in `jitsym_flush_from_signal`, these steps run inside the panic boundary, which turns a
-//! panic into a status too.
+//! Every function checks the input from C (`input`), calls the session, and turns the result into a status. All
+//! functions except `jitsym_flush_from_signal` do so inside the panic boundary, which turns a panic into a status.
 
 #![allow(non_camel_case_types)]
 
@@ -32,21 +31,21 @@ use input::CodeInput;
 use status::jitsym_status;
 use types::*;
 
-/// Opens a session. The first session also starts the sinks, and the background thread that writes their files.
-/// If `options` is NULL, the defaults and the environment decide. The call succeeds if at least one sink starts:
-/// `jitsym_get_stats` and `jitsym_last_error` report the other sinks.
+/// Opens a session. The first session also starts the sinks, and the background thread that writes their files. If
+/// `options` is NULL, the defaults and the environment decide. If at least one sink starts, the call succeeds:
+/// `jitsym_get_stats` and `jitsym_last_error` report the sinks that failed.
 ///
-/// If a later session asks for sinks that do not run yet, the call starts these sinks, with the later session's
-/// directories, dialect and bounds. The sinks receive the code of all sessions, and run until the last session closes.
-/// A sink that has failed or was disabled is started only if the later session would otherwise have no sink. In all
-/// other respects a later session uses the options of the first session. New files get a mode that both sessions
-/// permit. `JITSYM_ERR_CONFLICT` means that a running sink uses a directory or dialect that differs from the new
-/// session's, or that the variable `JITSYM_LATE` forbids starting the new session's sinks. After the last session is
-/// closed, a new session may have other options. A new session with the same directories continues the same files. If
-/// this is the first call in a forked child, the sessions of the parent also continue in the child, with these options.
+/// A later session starts those of its sinks that do not run yet, with its own directories, dialect and bounds. All
+/// other options are those of the first session, until the last session closes; new files get a mode that both sessions
+/// permit. Sinks receive the code of all sessions. A sink that failed or was disabled is started again only if the
+/// later session would otherwise have no sink.
 ///
-/// `JITSYM_ERR_TIMEOUT` means that a disk hangs. Either the files cannot be opened, or another call still waits for the
-/// disk. That call opens a session, closes a session, or enables sinks.
+/// After the last session is closed, a new session with the same directories continues the same files. If `jitsym_init`
+/// is the first call in a forked child, it also continues the parent's sessions, with these options.
+///
+/// `JITSYM_ERR_CONFLICT` also means that the variable `JITSYM_LATE` forbids starting the sinks of a later session.
+/// `JITSYM_ERR_TIMEOUT` means that a disk hangs, in this call or in another call that opens or closes a session or
+/// enables sinks.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_ENUM`, `_PATH` for bad options;
 /// `JITSYM_ERR_CONFLICT`, `_TIMEOUT` (10 seconds), `_NO_SINK`, `_NO_MEMORY`, `_THREAD`, `_TOO_MANY_SESSIONS`.
@@ -72,21 +71,20 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
 }
 
 /// Registers code: from now on, samples in [addr, addr + size) belong to `name`. Call this when the bytes are final and
-/// before the code runs. `code` and the data that it points to are not needed afterwards. Live code in the same range
-/// ends. `out_id` may be NULL; it receives the id, or 0 if no sink runs and code is not remembered for a later sink.
+/// before the code runs. Live code in the same range counts as unregistered. `out_id` may be NULL, or receives the id,
+/// or 0 if no sink runs and code is not remembered for a later sink (`JITSYM_INIT_REMEMBER`).
 ///
-/// If no sink runs and code is not remembered, the call returns `JITSYM_OK` and does not look at `code`.
+/// If no sink runs and code is not remembered, the call does not read `code`.
 ///
-/// While `JITSYM_SINK_UNWINDER` or `JITSYM_SINK_VALGRIND` runs, the call waits for the sink. `JITSYM_ERR_TIMEOUT` means
-/// that the library's thread has reported nothing to any sink for a second. The limit is a minute under valgrind, and
-/// while a debugger looks at new code. `JITSYM_ERR_SINK_FAILED` means that some code could not be reported to valgrind.
-/// In both cases the code is registered, `out_id` is written, and `jitsym_flush` waits until the sinks know the code.
+/// While `JITSYM_SINK_UNWINDER` or `JITSYM_SINK_VALGRIND` runs, the call waits until the sink has the code.
+/// `JITSYM_ERR_TIMEOUT` means that the library's thread has reported nothing to any sink for a second (for a minute
+/// under valgrind, or while a debugger reads new code). `JITSYM_ERR_SINK_FAILED` means that some code could not be
+/// reported to valgrind. In both cases the code is registered, `out_id` is written, and `jitsym_flush` waits until the
+/// sinks have the code.
 ///
-/// In two other cases, `JITSYM_ERR_TIMEOUT` or `JITSYM_ERR_SINK_FAILED` means that nothing is registered. First, with
-/// some unwinders each call itself reports its code to the unwinder
-/// ([docs/exceptions.md](exceptions.md#how-long-it-holds)). Such a call returns `JITSYM_ERR_TIMEOUT` if another
-/// thread's call has been in the unwinder for 10 seconds. Second, in a forked child whose sinks could not start yet, a
-/// call returns `JITSYM_ERR_SINK_FAILED`.
+/// In two other cases, nothing is registered. With some unwinders, `JITSYM_ERR_TIMEOUT` means that another thread's
+/// call has been in the unwinder for 10 seconds ([docs/exceptions.md](exceptions.md#how-long-it-holds)). In a forked
+/// child, `JITSYM_ERR_SINK_FAILED` means that the child's sinks could not start yet.
 ///
 /// Returns `JITSYM_OK`; a status that names what is wrong with `code`; `JITSYM_ERR_DROPPED` or `_NO_MEMORY` if there
 /// was no room; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`; for some sinks `JITSYM_ERR_TIMEOUT` and
@@ -115,7 +113,7 @@ pub unsafe extern "C" fn jitsym_register(
     unsafe { register(session, code, out_id) }
 }
 
-/// Does the work of `jitsym_register` if the session is not off. This function is separate, so that `jitsym_register`
+/// Does the work of `jitsym_register` if the session is not off. Because this function is separate, `jitsym_register`
 /// does not even save registers while the session is off.
 ///
 /// # Safety
@@ -167,9 +165,9 @@ fn register_with_file(
 }
 
 /// Registers code without the fast path (`register_as_usual`), for instance because the code is not usual
-/// (`Given::is_usual`), or because the thread last used another session. If `Regions::before_code` was already called
-/// for this code, `flags` is its result: the record flags for the code's place. Calls `tell` with the id as soon as the
-/// id exists: the id is valid even if a sink does not know the code yet.
+/// (`Given::is_usual`), or because the thread last used another session. `flags` is the result of
+/// `Regions::before_code` if that function was already called for this code: the record flags for the code's address.
+/// Calls `tell` with the id as soon as the id exists, because the id is valid even before all sinks have the code.
 #[inline(never)]
 fn register_otherwise<'a>(
     handle: u64,
@@ -197,10 +195,9 @@ fn register_otherwise<'a>(
 }
 
 /// Reports that code now runs at another address. The code keeps its id, name, lines and unwind description. Call this
-/// after the bytes were copied and before the code runs at the new address.
+/// after the bytes are copied and before the code runs at the new address.
 ///
-/// Earlier samples at the old address keep the name. `target->bytes` is NULL, or points to as many readable bytes as
-/// the size of the code.
+/// Earlier samples at the old address keep the name.
 ///
 /// Returns `JITSYM_ERR_UNKNOWN_ID`; a status that names what is wrong with `target`; or a status of `jitsym_register`.
 ///
@@ -228,12 +225,11 @@ pub unsafe extern "C" fn jitsym_move(
     })
 }
 
-/// Reports that code has ended. Call this before the code's memory is freed or overwritten.
+/// Reports that code is no longer in use. Call this before the code's memory is freed or overwritten.
 ///
 /// The perf map keeps the name until new code uses the addresses, because profiles are read after the recording.
 ///
-/// Returns `JITSYM_ERR_UNKNOWN_ID`, also for code over which newer code was registered; or a status of
-/// `jitsym_register`.
+/// Returns `JITSYM_ERR_UNKNOWN_ID`, also if newer code was registered over the code; or a status of `jitsym_register`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 #[no_mangle]
@@ -244,11 +240,11 @@ pub extern "C" fn jitsym_unregister(session: *mut jitsym, id: jitsym_id) -> jits
     boundary(|| session::find(session as usize as u64)?.unregister(Id(id)))
 }
 
-/// Reports that all code with any byte in [addr, addr + size) has ended. One call can end a whole code cache. A range
-/// without code is no error. `flags`: 0, or `JITSYM_RANGE_UNMAP`.
+/// Unregisters all code that has any byte in [addr, addr + size). A range without code is no error. `flags`: 0, or
+/// `JITSYM_RANGE_UNMAP`.
 ///
-/// The call ends code of all sessions. The ids of this code become unknown at the next `jitsym_flush` or earlier.
-/// Before that flush, `jitsym_unregister` may still return `JITSYM_OK` for such an id, but has no effect.
+/// The call unregisters code of all sessions. At the next `jitsym_flush`, the ids of this code are unknown. Until then,
+/// `jitsym_unregister` may return `JITSYM_OK` for such an id, but has no effect.
 ///
 /// Returns `JITSYM_ERR_FLAGS`, `JITSYM_ERR_SIZE_ZERO`, `JITSYM_ERR_ADDRESS_RANGE`; or a status of `jitsym_register`.
 ///
@@ -261,9 +257,8 @@ pub extern "C" fn jitsym_unregister_range(session: *mut jitsym, addr: u64, size:
     boundary(|| session::find(session as usize as u64)?.unregister_range(addr, size, input::range_flags(flags)?))
 }
 
-/// Waits until everything that was registered before the call is in the files. The files survive SIGKILL. `timeout_ms`:
-/// the longest wait in milliseconds; 0 means 10 seconds. A host calls this function before `_exit` and `exec`, which run no
-/// exit handlers.
+/// Waits until everything that was registered before the call is in the files. `timeout_ms`: the longest wait in
+/// milliseconds; 0 means 10 seconds. Call this before `_exit` and `exec`, which run no exit handlers.
 ///
 /// `JITSYM_ERR_SINK_FAILED` also reports a sink that could not start earlier and still cannot start. In a forked child,
 /// the call does not wait for the [parent's code](conventions.md#fork).
@@ -281,18 +276,18 @@ pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_
 }
 
 /// Writes everything that was registered before the call, for a crash handler. `timeout_ms`: the longest wait in
-/// milliseconds; 0 means 1 second. Needs no session.
+/// milliseconds; 0 means 1 second. The call needs no session.
 ///
 /// The handler may have interrupted this library, `malloc`, or another handler. The call takes no lock, allocates
-/// nothing and does not change `errno`. The call asks the background thread to write, and waits. The call times out if
-/// the background thread needs something that the interrupted thread holds, for instance the lock of `malloc`. If the
-/// call does not return `JITSYM_OK`, some registered code may be only in the spool (`JITSYM_SPOOL_SHARED`).
+/// nothing and does not change `errno`. The background thread writes, and the call waits. If the background thread
+/// needs something that the interrupted thread holds, for instance the lock of `malloc`, the call returns
+/// `JITSYM_ERR_TIMEOUT`. Unless the call returns `JITSYM_OK`, some registered code may be only in the spool
+/// (`JITSYM_SPOOL_SHARED`).
 ///
-/// The call returns `JITSYM_ERR_TIMEOUT` at once if another thread is ending the process. `JITSYM_ERR_FORKED` means
-/// that there is nothing to write: this process is a forked child, and no call in the child has continued its parent's
-/// sessions yet. A handler that runs on the background thread itself gets `JITSYM_ERR_WRITER` at once. The background
-/// thread has its own descriptor table, so none of the host's descriptors is open in such a handler. With
-/// `JITSYM_INIT_NO_THREADS`, every handler gets `JITSYM_ERR_WRITER`, because it may have interrupted a write.
+/// If another thread is ending the process, the call returns `JITSYM_ERR_TIMEOUT` at once. `JITSYM_ERR_FORKED` means
+/// that this forked child has not continued its parent's sessions yet. A handler that runs on the background thread
+/// gets `JITSYM_ERR_WRITER`, and finds none of the host's descriptors open, because that thread has its own descriptor
+/// table.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT`; `JITSYM_ERR_NOT_RUNNING` or `_FORKED` if there is nothing to write;
 /// `JITSYM_ERR_WRITER`, `_SINK_FAILED`, `_INTERNAL`.
@@ -310,21 +305,20 @@ pub extern "C" fn jitsym_flush_from_signal(timeout_ms: u32) -> jitsym_status {
     }
 }
 
-/// Starts sinks in a running process, for all sessions: sinks belong to the process. When the call has returned
-/// `JITSYM_OK`, all known live code is in the files. `sinks`: `JITSYM_SINK_*` bits. 0: the sinks that options and
-/// environment selected for this session (if none: map, jitdump, region).
+/// Starts sinks for all sessions of a running process. When the call returns `JITSYM_OK`, all known live code is in the
+/// files. `sinks`: `JITSYM_SINK_*` bits. 0: the sinks that options and environment selected for this session (if none:
+/// map, jitdump, region).
 ///
-/// Code is known if it was registered while a sink ran, or with `JITSYM_INIT_REMEMBER`. Code whose registration
-/// returned the id 0 is not known, so the host has to register this code again. Code that was registered while only the
-/// perf map ran, without `JITSYM_INIT_REMEMBER`, gets neither lines nor unwind tables. The files get the bytes that are
-/// at the code's address at the time of this call.
+/// Code is known if it was registered while a sink ran, or with `JITSYM_INIT_REMEMBER`. The registration of all other
+/// code returned the id 0, so the host has to register this code again. The files get the bytes that are now at the
+/// code's address. Code that was registered while only the perf map ran gets lines and unwind tables only with
+/// `JITSYM_INIT_REMEMBER`.
 ///
-/// A sink that already runs does not change. The started sinks use the directories, bounds and other options of this
-/// session, unless a running sink already uses other values. The started sinks continue files that still exist.
+/// The started sinks use the directories, bounds and other options of this session, unless a running sink already uses
+/// other values. A sink that already runs does not change. Files that still exist are continued.
 ///
-/// `JITSYM_ERR_CONFLICT` means that one of the sinks already runs with a directory or dialect that differs from this
-/// session's. `JITSYM_ERR_SINK_FAILED` means that one of the sinks cannot start or write now, but another sink runs.
-/// The call also returns `JITSYM_ERR_TIMEOUT` if the process exits.
+/// `JITSYM_ERR_SINK_FAILED` means that one of the sinks cannot start or write now, but another sink runs. The call also
+/// returns `JITSYM_ERR_TIMEOUT` if the process exits.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_FORBIDDEN` if the variable `JITSYM_LATE` is
 /// `off`; `JITSYM_ERR_CONFLICT`, `_NO_SINK`, `_SINK_FAILED`, `_TIMEOUT` (10 seconds), `_NO_MEMORY`, `_THREAD`,
@@ -339,14 +333,12 @@ pub extern "C" fn jitsym_enable(session: *mut jitsym, sinks: u32) -> jitsym_stat
     })
 }
 
-/// Stops sinks in a running process. Every session loses these sinks, even if it asked for them. Everything that was
-/// registered before the call is written first. The files stay, and `jitsym_enable` continues them. `sinks`:
-/// `JITSYM_SINK_*` bits; 0: all.
+/// Stops sinks for all sessions of a running process. The call first writes everything that was registered before. The
+/// files stay, and `jitsym_enable` continues them. `sinks`: `JITSYM_SINK_*` bits; 0: all.
 ///
 /// With `JITSYM_INIT_REMOVE_FILES`, the call removes the files. When the last sink stops, the background thread ends,
-/// the memory for records and the spool are freed, and later calls return at once. All ids become invalid: after
-/// `jitsym_enable`, calls return `JITSYM_ERR_UNKNOWN_ID` for these ids. With `JITSYM_INIT_REMEMBER`, stopping the last
-/// sink only closes the files, and ids stay valid.
+/// memory and spool are freed, and all ids become unknown. With `JITSYM_INIT_REMEMBER`, stopping the last sink only
+/// closes the files, and ids stay valid.
 ///
 /// Returns `JITSYM_OK`, also if the sinks do not run; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_SINK_FAILED` if a
 /// sink could not write everything (the sink is stopped anyway); `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_TIMEOUT` as for
@@ -361,8 +353,8 @@ pub extern "C" fn jitsym_disable(session: *mut jitsym, sinks: u32) -> jitsym_sta
     })
 }
 
-/// Closes a session: everything registered is written, and the background thread ends with the last session. The files
-/// stay, because they are read after the recording. Code stays registered as long as another session is open.
+/// Closes a session: everything registered is written. The files stay. Code stays registered as long as another session
+/// is open. The last close also ends the background thread.
 ///
 /// In a forked child, the call closes the child's copy of the session.
 ///
@@ -392,12 +384,12 @@ pub unsafe extern "C" fn jitsym_get_stats(session: *mut jitsym, out: *mut jitsym
     })
 }
 
-/// Copies the text of the last failure to `buf`: the failure of a sink, of `jitsym_init`, or of this thread's last call
-/// with bad arguments. The text is cut to fit, and NUL-terminated; it is empty if nothing failed. `session` may be
+/// Copies the text of the last failure to `buf`: of a sink, of `jitsym_init`, or of this thread's last call with bad
+/// arguments. The text is cut to fit, and NUL-terminated. An empty text means that nothing failed. `session` may be
 /// NULL, for instance after a failed `jitsym_init`.
 ///
-/// If a sink failed or a session could not be opened, the text names the operation, the file, and the system's error.
-/// If a call was refused, the text names the status, and the field, index and value that are wrong.
+/// For a sink or `jitsym_init`, the text names the operation, the file, and the system's error. For a refused call, the
+/// text names the status, and the field, index and value that are wrong.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if `size` is 0; `JITSYM_ERR_SESSION`, `_CLOSED`,
 /// `_FORKED`.

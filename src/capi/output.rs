@@ -8,8 +8,8 @@ use crate::api::error::{Error, Result};
 use crate::queue::status::{with_counters, Stats};
 use crate::sink::region::CodeRegion;
 
-/// Calls `make`, and writes to `out` the region (or piece of a region) that `make` has returned. Refuses an invalid
-/// `out` before the call of `make`, so that no region is made for a caller that cannot receive it.
+/// Calls `make`, and writes the resulting region (or piece of a region) to `out`. Refuses an invalid `out` before the
+/// call of `make`, so that no region is made that the caller cannot receive.
 ///
 /// # Safety
 /// `out` is NULL or points to `out->struct_size` writable bytes.
@@ -25,7 +25,7 @@ pub unsafe fn write_region(out: *mut jitsym_region, make: impl FnOnce() -> Resul
 /// Writes the part of `jitsym_stats` that the caller's struct has room for.
 ///
 /// # Safety
-/// `out` is NULL or points to as many writable bytes as its `struct_size` says.
+/// `out` is NULL or points to `out->struct_size` writable bytes.
 pub unsafe fn write_stats(out: *mut jitsym_stats, stats: &Stats) -> Result<()> {
     macro_rules! in_c {
         ($($name:ident)*) => {
@@ -47,11 +47,11 @@ pub unsafe fn write_stats(out: *mut jitsym_stats, stats: &Stats) -> Result<()> {
     unsafe { write_struct(out, std::mem::offset_of!(jitsym_stats, jitdump_lost), with_counters!(in_c)) }
 }
 
-/// Calls `make` with the size of the caller's struct, and writes as much of the new struct as the caller's struct has
-/// room for. Refuses a caller's struct that is smaller than `least` bytes.
+/// Calls `make` with the size of the caller's struct, and writes as much of the new struct as fits into the caller's
+/// struct. Refuses a caller's struct that is smaller than `least` bytes.
 ///
 /// # Safety
-/// `T` begins with its size. `out` is NULL or points to as many writable bytes as its size says.
+/// `T` begins with its size. `out` is NULL or points to as many writable bytes as this size.
 unsafe fn write_struct<T>(out: *mut T, least: usize, make: impl FnOnce(usize) -> Result<T>) -> Result<()> {
     if out.is_null() {
         return Err(Error::Null);
@@ -62,8 +62,8 @@ unsafe fn write_struct<T>(out: *mut T, least: usize, make: impl FnOnce(usize) ->
         return Err(Error::StructSize);
     }
     let made = make(size)?;
-    // SAFETY: both structs have at least as many bytes as are copied. If the caller's struct is larger, its other
-    // fields (of a newer header) are not changed.
+    // SAFETY: both structs have at least as many bytes as are copied. If the caller's struct is larger (from a newer
+    // header), its other fields are not changed.
     unsafe { ptr::copy_nonoverlapping((&raw const made).cast::<u8>(), out.cast(), size.min(size_of::<T>())) };
     Ok(())
 }

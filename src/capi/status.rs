@@ -4,8 +4,8 @@ use crate::api::error::Error;
 
 /// The result of a call. Every function that can fail returns a status.
 ///
-/// `JITSYM_OK` is 0, and every failure is positive. The numbers never change their meaning. Every function that returns
-/// a status can also return `JITSYM_ERR_INTERNAL`.
+/// Failures are positive numbers, which never change their meaning. Every function that returns a status can also
+/// return `JITSYM_ERR_INTERNAL`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(non_camel_case_types)]
@@ -23,17 +23,17 @@ pub enum jitsym_status {
     JITSYM_ERR_STRUCT_TAIL = 3,
     /// An unknown flag bit, a reserved field that is not 0, a file mode above 0777.
     JITSYM_ERR_FLAGS = 4,
-    /// A field or argument has a number without an enumerator.
+    /// A field or argument has an unknown number.
     JITSYM_ERR_ENUM = 5,
     /// The size of the code, or of the range, is 0.
     JITSYM_ERR_SIZE_ZERO = 6,
-    /// Address plus size is beyond the address space, or the code is at address 0.
+    /// Address plus size exceeds the address space, or the address of code is 0.
     JITSYM_ERR_ADDRESS_RANGE = 7,
     /// A size is above the limit of the function, or of a record.
     JITSYM_ERR_TOO_LARGE = 8,
-    /// A line table entry lies outside the code.
+    /// The offset of a row of the line table lies outside the code.
     JITSYM_ERR_LINE_OFFSET = 9,
-    /// A line table entry has no file name.
+    /// A row of the line table has no file name.
     JITSYM_ERR_LINE_FILE = 10,
     /// Offsets for unwinding lie outside the code, or are not in order.
     JITSYM_ERR_UNWIND_ORDER = 11,
@@ -43,8 +43,8 @@ pub enum jitsym_status {
     JITSYM_ERR_UNWIND_REGISTER = 12,
     /// An unwind description cannot be converted into unwind tables.
     ///
-    /// Its `.eh_frame` bytes cannot be parsed or do not describe the code, a stack offset is not a multiple of 8, or
-    /// one register is saved at two places.
+    /// The `.eh_frame` section cannot be parsed or does not describe the code, a stack offset is not a multiple of 8,
+    /// or one register is saved twice.
     JITSYM_ERR_UNWIND_FORMAT = 13,
     /// Unwind descriptions are not supported on this architecture.
     JITSYM_ERR_ARCH = 14,
@@ -56,12 +56,12 @@ pub enum jitsym_status {
     JITSYM_ERR_CLOSED = 16,
     /// No code with this id is registered now.
     ///
-    /// The id was never given out, its code was unregistered, or newer code was registered over its code.
+    /// No call returned this id, its code was unregistered, or newer code was registered over its code.
     JITSYM_ERR_UNKNOWN_ID = 17,
     /// The time is up; the work continues in the background.
     ///
-    /// If a call for code memory returns this status, the call has changed nothing. The reason is that another call for
-    /// code memory has taken more than 10 seconds, because a disk hangs.
+    /// A call for code memory has changed nothing if it returns this status. The reason is that another call for code
+    /// memory takes more than 10 seconds, because a disk hangs.
     JITSYM_ERR_TIMEOUT = 18,
     /// The writer could not keep up, and the record was dropped.
     ///
@@ -79,9 +79,7 @@ pub enum jitsym_status {
     JITSYM_ERR_FORKED = 23,
     /// The background thread could not be started.
     JITSYM_ERR_THREAD = 24,
-    /// A running sink has another directory or dialect.
-    ///
-    /// The directory or dialect of the sink differs from the one that the call asks for.
+    /// A running sink has another directory or dialect than the call asks for.
     JITSYM_ERR_CONFLICT = 25,
     /// All session handles are in use.
     JITSYM_ERR_TOO_MANY_SESSIONS = 26,
@@ -91,15 +89,15 @@ pub enum jitsym_status {
     JITSYM_ERR_BUFFER = 28,
     /// The sink in question does not run, or no sink runs.
     JITSYM_ERR_NOT_RUNNING = 29,
-    /// Called from a signal handler that interrupted another call of its thread.
+    /// The calling signal handler has interrupted another call of its thread.
     JITSYM_ERR_BUSY = 30,
-    /// A bug in the library. The process continues, the session does nothing more.
+    /// A bug in the library. The session does nothing from now on.
     JITSYM_ERR_INTERNAL = 31,
-    /// The call was made by the writer itself, or without threads in a signal handler.
+    /// The writer itself made the call. Or a signal handler did, in a process without threads of the library.
     ///
-    /// A signal handler has called `jitsym_flush_from_signal` on the library's own thread. Or the process has no thread of
-    /// the library (`JITSYM_INIT_NO_THREADS`), and the call is `jitsym_flush_from_signal`, or comes from a function of the
-    /// host that the writer was calling. The spool has the records that are not in the files: see `JITSYM_SPOOL_SHARED`.
+    /// A signal handler called `jitsym_flush_from_signal` on the library's own thread. Or the library has no thread
+    /// (`JITSYM_INIT_NO_THREADS`), and the call is `jitsym_flush_from_signal`, or comes from a function of the host
+    /// that the writer was calling. The spool has the records that are not in the files (`JITSYM_SPOOL_SHARED`).
     JITSYM_ERR_WRITER = 32,
     /// The variable JITSYM_LATE forbids enabling sinks at run time.
     JITSYM_ERR_FORBIDDEN = 33,
@@ -107,26 +105,25 @@ pub enum jitsym_status {
     ///
     /// `jitsym_last_error` with a NULL session gives the reason.
     JITSYM_ERR_LIBRARY = 34,
-    /// Memory is not adopted: some of it is not private, or belongs to a file.
+    /// The memory cannot be adopted: a part is shared or belongs to a file.
     ///
-    /// The memory is shared, is mapped from a file, contains a heap or a stack, has a part that is not mapped, or has
-    /// [an attribute](regions.md#locks-advice-and-keys) that no mapping of a file can have.
+    /// Memory is also refused if it contains a heap, a stack or a part that is not mapped, or has [an
+    /// attribute](regions.md#locks-advice-and-keys) that no mapping of a file can have.
     JITSYM_ERR_NOT_PLAIN = 35,
-    /// Memory is not adopted: the process has locked memory (`mlock`, `mlockall`).
+    /// The process has locked memory (`mlock`, `mlockall`), so none is adopted.
     ///
-    /// A region would replace the memory, and the memory of a region is not locked.
+    /// The memory of the region would not be locked.
     JITSYM_ERR_LOCKED = 36,
     /// The address has no region or `jitsym_alloc` memory, or has a region already.
     ///
-    /// `jitsym_region_adopt` returns this status if a region exists already. The other calls return this status if they
-    /// find no region or `jitsym_alloc` memory, or if a region of this kind does not support the call.
+    /// Only `jitsym_region_adopt` refuses an existing region. The status also means that a region of this kind does not
+    /// support the call.
     JITSYM_ERR_REGION = 37,
     /// A value is no multiple of the page size, or an alignment is no power of two.
     JITSYM_ERR_ALIGNMENT = 38,
     /// An entry of `jitsym_code.inlines` is invalid.
     ///
-    /// One of these parts is missing: the entry's name, the file of its call, or the line of its call. Otherwise, the
-    /// entry's range or parent breaks a rule of `jitsym_inline`.
+    /// The name, or the file or line of the call, is missing, or the range or parent breaks a rule of `jitsym_inline`.
     JITSYM_ERR_INLINE = 39,
 }
 

@@ -1,27 +1,27 @@
-//! Keeps account of the pieces of one region: which memory callers have, and which memory is free.
+//! The bookkeeping of one region: which pieces of memory callers own, and which memory is free.
 //!
-//! A region begins an epoch when code is registered in the place of code that died in the present epoch. In the new epoch, the
-//! places of all code that died earlier can be reused at no cost. So the arena first keeps freed memory back, and later makes a
-//! large amount of this memory available at once. Memory that is kept back *rests*. If no available memory is large enough for
-//! a new piece, the piece takes memory that was never used, even while other memory rests.
+//! A region begins a new epoch when code is registered at addresses of code that was freed in the current epoch. In the new
+//! epoch, the memory of all code that was freed earlier can be reused at no cost. So the arena first holds freed memory back,
+//! and later makes a large amount of this memory available at once. In this file, memory that is held back *rests*. If no
+//! available memory is large enough for a new piece, the piece gets memory that was never used, even while other memory rests.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 use crate::sink::region::CodeRegion;
 
-/// Pieces begin and end at multiples of this number, which is the size of a cache line. A region marks dead code in units that
-/// divide this size. So code never shares a mark with a neighbour's dead code.
+/// Pieces begin and end at multiples of this number, which is the size of a cache line. A region marks freed code in units that
+/// divide this size. So no mark covers both live code and the freed code of a neighbour.
 pub const GRANULE: u64 = 64;
 
 /// Memory is returned to the file system in parts of this size, which is a multiple of every page size.
 pub const CHUNK: u64 = 64 << 10;
 
-/// The number of bytes that may rest is this number or a quarter of the number of bytes in use, whichever is larger.
+/// The limit on resting bytes is this number, or a quarter of the number of bytes in use if that is larger.
 pub const RESTING_MIN: u64 = 1 << 20;
 
 /// Free memory is returned to the file system only if the number of free bytes that still have memory exceeds both this number
-/// and the number of bytes in use. The reason is that the next use of a returned page costs as much as the use of a new page.
+/// and the number of bytes in use. The reason is that a returned page costs as much as a new page when it is used again.
 const KEPT_MIN: u64 = 1 << 20;
 
 /// One region, divided into pieces. A place is an offset in the region, in bytes.
@@ -29,20 +29,20 @@ const KEPT_MIN: u64 = 1 << 20;
 pub struct Arena {
     pub exec: u64,
     pub write: u64,
-    /// The length of the region in bytes, and the length to which it can grow.
+    /// The length of the region in bytes, and the maximum length to which the region can grow.
     pub len: u64,
     pub max_len: u64,
-    /// Whether the sink for regions ran when the region was made. If the sink did not run, the region never has a file.
+    /// Whether the sink for regions ran when the region was made. Otherwise the region never has a file.
     pub named: bool,
-    /// All memory below this place is in use, rests or is free. `begin` hands out the memory from this place on.
+    /// All memory below this place is in use, rests or is free. `begin` allocates the memory from this place on.
     top: u64,
-    /// The pieces that callers have: maps the place of a piece to its length.
+    /// The pieces that callers own: maps the place of a piece to its length.
     pieces: BTreeMap<u64, u64>,
     in_use: u64,
     /// Places and lengths of the freed pieces that rest, in the order in which they were freed.
     resting: VecDeque<(u64, u64)>,
     resting_len: u64,
-    /// The free parts, which can be handed out again: maps the place of a part to its length. Adjacent parts are merged.
+    /// The free parts, which can be allocated again: maps the place of a part to its length. Adjacent parts are merged.
     free: BTreeMap<u64, u64>,
     free_by_len: BTreeSet<(u64, u64)>,
     free_len: u64,
@@ -79,9 +79,9 @@ impl Arena {
         exec.checked_sub(self.exec).filter(|place| *place < self.max_len)
     }
 
-    /// Hands out a piece of free memory, by best fit, and returns the place of the piece.
+    /// Allocates a piece of free memory, by best fit, and returns the place of the piece.
     pub fn reuse(&mut self, len: u64, alignment: u64) -> Option<u64> {
-        // A free part of this length has room for an aligned piece, wherever the part begins.
+        // A free part of at least this length has room for an aligned piece, wherever the part begins.
         let &(free_len, start) = self.free_by_len.range((len + alignment - GRANULE, 0)..).next()?;
         let place = start.next_multiple_of(alignment);
         self.take_free(start, free_len);
@@ -91,7 +91,7 @@ impl Arena {
         Some(place)
     }
 
-    /// Hands out a piece of the new memory from `top` on, and returns the place of the piece.
+    /// Allocates a piece of the new memory from `top` on, and returns the place of the piece.
     pub fn begin(&mut self, len: u64, alignment: u64) -> Option<u64> {
         let place = self.top.next_multiple_of(alignment);
         if place + len > self.len {
@@ -118,7 +118,7 @@ impl Arena {
         self.pieces.get(&place).copied()
     }
 
-    /// Takes a piece back. The piece rests.
+    /// Frees a piece. The piece rests.
     pub fn end(&mut self, place: u64) {
         let Some(len) = self.pieces.remove(&place) else { return };
         self.in_use -= len;
@@ -139,8 +139,8 @@ impl Arena {
         }
     }
 
-    /// Shortens a piece to `len` bytes. The memory that is cut off need not rest, because no code was registered in that memory
-    /// since the piece was handed out.
+    /// Shortens a piece to `len` bytes. The memory that is cut off need not rest, because no code was registered in it since
+    /// the piece was allocated.
     pub fn shrink(&mut self, place: u64, len: u64) {
         let Some(old) = self.pieces.insert(place, len) else { return };
         self.in_use -= old - len;
@@ -176,12 +176,11 @@ impl Arena {
         self.free_len -= len;
     }
 
-    /// Returns the ranges that the caller should return to the file system. Each range consists of whole `CHUNK`s. There is no
-    /// range if few bytes are free.
+    /// The ranges of whole `CHUNK`s that the caller should return to the file system. There are none if few bytes are free.
     pub fn unused(&self) -> Vec<Range<u64>> {
         let mut found: Vec<Range<u64>> = Vec::new();
-        // The difference can be negative, because memory that was returned to the file system is not always free: if the memory
-        // of a new piece could not be provided again, the piece rests.
+        // The difference can be negative, because memory that was returned to the file system may also rest. A new piece rests
+        // if its memory could not be provided again.
         if self.free_len.saturating_sub(self.given_back.len() as u64 * CHUNK) <= KEPT_MIN.max(self.in_use) {
             return found;
         }

@@ -1,8 +1,8 @@
 //! Code memory in pieces: an allocator on top of regions with two views.
 //!
-//! A piece has the same offset in both views. The allocator's data lie outside of the code memory, so no write of the host can
-//! damage the data. During a call, the thread holds one lock, and its signals are blocked. `fork` waits for the end of the
-//! call.
+//! A piece has the same offset in both views. The allocator's data is outside of the code memory, so that writes of the host to
+//! code memory cannot damage this data. During a call, the thread holds one lock, and its signals are blocked. `fork` waits for
+//! the end of the call.
 
 mod arena;
 #[cfg(test)]
@@ -17,8 +17,8 @@ use arena::{Arena, CHUNK, GRANULE};
 /// The largest alignment, in bytes. Regions begin at page boundaries, and no page is smaller than this.
 const ALIGNMENT_MAX: u64 = 4096;
 
-/// `FIRST_LEN` is the minimum size of a new region in bytes. `GROWTH_MAX` limits how many bytes are added to a region at once.
-/// A region doubles when it grows, but it grows by more than `GROWTH_MAX` only if a piece needs more.
+/// `FIRST_LEN` is the minimum size of a new region in bytes. A region that grows doubles its size, but adds at most
+/// `GROWTH_MAX` bytes, unless a piece needs more.
 const FIRST_LEN: u64 = 256 << 10;
 const GROWTH_MAX: u64 = 4 << 20;
 
@@ -31,7 +31,7 @@ pub struct Allocator {
     pub arenas: TimedLock<Vec<Arena>>,
 }
 
-/// A caller's request. Sizes are multiples of `GRANULE`.
+/// A caller's request. `len` is a multiple of `GRANULE`.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     len: u64,
@@ -48,7 +48,7 @@ pub trait Source {
     fn discard(&self, exec: u64, size: u64) -> Result<()>;
     /// Provides memory again for a range that was discarded.
     fn provide(&self, exec: u64, size: u64) -> Result<()>;
-    /// Ends the registrations in a range.
+    /// Unregisters all code in a range.
     fn unregister(&self, exec: u64, size: u64);
 }
 
@@ -76,7 +76,7 @@ impl Wanted {
 }
 
 impl Allocator {
-    /// Takes the lock. The wait is limited, because another call may wait for a disk while it holds the lock.
+    /// Takes the lock. The wait is limited, because the thread that holds the lock may be waiting for a disk.
     fn lock(&self) -> Result<Locked<'_, Vec<Arena>>> {
         self.arenas.lock_in_time().ok_or(Error::Timeout)
     }
@@ -114,8 +114,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// Takes a piece back. If the allocator no longer needs the piece's region, returns the region's address. The caller must
-    /// then release the region.
+    /// Frees a piece. If the allocator no longer needs the piece's region, returns the region's address, and the caller must
+    /// release the region.
     pub fn free(&self, source: &impl Source, exec: u64) -> Result<Option<u64>> {
         let _inside = fork_lock::enter();
         let mut arenas = self.lock()?;
@@ -176,7 +176,7 @@ fn take(
     })
 }
 
-/// Makes a region larger, and takes a piece from it.
+/// Makes a region larger, and takes a piece from this region.
 fn grown(source: &impl Source, arenas: &mut [Arena], wanted: Wanted) -> Option<CodeRegion> {
     take(source, arenas, wanted, |arena, len, alignment| {
         let needed = arena.len_for(len, alignment)?.next_multiple_of(CHUNK).min(arena.max_len);
@@ -187,7 +187,7 @@ fn grown(source: &impl Source, arenas: &mut [Arena], wanted: Wanted) -> Option<C
     })
 }
 
-/// Makes a region, and takes a piece from it.
+/// Makes a region, and takes a piece from this region.
 fn created(source: &impl Source, arenas: &mut Vec<Arena>, wanted: Wanted) -> Result<CodeRegion> {
     let mut made = Err(Error::NoMemory);
     for max_len in MAX_LENS {

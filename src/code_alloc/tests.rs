@@ -224,12 +224,12 @@ fn freed_memory_comes_back() {
     assert!(nowhere.len() <= 3 << 20, "{} bytes for 256,000", nowhere.len());
 }
 
-/// The memory of dead code is reused late and in large amounts, because each reuse begins an epoch.
+/// The memory of freed code is reused late and in large amounts, because each reuse begins an epoch.
 #[test]
 fn freed_memory_rests() {
     let (allocator, nowhere) = (Allocator::default(), Nowhere::default());
     let mut freed_at: BTreeMap<u64, u32> = BTreeMap::new();
-    // Maps an address to the epoch in which the latest code at this address died. A region keeps the same record.
+    // Maps an address to the epoch in which the latest code at this address was freed. A region keeps the same record.
     let mut marks: BTreeMap<u64, u32> = BTreeMap::new();
     let mut generation = 0;
     let mut pieces: Vec<u64> = (0..1000).map(|_| alloc(&allocator, &nowhere, 64).exec).collect();

@@ -10,12 +10,12 @@ pub const JITDUMPS: usize = 10;
 pub enum FileKind {
     /// `perf-PID.map`
     PerfMap,
-    /// `jit-PID.dump`. perf accepts only names of this form, and reads the digits as a number (linux tools/perf/util/jitdump.c,
-    /// `jit_detect`). So leading zeros give more names for dumps of the same process.
+    /// `jit-PID.dump`. perf accepts only names of this form, and reads the digits as a number (linux
+    /// tools/perf/util/jitdump.c, `jit_detect`). So leading zeros make further names for dumps of the same process.
     Jitdump { zeros: usize },
-    /// `jit-PID-N.so`, or `jitted-PID-rN.so` if the loaded segment begins at the code. `.EPOCH` may follow the number N. If the
-    /// file was made when PARENT forked the process, `.fPARENT` follows N. `epoch` or `parent` is 0 if the name does not
-    /// contain this number.
+    /// `jit-PID-N.so`, or `jitted-PID-rN.so` if the loaded segment begins at the code. `.EPOCH` may follow the number N. If
+    /// the file was made when the process PARENT forked this process, `.fPARENT` follows N. `epoch` or `parent` is 0 if the
+    /// name does not contain this number.
     Region { number: u32, begins_at_code: bool, epoch: u32, parent: u32 },
     /// `jit-PID-vN.so`, which valgrind reads.
     ForValgrind { number: u32 },
@@ -50,7 +50,7 @@ pub fn parse(name: impl AsRef<OsStr>) -> Option<(u32, FileKind)> {
     (kind.name(pid) == text).then_some((pid, kind))
 }
 
-/// Whether Linux can give this pid to a process.
+/// Whether a process can have this pid on Linux.
 pub fn is_pid(number: u32) -> bool {
     (1..=i32::MAX as u32).contains(&number)
 }
@@ -83,15 +83,15 @@ fn split(text: &str) -> Option<(u32, FileKind)> {
     Some((pid.parse().ok()?, kind))
 }
 
-/// Returns a name for a new file that will replace the map or jitdump `name`. The returned name begins with a dot, and readers
-/// ignore files with such names.
+/// Returns a name for a new file that will replace the map or jitdump `name`. The returned name begins with a dot, so readers
+/// ignore the file.
 pub fn replacement_of(name: &OsStr, random: Option<u64>) -> OsString {
     let random = random.map_or(String::new(), |random| format!(".{random:016x}"));
     [".".as_ref(), name, random.as_ref(), ".new".as_ref()].into_iter().collect()
 }
 
-/// If [`replacement_of`] has returned this name for a map or a jitdump, returns the pid and kind of the map or jitdump. Returns
-/// `None` for all other names.
+/// Returns the pid and kind of a map or jitdump if [`replacement_of`] has returned this name for the map or jitdump.
+/// Otherwise returns `None`.
 pub fn replaced_by(name: &OsStr) -> Option<(u32, FileKind)> {
     let text = name.to_str()?.strip_prefix('.')?.strip_suffix(".new")?;
     let (of, random) = match text.rsplit_once('.').map(|(of, random)| (of, u64::from_str_radix(random, 16))) {

@@ -1,8 +1,7 @@
-//! The inlined functions, lines and unwind tables of a piece of code. This information exists in addition to the place, name
-//! and bytes of the code.
+//! The inlined functions, lines and unwind tables of a piece of code: all its data except address, name and bytes.
 //!
-//! The information has the form of jitdump records: first a record of inlined functions (`jitdump::inlines`), then the records
-//! that precede the code's LOAD record in a jitdump. Only this file and the jitdump module know this form.
+//! The data have the form of jitdump records: first a record of inlined functions (`jitdump::inlines`), then the records that
+//! precede the code's LOAD record in a jitdump. Only this file and the jitdump module depend on this form.
 
 use super::get::u32_at;
 use super::jitdump::raw::{RawDebug, RawRecord, RawRecords};
@@ -27,8 +26,8 @@ impl<'a> Info<'a> {
         Info(bytes)
     }
 
-    /// Returns the information that a jitdump group contains. `group` is the group without its code bytes. `name` is the name
-    /// of the code in the group.
+    /// Returns the records in a jitdump group that precede its LOAD record. `group` is the group without its code bytes.
+    /// `name` is the name of the code in the group.
     pub fn of_group(group: &'a [u8], name: &[u8]) -> Info<'a> {
         Info(&group[..group.len().saturating_sub(LOAD_FIXED_SIZE + name.len() + 1)])
     }
@@ -41,8 +40,8 @@ impl<'a> Info<'a> {
         self.0.is_empty()
     }
 
-    /// Returns only the lines. Most code has only one record, and this record contains no lines. For such code, this function
-    /// is faster than `parts`.
+    /// Returns only the lines. Most code has only one record, which contains no lines. For such code, this function is faster
+    /// than `parts`.
     #[inline]
     pub fn lines(self) -> Option<RawDebug<'a>> {
         let (first, size) = (u32_at(self.0, 0)?, u32_at(self.0, 4)?);

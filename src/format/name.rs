@@ -1,8 +1,8 @@
-//! Cleans names, so that every reader accepts them.
+//! Cleans names of functions, so that every reader accepts them.
 //!
-//! A single byte that is not UTF-8 makes samply and blazesym discard a whole perf map. A newline in a name splits its line, and
-//! blazesym also splits at a carriage return. Other readers print control characters on a terminal. So this module cleans
-//! names, and never refuses one.
+//! A single byte that is not UTF-8 makes samply and blazesym discard a whole perf map. A newline in a name splits its line,
+//! and blazesym also splits at a carriage return. Some readers print control characters on a terminal. So this module cleans
+//! names, and never refuses a name.
 
 use std::borrow::Cow;
 use std::str::Utf8Chunk;
@@ -10,10 +10,10 @@ use std::str::Utf8Chunk;
 /// The maximum length of a cleaned name, in bytes. Some readers have line buffers of only 4096 bytes (parca) or less.
 pub const MAX: usize = crate::api::limits::NAME_MAX;
 
-/// Length of the mark at the end of a cut name: `~` and eight hexadecimal digits.
+/// Length of the end of a cut name: `~` and eight hexadecimal digits.
 const TAIL: usize = 9;
 
-/// Cleans a name: bytes that are not UTF-8 become U+FFFD, control characters become `_`, and white space at both ends is
+/// Cleans a name. Bytes that are not UTF-8 become U+FFFD, control characters become `_`, and white space at both ends is
 /// removed. A name that is too long is cut, and ends with a hash of the whole name. The result may be empty.
 ///
 /// The function allocates no more memory for a longer name than for a name of length `MAX`. The failure of a large allocation
@@ -71,7 +71,8 @@ pub fn lengthen(name: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     }
 }
 
-/// The Unicode line and paragraph separators. They are not control characters, but some readers end a line at such a separator.
+/// The Unicode line and paragraph separators. These separators are not control characters, but some readers end a line at
+/// such a separator.
 fn is_line_end(c: char) -> bool {
     matches!(c, '\u{2028}' | '\u{2029}')
 }
@@ -81,8 +82,8 @@ pub fn nameless(addr: u64) -> String {
     format!("jit_{addr:x}")
 }
 
-/// Copies a name to `to` if the name is plain: printable ASCII without spaces at the ends, neither too short nor too long.
-/// Nearly all names are plain. If the result is `false`, the bytes at `to` are undefined.
+/// Copies a name to `to` if the name is plain: printable ASCII without spaces at the ends, and with a length from `MIN` to
+/// `MAX`. Nearly all names are plain. If the result is `false`, the bytes at `to` are undefined.
 ///
 /// # Safety
 /// `name.len()` bytes are writable at `to`.
@@ -120,7 +121,7 @@ pub unsafe fn copy_plain(name: &[u8], to: *mut u8) -> bool {
     }
 }
 
-/// Does the same as `copy_plain` for a name with more than 64 bytes.
+/// Like `copy_plain`, for a name with more than 64 bytes.
 ///
 /// # Safety
 /// The same as for `copy_plain`.
@@ -133,7 +134,7 @@ unsafe fn copy_long_plain(name: &[u8], to: *mut u8) -> bool {
     blocks.are_printable() && name.first() != Some(&b' ') && name.last() != Some(&b' ')
 }
 
-/// Does the same as `copy_plain` for a name with fewer than 16 bytes.
+/// Like `copy_plain`, for a name with fewer than 16 bytes.
 ///
 /// # Safety
 /// The same as for `copy_plain`.
@@ -146,7 +147,7 @@ unsafe fn copy_short_plain(name: &[u8], to: *mut u8) -> bool {
 }
 
 /// Copies blocks of 16 bytes, and records whether all bytes are printable ASCII. Uses vector instructions that every x86-64
-/// processor has, because compilers that optimize for size do not make vector instructions from a loop.
+/// processor has, because compilers that optimise for size do not make vector instructions from a loop.
 #[cfg(target_arch = "x86_64")]
 struct Blocks(std::arch::x86_64::__m128i);
 
@@ -158,8 +159,9 @@ impl Blocks {
         Blocks(unsafe { std::arch::x86_64::_mm_setzero_si128() })
     }
 
-    /// Returns a vector of 16 equal bytes, `BYTE`. The instructions contain the value as a constant. A compiler would load the
-    /// vector from the library's data, and the first call after a pause would wait for the page that contains the vector.
+    /// Returns a vector of 16 equal bytes, `BYTE`. The instructions contain the value as a constant. Otherwise a compiler
+    /// would load the vector from the library's data, and the first call after a pause would wait for the page that contains
+    /// the vector.
     #[inline(always)]
     fn all<const BYTE: u32>() -> std::arch::x86_64::__m128i {
         let all;
@@ -219,8 +221,8 @@ impl Blocks {
         let word = unsafe { from.cast::<u128>().read_unaligned() };
         // SAFETY: as above.
         unsafe { to.cast::<u128>().write_unaligned(word) };
-        // In an ASCII byte, adding 1 sets the highest bit only if the byte is 0x7f, and adding 0x60 sets it if the byte is 0x20
-        // or more. Neither addition carries from an ASCII byte into the next byte.
+        // In an ASCII byte, adding 1 sets the highest bit only if the byte is 0x7f, and adding 0x60 sets that bit if the byte
+        // is 0x20 or more. No addition carries from an ASCII byte into the next byte.
         self.0 |= word | word.wrapping_add(EACH) | !word.wrapping_add(0x60 * EACH);
     }
 
@@ -326,8 +328,8 @@ mod tests {
             let (mut name, few) = (Vec::new(), 1 + random.below(10));
             let len = [20, MAX as u64 - 10, MAX as u64 + 10][random.below(3) as usize];
             while (name.len() as u64) < len {
-                // In some rounds, the name consists of only a few kinds of parts. So in the course of the rounds, parts of each
-                // kind lie at the place where the name is cut.
+                // In some rounds, the name consists of only a few kinds of parts. So over all rounds, parts of each kind are
+                // at the offset where the name is cut.
                 name.extend_from_slice(parts[random.below(few) as usize]);
             }
             for part in parts {

@@ -29,7 +29,7 @@ impl Default for Composed {
 
 impl Composed {
     /// Composes the name of code at `addr`. If `line` is 0, the name has no line. If the cleaned file is empty, the name has
-    /// neither a file nor a line. Writes to `self`, because a returned value would be copied.
+    /// no file and no line. Writes to `self`, because a returned value would be copied.
     pub fn compose(&mut self, name: &[u8], addr: u64, file: &[u8], line: u32) {
         if !self.put(name) {
             self.append(name::nameless(addr).as_bytes());
@@ -96,8 +96,8 @@ impl Composed {
     }
 }
 
-/// Removes the file and the line from a name of the form `NAME FILE:LINE` or `NAME FILE`, but only if the code's line table has
-/// a line in this file.
+/// Removes the file and the line from a name of the form `NAME FILE:LINE` or `NAME FILE`, but only if the code's line table
+/// has a line in this file.
 pub fn without_place<'n>(name: &'n [u8], info: Info<'_>) -> &'n [u8] {
     let Some(lines) = info.lines() else { return name };
     let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();

@@ -1,7 +1,8 @@
-//! The perf map: one line `START SIZE NAME` for each function (linux tools/perf/Documentation/jit-interface.txt).
+//! Writes and reads perf maps, which have one line `START SIZE NAME` for each function (linux
+//! tools/perf/Documentation/jit-interface.txt).
 //!
-//! perf reads two hexadecimal numbers from a line, skips one separator, and takes the rest as the name
-//! (tools/perf/util/symbol.c, `dso__load_perf_map`). blazesym and ddprof refuse numbers with a prefix `0x`. Android's
+//! perf reads two hexadecimal numbers from a line, skips one separator, and uses the rest as the name
+//! (tools/perf/util/symbol.c, `dso__load_perf_map`). blazesym and ddprof reject numbers with a prefix `0x`. Android's
 //! simpleperf needs this prefix, because it reads the numbers with `strtoull(.., 0)` (simpleperf read_symbol_map.cpp).
 
 use crate::api::options::Dialect;
@@ -114,7 +115,7 @@ pub struct RawFields<'a> {
     pub size_len: usize,
     /// Whether one of the numbers begins with `0x`.
     pub prefixed: bool,
-    /// Whether one of the numbers has upper-case digits above 9.
+    /// Whether one of the numbers has hexadecimal digits in upper case (`A` to `F`).
     pub upper_case: bool,
     /// Whether there is exactly one space between the fields, and nothing before the first field.
     pub plain_separators: bool,

@@ -1,7 +1,7 @@
 //! A cursor that fills a byte buffer of known size in native byte order.
 
-/// Writes one value after the other. Values that do not fit are left out, because a panic in the host would be worse. `is_full`
-/// tells whether the values fill the buffer exactly.
+/// Writes one value after the other. Values that do not fit are left out, because a panic in the host would be worse.
+/// `is_full` returns whether the values fill the buffer exactly.
 pub(super) struct Put<'a> {
     out: &'a mut [u8],
     at: usize,

@@ -1,9 +1,8 @@
 //! Chunks: the memory into which a thread writes its records. The bodies of the records are in the format of the jitdump.
 //!
-//! A chunk belongs to one registering thread until the chunk is full. A record has a body (the bytes for the file) and an event
-//! of fixed size. The thread adds bodies from the bottom up, and events from the top down. So the bodies of consecutive
-//! records are adjacent, and the writer writes these bodies to the file in one piece. The writer finds each record by its
-//! event.
+//! A chunk belongs to one registering thread until the chunk is full. A record has a body (the bytes for the file) and an
+//! event of fixed size. The thread adds bodies from the bottom up, and events from the top down. The bodies of consecutive
+//! records are adjacent, so the writer writes them to the file in one piece. The writer finds each record by its event.
 //!
 //! ```text
 //! | head | body 0 | body 1 | ...  free  ... | event 1 | event 0 |
@@ -21,12 +20,12 @@ use crate::sys::sync::Witness;
 
 use super::record::{Event, EventKind};
 
-/// Size of a full-size chunk. A record that is too large for it gets a chunk whose size is a multiple of this size. In loom
-/// models, chunks are so small that one record can fill most of a chunk.
+/// Size of a full-size chunk. A record that is larger gets a chunk whose size is a multiple of `CHUNK_SIZE`. In loom models,
+/// chunks are so small that one record can fill most of a chunk.
 pub const CHUNK_SIZE: usize = if cfg!(jitsym_loom) { 4096 } else { 256 * 1024 };
 
-/// Size of a thread's first chunk. The chunk lies at the start of a unit of `CHUNK_SIZE` bytes. The remaining bytes of the unit
-/// have no memory.
+/// Size of a thread's first chunk. The chunk is at the start of a unit of `CHUNK_SIZE` bytes. The rest of the unit has no
+/// memory.
 pub const FIRST_SIZE: usize = if cfg!(jitsym_loom) { CHUNK_SIZE } else { 16 * 1024 };
 
 /// Size of a chunk's head: one cache line for the thread that fills the chunk, and one for the writer.
@@ -42,16 +41,16 @@ struct Head {
     committed: AtomicU32,
     /// Size of the chunk in bytes, including the head.
     size: AtomicU32,
-    /// Each chunk that a thread begins to fill gets a higher number.
+    /// The serial number. Each chunk that a thread begins to fill gets a higher number.
     serial: AtomicU64,
     consumed: ConsumedCells,
-    /// Tells loom when records are written and read.
+    /// Reports to loom when records are written and read.
     contents: Witness,
 }
 
-/// Each of the writer's rounds that consumes events of the chunk stores the number of events that are consumed so far. The two
-/// cells have the numbers of the last two such rounds. The number of the last committed round decides which of the two cells is
-/// valid (see `spool::layout`).
+/// The numbers of events that are consumed so far. Each round of the writer that consumes events of the chunk stores this
+/// number, together with the round. The two cells are for the last two such rounds. The number of the last committed round
+/// decides which cell is valid (see `spool::layout`).
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct ConsumedCells([ConsumedCell; 2]);
@@ -90,7 +89,7 @@ pub fn size_for(body: usize) -> Option<usize> {
     (size <= u32::MAX as usize).then_some(size)
 }
 
-/// Size of the chunk that a thread without a chunk asks for, if its record has a body of at least `body` bytes.
+/// Size of the chunk that a thread without a chunk requests, if its record has a body of at least `body` bytes.
 pub fn first_size_for(body: usize) -> usize {
     if body + HEAD + size_of::<Event>() > FIRST_SIZE {
         CHUNK_SIZE
@@ -99,17 +98,17 @@ pub fn first_size_for(body: usize) -> usize {
     }
 }
 
-/// Whether `size` is a valid size for a chunk whose units have `room` bytes together.
+/// Whether `size` is a valid size for a chunk whose units have `room` bytes in total.
 pub fn is_size_in(size: usize, room: usize) -> bool {
     size == room || room == CHUNK_SIZE && (FIRST_SIZE..room).contains(&size) && size.is_power_of_two()
 }
 
-/// A chunk. Copies of this value refer to the same memory. The comments on the methods say who may use the memory.
+/// A chunk. Copies of this value refer to the same memory. The comments on the methods describe who may use the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Chunk(NonNull<u8>);
 
 // SAFETY: the memory of a chunk outlives every user: the memory is never unmapped, and the writer, which is the last user,
-// gives the chunk back. Stores to `committed` hand the parts of a chunk from the registering thread to the writer.
+// returns the chunk to the pool. Stores to `committed` hand the parts of a chunk from the registering thread to the writer.
 unsafe impl Send for Chunk {}
 
 impl Chunk {
@@ -149,7 +148,7 @@ impl Chunk {
         self.head().size.load(Ordering::Relaxed) as usize
     }
 
-    /// Tells loom that the chunk's first record is written.
+    /// Reports to loom that the chunk's first record is written.
     #[cfg(jitsym_loom)]
     pub fn touch(self) {
         self.head().contents.written(0);
@@ -182,7 +181,8 @@ impl Chunk {
         self.consumed_up_to(NO_ROUND - 1)
     }
 
-    /// Notes that the writer will have consumed `count` events at the end of the round `round`. Only for the writer.
+    /// Notes that the writer will have consumed `count` events at the end of the round `round`. Only the writer calls this
+    /// function.
     pub fn set_consumed(self, round: u64, count: u32) {
         let [a, b] = &self.head().consumed.0;
         let (a_round, b_round) = (a.round.load(Ordering::Relaxed), b.round.load(Ordering::Relaxed));
@@ -193,20 +193,20 @@ impl Chunk {
         cell.round.store(round, Ordering::Release);
     }
 
-    /// Shortens a copy of another process's chunk: checks the events from number `from` on, and makes the copy end before
-    /// the first invalid event. Nobody else may use the copy.
+    /// Shortens a copy of another process's chunk: checks the events from number `from` on, and makes the copy end before the
+    /// first invalid event. Only the caller may use the copy.
     pub fn make_sound(self, from: u32, is_sound: impl Fn(&Event, &[u8]) -> bool) {
         let most = (self.size() - HEAD) / size_of::<Event>();
         let committed = self.committed().min(most as u32);
         let mut end = from.min(committed);
-        // Bodies have to follow each other and end before the events begin, so that a change of one body (`body_mut`) changes
-        // nothing else.
+        // Bodies have to follow each other and end before the events begin. Otherwise a change of one body (`body_mut`) could
+        // change other data.
         let mut next_body = HEAD;
         let bodies_end = self.size() - committed as usize * size_of::<Event>();
         while end < committed && self.is_event(end) {
             let event = self.event(end);
             let (start, stop) = (event.body_at as usize, event.body_at as usize + event.body_len as usize);
-            // SAFETY: the body lies in the chunk, which nobody else uses.
+            // SAFETY: the body is in the chunk, which nobody else uses.
             if start < next_body || stop > bodies_end || !is_sound(&event, unsafe { self.body(&event) }) {
                 break;
             }
@@ -217,7 +217,7 @@ impl Chunk {
         self.set_consumed(NO_ROUND - 1, from.min(end));
     }
 
-    /// Whether the kind of an event is valid. If not, the bytes must not be read as an `Event`.
+    /// Whether the kind of an event is valid. If the kind is not valid, the bytes must not be read as an `Event`.
     fn is_event(self, number: u32) -> bool {
         let event = self.event_place(number).cast::<u8>();
         // SAFETY: the event lies in the chunk.
@@ -225,10 +225,10 @@ impl Chunk {
         kind <= EventKind::UnregisterRange as u8
     }
 
-    /// Makes the chunk empty again. Nobody else may use the chunk.
+    /// Makes the chunk empty again. Only the caller may use the chunk.
     pub fn reset(self) {
-        // `committed` is reset first: if the process is killed before the counts are reset, recovery reads no event a second
-        // time.
+        // `committed` is reset first. So if the process is killed before the counts are reset, recovery reads no event a
+        // second time.
         self.head().committed.store(0, Ordering::Release);
         for cell in &self.head().consumed.0 {
             cell.count.store(0, Ordering::Release);
@@ -236,8 +236,8 @@ impl Chunk {
         }
     }
 
-    /// The address of the event with this number. The event may not be written yet. The address is aligned, because the size of
-    /// a chunk is a multiple of the size of an event.
+    /// The address of the event with this number, which may not be written yet. The address is aligned, because the size of a
+    /// chunk is a multiple of the size of an event.
     pub fn event_place(self, number: u32) -> *mut Event {
         let end = self.0.as_ptr().wrapping_add(self.size());
         end.wrapping_sub((number as usize + 1) * size_of::<Event>()).cast()
@@ -269,29 +269,29 @@ impl Chunk {
         unsafe { slice::from_raw_parts(self.0.as_ptr().add(at), len) }
     }
 
-    /// The body of a committed event. The writer can correct the body before the body is written to the file.
+    /// The body of a committed event, for the writer, which can correct the body before it is written to the file.
     ///
     /// # Safety
     /// The result is used only until the chunk is recycled. No other reference to the body exists.
     pub unsafe fn body_mut<'a>(self, event: &Event) -> &'a mut [u8] {
-        // SAFETY: as for `body`. After the commit, the thread that wrote the body does not touch it again.
+        // SAFETY: as for `body`. After the commit, the thread that wrote the body does not access the body again.
         unsafe { slice::from_raw_parts_mut(self.0.as_ptr().add(event.body_at as usize), event.body_len as usize) }
     }
 }
 
-/// The place in a thread's chunk at which the thread writes next.
+/// The position in a thread's chunk at which the thread writes next.
 #[derive(Debug)]
 pub struct Cursor {
     chunk: Chunk,
-    /// Where the next body will be written.
+    /// The address of the next body.
     body: *mut u8,
-    /// Where the next event will be written. This address is below `body` if the chunk has no room for another event.
+    /// The address of the next event. This address is below `body` if the chunk has no room for another event.
     event: *mut Event,
     events: u32,
 }
 
 impl Cursor {
-    /// Starts to write in an empty chunk that nobody else uses. `serial` has to be higher than the serial number of every
+    /// Starts to write in an empty chunk that only the caller uses. `serial` has to be higher than the serial number of every
     /// chunk that was begun earlier.
     pub fn new(chunk: Chunk, serial: u64) -> Cursor {
         chunk.head().serial.store(serial, Ordering::Relaxed);
@@ -319,8 +319,8 @@ impl Cursor {
     #[inline(always)]
     pub fn room(&mut self) -> Option<&mut [u8]> {
         let len = self.room_len()?;
-        // SAFETY: the range lies between the committed bodies and the events, so only this thread uses the range. The kernel
-        // zeroes mapped memory, so all bytes of the range are initialised.
+        // SAFETY: the range is between the committed bodies and the events, so only this thread uses it. The kernel zeroes
+        // mapped memory, so all bytes of the range are initialised.
         Some(unsafe { slice::from_raw_parts_mut(self.body, len) })
     }
 
@@ -340,8 +340,8 @@ impl Cursor {
     pub fn write_event(&mut self, event: Event) {
         let body_at = (self.body as usize - self.chunk.0.as_ptr() as usize) as u32;
         self.chunk.head().contents.written(self.events);
-        // SAFETY: the chunk has room for the record. So the event's place lies in the chunk, after the memory that `room`
-        // returns.
+        // SAFETY: the chunk has room for the record. So the address of the event is in the chunk, after the memory that
+        // `room` returns.
         unsafe { self.event.write(Event { body_at, ..event }) };
     }
 
@@ -352,9 +352,9 @@ impl Cursor {
         (self.body, self.event) = (body, event);
         self.events += 1;
         self.chunk.head().committed.store(self.events, Ordering::Release);
-        // When this memory was last used, the writer read the records in it, so the memory is in another processor's cache.
-        // The prefetch fetches the memory while the caller does something else. For a long record, the processor itself
-        // fetches the further cache lines.
+        // The writer has read the records that were in this memory before, so the memory is in another processor's cache. The
+        // prefetch fetches the memory while the caller continues. For a long record, the processor itself fetches the further
+        // cache lines.
         prefetch::to_write::<0>(event.cast());
         prefetch::to_write::<64>(body);
         prefetch::to_write::<128>(body);

@@ -1,5 +1,5 @@
 //! The state that a process keeps over all its sessions: the last failure, whether a panic was caught, and the memory pages
-//! in which a forked child finds facts about the fork.
+//! by which a forked child detects the fork.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -10,7 +10,8 @@ use crate::sys::mapping::ForkPage;
 
 #[derive(Debug)]
 pub struct Host {
-    /// Tells a forked child that it is a child, and whether its parent's threads continued during the fork.
+    /// In a forked child, this page shows that the process is a child, and whether the parent's threads continued during the
+    /// fork.
     pub page: ForkPage,
     pub last_error: Arc<LastError>,
     broken: AtomicBool,

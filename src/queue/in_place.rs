@@ -1,7 +1,7 @@
-//! The writer of a process in which this library has no thread (`thread::forbid`): the calls of the host run the writer.
+//! Runs the writer in calls of the host, if this library may have no thread (`thread::forbid`).
 //!
-//! One thread at a time runs the writer, and nobody waits for the lock. A thread that finds the lock taken, and that waits for
-//! the writer, tries again and again.
+//! One thread at a time runs the writer, and no thread waits for the lock. If a thread that waits for the writer finds the
+//! lock taken, it tries again and again.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::sys::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::sys::thread;
 
-/// How long a thread that waits for the writer waits, before it tries again to run the writer itself.
+/// How long a thread that waits for the writer waits before it tries again to run the writer itself.
 pub const TRY_AGAIN: Duration = Duration::from_millis(5);
 
 /// A writer that runs on the calling thread.
@@ -21,7 +21,7 @@ pub trait Turns: Send {
     fn be_quiescent(&mut self);
 }
 
-/// The place of the writer, and the lock on the writer.
+/// The writer, and the lock on the writer.
 #[derive(Default)]
 pub struct InPlace {
     /// The thread that has the lock, or 0.
@@ -46,8 +46,8 @@ impl InPlace {
         self.is_used.load(Ordering::Acquire)
     }
 
-    /// Whether the calling thread is running the writer. This happens if a function of the host, for instance a replaced
-    /// `malloc`, calls the library.
+    /// Whether the calling thread is running the writer. This happens if a function of the host that the writer calls, for
+    /// instance a replaced `malloc`, calls the library.
     pub fn is_mine(&self) -> bool {
         let owner = self.owner.load(Ordering::Relaxed);
         owner != 0 && owner == thread::id()
@@ -63,12 +63,12 @@ impl InPlace {
         self.is_used.store(true, Ordering::Release);
     }
 
-    /// Runs `body` with the writer. `body` returns false if the writer has ended. Returns false if there is no writer, or if a
-    /// thread is running it, perhaps the calling thread itself.
+    /// Runs `body` with the writer. `body` returns false if the writer has ended. Returns false if there is no writer, or if
+    /// a thread is already running it, which may be the calling thread itself.
     pub fn run(&self, body: impl FnOnce(&mut dyn Turns) -> bool) -> bool {
         let ran = self.lock(|place| {
             let Some(writer) = place else { return false };
-            // The writer may end, and nobody may find it in use afterwards.
+            // After the writer has ended, no thread may find it in use.
             if !body(&mut **writer) {
                 self.is_used.store(false, Ordering::Release);
                 *place = None;

@@ -1,4 +1,4 @@
-//! A oneshot channel: hands one value from one thread to another.
+//! A oneshot channel, which passes one value from one thread to another.
 //!
 //! A channel of `std` would allocate a handle for the waiting thread, and a failure of this allocation would end the process.
 
@@ -22,7 +22,7 @@ struct Place<T> {
 enum Value<T> {
     Waiting,
     Given(T),
-    /// The sender is gone, the receiver has given up, or the value is taken.
+    /// The sender was dropped, the receiver has given up, or the value was taken.
     Over,
 }
 
@@ -49,7 +49,7 @@ impl<T> Place<T> {
 }
 
 impl<T> Give<T> {
-    /// Hands the value over. False if the receiver has given up.
+    /// Passes the value to the receiver. Returns false if the receiver has given up.
     pub fn give(self, value: T) -> bool {
         let mut state = self.0.state();
         let is_awaited = matches!(*state, Value::Waiting);
@@ -71,7 +71,7 @@ impl<T> Drop for Give<T> {
 }
 
 impl<T> Take<T> {
-    /// Waits for the value without a time limit. `None` if the value will never come.
+    /// Waits for the value without a time limit. Returns `None` if no value can arrive any longer.
     pub fn wait(&self) -> Option<T> {
         loop {
             match self.take(Duration::from_secs(60)) {
@@ -82,8 +82,7 @@ impl<T> Take<T> {
         }
     }
 
-    /// Returns the value if it has been given. If no value has been given, the receiver gives up, and the sender's `give`
-    /// returns false.
+    /// Returns the value if the value was sent. Otherwise the receiver gives up, and the sender's `give` returns false.
     pub fn give_up(self) -> Option<T> {
         match std::mem::replace(&mut *self.0.state(), Value::Over) {
             Value::Given(value) => Some(value),
@@ -91,8 +90,8 @@ impl<T> Take<T> {
         }
     }
 
-    /// Waits for the value for at most `timeout`. If the error is `Timeout`, the value may still come. If the error is
-    /// `Internal`, the value will never come.
+    /// Waits for the value for at most `timeout`. After the error `Timeout`, the value may still arrive. After the error
+    /// `Internal`, it cannot arrive.
     pub fn take(&self, timeout: Duration) -> Result<T> {
         let is_waiting = |state: &mut Value<T>| matches!(state, Value::Waiting);
         let waited = self.0.changed.wait_timeout_while(self.0.state(), timeout, is_waiting);

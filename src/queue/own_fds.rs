@@ -1,6 +1,6 @@
 //! Runs the file work of a host's call on a thread that has its own descriptor table.
 //!
-//! The host's threads cannot close a descriptor in this table, and cannot mistake such a descriptor for one of their own.
+//! The host's threads cannot close a descriptor in this table, or confuse it with a descriptor of the host.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ pub fn run<T: Default + Send + 'static>(body: impl FnOnce() -> T + Send + 'stati
     run_for(Duration::MAX, body).unwrap_or_default()
 }
 
-/// Does the same as `run`, but waits for at most `time`, because a disk may hang. If the work takes longer than `time`, returns
-/// `None`, and the work continues on its thread. Starts a thread even if the caller is a thread of the library.
+/// Like `run`, but waits for at most `time`, because a disk may hang. Returns `None` if the work takes longer than `time`.
+/// The work then continues on its thread. Starts a thread even if the caller is a thread of the library.
 pub fn run_for<T: Send + 'static>(time: Duration, body: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     match begin(body) {
         Ok((thread, result)) => {
@@ -33,7 +33,7 @@ pub fn run_for<T: Send + 'static>(time: Duration, body: impl FnOnce() -> T + Sen
     }
 }
 
-/// Starts a thread for the work. If no thread can be started, returns the work.
+/// Starts a thread for the work. Returns the work if no thread can be started.
 fn begin<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(body: F) -> Result<(Thread, Take<T>), F> {
     let (hand, take) = oneshot();
     let (give, result) = oneshot();

@@ -1,13 +1,13 @@
-//! The pool of chunks: threads take chunks from it, and the writer gives them back.
+//! The pool of chunks. Threads take chunks from the pool, and the writer returns them.
 //!
-//! Free chunks lie on a stack. The chunk that was used last is taken first, because it still lies in the processor's caches. A
-//! channel would hand out all chunks in turn, which is slower. Writing a 512-byte record took 31 ns when 1 MiB of chunks took
-//! turns, and 20 ns when 256 KiB of chunks took turns. With a channel, registering threads would also free blocks that the
-//! writer allocated, and wait for the allocator's lock.
+//! Free chunks are on a stack. The chunk that was used last is taken first, because it is still in the processor's caches. A
+//! channel would hand out all chunks in turn, which is slower. When chunks of 1 MiB in total were used in turn, writing a
+//! 512-byte record took 31 ns. With 256 KiB in total it took 20 ns. With a channel, registering threads would also free
+//! blocks that the writer allocated, and wait for the allocator's lock.
 //!
 //! Each new page of memory costs a page fault, so the pool does not provide much memory before threads need it. A thread's
-//! first chunk is small, and a chunk can be enlarged while it is empty. While threads ask for more chunks, the writer makes
-//! chunks in advance. When the process is idle, the writer gives up all free chunks but one.
+//! first chunk is small, and a chunk can be enlarged while it is empty. While threads need more chunks, the writer makes
+//! chunks in advance. When the process is idle, the writer frees all free chunks except one.
 
 #[cfg(test)]
 mod tests;
@@ -24,17 +24,16 @@ use crate::sys::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Or
 use crate::sys::sync::{Mutex, MutexGuard, PoisonError};
 use crate::sys::valgrind;
 
-/// While the writer keeps up, the pool grows to at most this number of full-size chunks, or to half of `max_memory` if that
-/// is less (`Pool::ample`).
+/// While the writer keeps up, the pool grows to at most this number of full-size chunks. If half of `max_memory` is less,
+/// that is the limit (`Pool::ample`).
 const AMPLE: usize = (4 << 20) / CHUNK_SIZE;
 
 /// If fewer chunks than this are free, the writer should hurry.
 const LOW: usize = 4;
 
-/// The pool usually has at least this number of units, so at least this number of threads can have a small chunk at the same
-/// time. The pool may have fewer units if `max_memory` is less than `USUAL` full-size chunks, if address space is short, or
-/// under valgrind. The pool's address space consists of units of `CHUNK_SIZE` bytes. A unit takes memory only for the chunk in
-/// it.
+/// The pool's address space consists of units of `CHUNK_SIZE` bytes. A unit needs memory only for the chunk in it. The pool
+/// usually has at least `THREADS` units, so at least this number of threads can have a small chunk at the same time. The pool
+/// may have fewer units if `max_memory` is less than `USUAL` full-size chunks, if address space is short, or under valgrind.
 const THREADS: usize = 1024;
 const USUAL: usize = (64 << 20) / CHUNK_SIZE;
 
@@ -44,8 +43,8 @@ pub struct Pool {
     /// Free chunks: `whole` has chunks of `CHUNK_SIZE` bytes, `small` has smaller chunks.
     whole: Stack,
     small: Stack,
-    /// Units without a chunk, as sorted ranges that are not adjacent. The list is empty while the pool is shut. Taking a
-    /// free chunk does not lock the list.
+    /// Units without a chunk, as sorted ranges that are not adjacent. The list is empty while the pool is shut. A thread that
+    /// takes a free chunk does not lock the list.
     unused: Mutex<Vec<Range<usize>>>,
     /// Number of units that have memory.
     held: AtomicUsize,
@@ -54,11 +53,11 @@ pub struct Pool {
     bytes_used: Counter,
     max_bytes: usize,
     ample: usize,
-    /// The largest chunk size that a thread has needed after it had filled a chunk. 0 if no thread has filled a chunk since
-    /// the process was idle.
+    /// The largest chunk size that a thread has needed after it had filled a chunk. The value is 0 if no thread has filled a
+    /// chunk since the process was last idle.
     asked: Counter,
-    /// Whether a record found no room because free or idle chunks take up the memory. In that case the writer has to give up
-    /// such chunks.
+    /// Whether a record found no room because free or idle chunks use the memory. If this field is true, the writer has to
+    /// free such chunks.
     cramped: AtomicBool,
     serial: AtomicU64,
 }
@@ -94,8 +93,8 @@ impl Pool {
         self.held.load(Ordering::Relaxed) > 0 || !self.unused().is_empty()
     }
 
-    /// Opens the pool. If possible, its memory is a spool in `dir`. If that spool cannot be made, returns the reason. Nobody
-    /// else may open or shut the pool meanwhile.
+    /// Opens the pool. If possible, its memory is a spool in `dir`. Returns the reason if that spool cannot be made. No other
+    /// thread may open or shut the pool during the call.
     pub fn open(&self, dir: Option<&Path>) -> Option<String> {
         if self.is_open() {
             return None;
@@ -107,12 +106,12 @@ impl Pool {
         why.map(|why| format!("cannot make a spool: {why}"))
     }
 
-    /// Gives all memory back and removes the spool. If a chunk is in use, this changes nothing and returns false. Nobody else
-    /// may open or shut the pool meanwhile.
+    /// Frees all memory and removes the spool. If a chunk is in use, changes nothing and returns false. No other thread may
+    /// open or shut the pool during the call.
     pub fn shut(&self) -> bool {
         let mut unused = self.unused();
         let free: Vec<Chunk> = std::iter::from_fn(|| self.pop()).collect();
-        // Some chunks are in use, or about to be given back.
+        // Some chunks are in use, or are about to be returned.
         if free.len() < self.held.load(Ordering::Relaxed) {
             free.into_iter().rev().for_each(|chunk| self.push(chunk));
             return false;
@@ -143,14 +142,14 @@ impl Pool {
         self.memory.units()
     }
 
-    /// Whether so few chunks are free that the writer should hurry.
+    /// Whether the number of free chunks is so low that the writer should hurry.
     #[inline]
     pub fn is_low(&self) -> bool {
         self.count_free() < LOW
     }
 
-    /// Whether only a few more threads can get a chunk, so that the writer should take idle chunks back. Even a small chunk
-    /// takes a whole unit of the address space.
+    /// Whether only a few more threads can get a chunk. If the result is true, the writer should take idle chunks back. Even
+    /// a small chunk needs a whole unit of the address space.
     pub fn is_scarce(&self) -> bool {
         let units = self.memory.units();
         let unused = units.saturating_sub(self.held.load(Ordering::Relaxed));
@@ -169,7 +168,7 @@ impl Pool {
     fn pop(&self) -> Option<Chunk> {
         // The third `pop` finds a small chunk that was enlarged after the first `pop`.
         let unit = self.whole.pop().or_else(|| self.small.pop()).or_else(|| self.whole.pop())?;
-        // SAFETY: only first units of chunks are on the stacks.
+        // SAFETY: the stacks contain only the first units of chunks.
         Some(unsafe { self.memory.chunk_of(unit) })
     }
 
@@ -178,8 +177,8 @@ impl Pool {
         stack.push(self.memory.units_of(chunk).start);
     }
 
-    /// Whether all chunks together have at least the size of `ample` full-size chunks. In that case, a thread that has filled a
-    /// chunk waits for the writer before the pool grows further.
+    /// Whether all chunks together have at least the size of `ample` full-size chunks. If the result is true, a thread that
+    /// has filled a chunk waits for the writer before the pool grows further.
     pub fn is_ample(&self) -> bool {
         self.bytes_held.load(Ordering::Relaxed) >= self.ample * CHUNK_SIZE
     }
@@ -189,7 +188,7 @@ impl Pool {
         let chunk = self.pop()?;
         if chunk.size() < size && !self.enlarge(chunk, size) {
             self.push(chunk);
-            // Small chunks may have taken all the memory that is allowed.
+            // Small chunks may have used all the memory that is allowed.
             self.cramped.store(true, Ordering::Relaxed);
             return None;
         }
@@ -206,7 +205,7 @@ impl Pool {
         Some(self.begin(chunk))
     }
 
-    /// Notes that threads no longer ask for larger chunks, so that chunks which are given back are not enlarged.
+    /// Notes that threads no longer need larger chunks, so that returned chunks are not enlarged.
     pub fn forget_asked(&self) {
         self.asked.store(0, Ordering::Relaxed);
     }
@@ -276,9 +275,8 @@ impl Pool {
         self.make_one(size).map(|chunk| self.push(chunk)).is_some()
     }
 
-    /// Makes a chunk for a thread that finds no free chunk, because the pool has not grown yet or a slow disk holds the writer
-    /// up. Making a chunk costs the thread as much time as filling the chunk with records. This cost arises only once for each
-    /// chunk.
+    /// Makes a chunk for a thread that finds no free chunk, because the pool has not grown yet or a slow disk delays the
+    /// writer. Making a chunk costs the thread as much time as filling the chunk with records, but only once for each chunk.
     #[cold]
     pub fn take_new(&self, size: usize) -> Option<Cursor> {
         self.make_one(size).map(|chunk| self.begin(chunk))
@@ -313,12 +311,12 @@ impl Pool {
         self.unused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes free chunks in advance, up to the ample amount. Until a thread fills a chunk, one small chunk is kept free. While
-    /// threads ask for larger chunks, about one chunk for each thread is kept free. These chunks have the size that the
-    /// threads will ask for next. Once they ask for full-size chunks, the whole ample amount is made.
+    /// Makes free chunks in advance, up to the ample amount. Until a thread fills a chunk, one small chunk is kept free.
+    /// While threads need larger chunks, about one chunk for each thread is kept free, in the size that the threads will need
+    /// next. Once the threads need full-size chunks, the whole ample amount is made.
     ///
-    /// Only for the writer, which makes a few chunks in each round. If threads need more than the ample amount, the writer is
-    /// held up by its writes. In that case threads make chunks themselves (`take_new`).
+    /// Only the writer calls this function. The writer makes a few chunks in each round. If threads need more than the ample
+    /// amount, the writer is delayed by its writes. Then threads make chunks themselves (`take_new`).
     pub fn replenish(&self, threads: usize) {
         let asked = self.asked.load(Ordering::Relaxed);
         let (free, size) = match asked {
@@ -337,11 +335,11 @@ impl Pool {
         }
     }
 
-    /// Enlarges some of the free chunks, one by one, so that threads can take the other free chunks meanwhile.
+    /// Enlarges some of the free chunks, one by one, so that threads can take the other free chunks at the same time.
     fn grow_free_ones(&self) {
         for _ in 0..LOW {
             let Some(unit) = self.small.pop() else { return };
-            // SAFETY: only first units of chunks are on the stacks.
+            // SAFETY: the stacks contain only the first units of chunks.
             let chunk = unsafe { self.memory.chunk_of(unit) };
             let is_whole = self.enlarge(chunk, CHUNK_SIZE);
             self.push(chunk);
@@ -351,7 +349,7 @@ impl Pool {
         }
     }
 
-    /// Gives back a chunk that is written out or was never published, and that nobody else uses any more.
+    /// Returns a chunk to the pool. The chunk is written out or was never published, and is no longer used.
     pub fn recycle(&self, chunk: Chunk) {
         chunk.reset();
         let (units, size) = (self.memory.units_of(chunk), chunk.size());
@@ -367,20 +365,20 @@ impl Pool {
         self.push(chunk);
     }
 
-    /// Whether a record has found no room because other chunks took up the memory. Only records since the last call of this
-    /// function count. Only for the writer.
+    /// Whether a record has found no room since the last call of this function, because other chunks used the memory. Only
+    /// the writer calls this function.
     pub fn take_cramped(&self) -> bool {
         self.cramped.swap(false, Ordering::Relaxed)
     }
 
-    /// Gives up the free chunks beyond the ample size, so that a record which waits for room gets memory. Only for the
-    /// writer.
+    /// Frees the free chunks beyond the ample size, so that a record which waits for room gets memory. Only the writer calls
+    /// this function.
     pub fn make_way(&self) {
         // The chunks in the first units stay, so that the freed units are adjacent.
         self.shrink_to(self.ample);
     }
 
-    /// Gives up all free chunks but one. Only for the writer, when nobody has registered code for a while.
+    /// Frees all free chunks except one. The writer calls this function when no code was registered for a while.
     pub fn rest(&self) {
         let kept = self.pop();
         self.shrink();
@@ -390,8 +388,8 @@ impl Pool {
         }
     }
 
-    /// Moves the free chunks out of the spool. If no other chunk is left in the spool, the pool stops using the spool. Only the
-    /// writer calls this, after it has moved the other chunks that no thread writes to.
+    /// Moves the free chunks out of the spool. If the spool then contains no chunk, the pool stops using the spool. Only the
+    /// writer calls this function, after it has moved the other chunks that no thread writes to.
     pub fn leave_spool(&self) {
         let free: Vec<Chunk> = std::iter::from_fn(|| self.pop()).collect();
         for chunk in free.into_iter().rev() {
@@ -402,12 +400,12 @@ impl Pool {
         self.memory.leave_spool();
     }
 
-    /// Gives up all free chunks. Only for the writer.
+    /// Frees all free chunks. Only the writer calls this function.
     pub fn shrink(&self) {
         self.shrink_to(0);
     }
 
-    /// Gives up each free chunk that begins in the unit with the number `units` or in a later unit.
+    /// Frees each free chunk that begins in the unit with the number `units` or in a later unit.
     fn shrink_to(&self, units: usize) {
         let mut free: Vec<(usize, Chunk)> =
             std::iter::from_fn(|| self.pop()).map(|chunk| (self.memory.units_of(chunk).start, chunk)).collect();
@@ -420,14 +418,14 @@ impl Pool {
         });
         sort(&mut free);
         let is_whole = |(unit, chunk): &(usize, Chunk)| chunk.size() == CHUNK_SIZE && !self.memory.is_private(*unit);
-        // Adjacent full-size chunks are given up in one system call.
+        // Adjacent full-size chunks are freed in one system call.
         for row in free.chunk_by(|one, next| one.0 + 1 == next.0 && is_whole(one) && is_whole(next)) {
             let ((first, _), (last, chunk)) = (row[0], row[row.len() - 1]);
             self.give_up(first..last + 1, (last - first) * CHUNK_SIZE + chunk.size());
         }
     }
 
-    /// Gives back the first `size` bytes of units that nobody uses, and marks these units as unused.
+    /// Frees the first `size` bytes of units that nobody uses, and marks these units as unused.
     fn give_up(&self, units: Range<usize>, size: usize) {
         let mut unused = self.unused();
         self.memory.unmake_chunks(&units, size);
@@ -453,7 +451,8 @@ fn put_back(unused: &mut Vec<Range<usize>>, units: Range<usize>) {
 #[derive(Debug)]
 struct Stack {
     /// The upper 32 bits count the changes of the stack. The lower 32 bits are the number of the top unit + 1, or 0 if the
-    /// stack is empty. Because of the count, a compare-exchange fails if the top unit was popped and pushed again meanwhile.
+    /// stack is empty. Because of the count, a compare-exchange fails if the top unit was popped and pushed again in the
+    /// meantime.
     top: AtomicU64,
     below: Box<[AtomicU32]>,
     len: AtomicUsize,
@@ -470,8 +469,8 @@ impl Stack {
 
     /// The approximate number of units on the stack.
     fn len(&self) -> usize {
-        // A thread may pop a unit before the thread that pushed the unit has counted it. In that case, `len` falls below 0 for
-        // a moment and wraps around to a very large number.
+        // A thread may pop a unit before the thread that pushed the unit has counted the push. Then `len` falls below 0 for a
+        // moment and wraps around to a very large number.
         let len = self.len.load(Ordering::Relaxed);
         if len > self.below.len() {
             0

@@ -1,7 +1,8 @@
 //! Records: data that a registering thread writes into a chunk, and that the writer reads.
 //!
-//! Only this file knows the layout of a body. The body of a registration is the code's group of jitdump records, with two
-//! differences. A record of inlined functions may come first. The code bytes may be replaced by their address, or left out.
+//! Only this file depends on the layout of a body. The body of a registration is the code's group of jitdump records, with
+//! two differences. A record of inlined functions may come first. The code bytes may be replaced by their address, or left
+//! out.
 //!
 //! ```text
 //! | inlined functions | DEBUG_INFO | UNWINDING_INFO | LOAD, name, NUL | code bytes or their address |
@@ -18,15 +19,15 @@ pub enum EventKind {
     /// Code was registered. The body is the code's group.
     #[default]
     Load,
-    /// Code was moved. The body has the bytes of the code at its new place, or the address of these bytes, or is empty.
+    /// Code was moved. The body has the bytes of the code at its new address, or the address of these bytes, or is empty.
     Move,
     /// Code was unregistered. The record has no body.
     Unregister,
-    /// All code in `[addr, addr + size)` is gone. The record has no body.
+    /// All code in `[addr, addr + size)` was freed. The record has no body.
     UnregisterRange,
 }
 
-/// The fixed part of a record. It lies in one cache line.
+/// The fixed part of a record, which fits into one cache line.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Event {
@@ -58,15 +59,15 @@ pub mod flag {
     pub const STABLE: u8 = 8;
     /// The body begins with a record of inlined functions (`format::jitdump::inlines`).
     pub const INLINES: u8 = 16;
-    /// The code replaces live code of a region. The registering thread has noticed this, and has already reported it to
+    /// The code replaces live code of a region. The registering thread has detected this, and has already reported it to
     /// perf.
     pub const REPLACES: u8 = 32;
-    /// The bytes after the code, or after the new place of moved code, hold no other code (`JITSYM_CODE_GAP`).
+    /// The bytes after the code, or after the new address of moved code, contain no other code (`JITSYM_CODE_GAP`).
     pub const GAP: u8 = 64;
 }
 
 impl Event {
-    /// For `Move`, the address of the old place.
+    /// For `Move`, the old address of the code.
     pub fn old_addr(&self) -> u64 {
         self.size
     }
@@ -98,8 +99,8 @@ pub struct Load<'a> {
 }
 
 impl<'a> Load<'a> {
-    /// Splits the body of a registration. `None` if the parts do not fit into the body, which is possible in the spool of a
-    /// dead process.
+    /// Splits the body of a registration. Returns `None` if the parts do not fit into the body, which is possible in the
+    /// spool of a dead process.
     #[inline]
     pub fn new(event: &Event, body: &'a [u8]) -> Option<Load<'a>> {
         let inlines_len = if event.has(flag::INLINES) { inlines::len(body) } else { 0 };

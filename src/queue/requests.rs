@@ -1,4 +1,4 @@
-//! The requests of callers to the writer.
+//! The requests of callers to the writer, such as a flush.
 //!
 //! Requests do not use the channel of messages, because the channel may be full while a slow disk blocks the writer.
 
@@ -14,12 +14,12 @@ pub struct Requests {
     /// Number of the last request.
     pub asked: u64,
     /// Number of the last request to write everything. The other requests come from calls that only wait until certain sinks
-    /// know of their code (`Shared::wait_until_told`).
+    /// have their code (`Shared::wait_until_told`).
     pub asked_to_write: u64,
     /// The time of the latest request, by the clock of the thread that made this request.
     pub asked_at: u64,
     /// For calls of `Shared::wait_until_told`: the number of the last answered request (`told`), and the error if the sinks
-    /// could not be told of everything (`not_told`).
+    /// did not get everything (`not_told`).
     pub told: u64,
     pub not_told: Option<Error>,
     /// Number of the last answered request. Everything published before that request is written.
@@ -33,8 +33,8 @@ pub struct Requests {
 /// A request to end the writer.
 #[derive(Debug)]
 pub struct Stop {
-    /// Whether the writer ends because all sinks were disabled while sessions are open. In that case, the writer gives all
-    /// memory back.
+    /// Whether the writer ends because all sinks were disabled while sessions are open. In this case the writer frees all
+    /// memory.
     pub off: bool,
     pub ack: Give<Result<()>>,
 }

@@ -1,8 +1,8 @@
-//! The flush that a signal handler asks the writer for, before the process ends.
+//! The flush that a signal handler requests from the writer, before the process ends.
 //!
-//! The handler may have interrupted anything: this library, the allocator, the writer itself. So the request uses only
-//! atomic words and a futex: no lock, no allocation, no thread-local storage. If the writer needs a lock that the
-//! interrupted thread holds, the handler's timeout ends the wait. The unwritten records stay in the spool.
+//! The handler may have interrupted any code: this library, the allocator, the writer itself. So the request uses only atomic
+//! words and a futex: no lock, no allocation, no thread-local storage. If the writer needs a lock that the interrupted thread
+//! holds, the handler's timeout ends the wait. The unwritten records stay in the spool.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::sys::{futex, thread};
 pub struct SignalFlush {
     /// The tid of the writer; 0 if no writer exists, `STARTING` until the writer runs.
     writer: AtomicU32,
-    /// The tid of the thread that exits the process; 0 if no thread exits it. The exit may end the writer at any moment, so the
-    /// writer writes only while the exiting thread waits.
+    /// The tid of the thread that exits the process; 0 if no thread exits it. The exit may end the writer at any moment, so
+    /// the writer writes only while the exiting thread waits.
     exiting: AtomicU32,
     exit_over: AtomicBool,
     /// Number of the last request, and the thread that made it.
@@ -25,14 +25,14 @@ pub struct SignalFlush {
     /// Number of the last answered request, and the answer: 0 for success, or the number of an error.
     answered: AtomicU32,
     result: AtomicU32,
-    /// Changes with every answer, and when the writer ends.
+    /// This word changes with every answer, and when the writer ends.
     news: AtomicU32,
 }
 
 const STARTING: u32 = u32::MAX;
 
 impl SignalFlush {
-    /// Notes that a writer is about to run, unless a writer runs already. The writer must be able to run without further
+    /// Notes that a writer is about to run, if no writer runs already. The writer must be able to run without further
     /// action by the caller.
     pub fn begin(&self) {
         let _ = self.writer.compare_exchange(0, STARTING, Ordering::SeqCst, Ordering::SeqCst);
@@ -50,7 +50,7 @@ impl SignalFlush {
         self.tell();
     }
 
-    /// Notes that the calling thread exits the process. False if another thread is already exiting the process.
+    /// Notes that the calling thread exits the process. Returns false if another thread is already exiting the process.
     pub fn exit(&self) -> bool {
         let own = thread::id();
         let before = self.exiting.compare_exchange(0, own, Ordering::SeqCst, Ordering::SeqCst);
@@ -79,8 +79,7 @@ impl SignalFlush {
     }
 
     /// For the writer: returns the number of the request that the writer has to answer. While the process exits (`exiting`),
-    /// the writer writes only what the exiting thread waits for. So this function answers a request of any other thread with
-    /// `Timeout`.
+    /// the writer writes only for the exiting thread. So this function answers a request of any other thread with `Timeout`.
     pub fn pending(&self, exiting: bool) -> Option<u32> {
         let asked = self.asked.load(Ordering::SeqCst);
         if asked == self.answered.load(Ordering::Relaxed) {

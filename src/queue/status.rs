@@ -1,4 +1,4 @@
-//! The state that callers can ask for: which sinks run, the counters, the last failure.
+//! The state that callers can query: which sinks run, the counters, and the last failure.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -31,16 +31,16 @@ pub struct Status {
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct SinkBits {
-    /// The sinks for which threads write records. These are the running sinks, with flags for what these sinks want. The
-    /// flag `Sinks::REMEMBER` is also set if live code is remembered. If no bit is set, every call returns at once.
+    /// The sinks for which threads write records. These are the running sinks, with flags for the data that these sinks want.
+    /// The flag `Sinks::REMEMBER` is also set if live code is remembered. If no bit is set, every call returns at once.
     wanted: AtomicU32,
-    /// The writer's copy of the bits of `wanted`. While all sinks are being stopped, `wanted` is already 0, but `running` is
-    /// not, because the sinks still get the earlier records.
+    /// The writer's copy of the bits of `wanted`. While all sinks are being stopped, `wanted` is already 0. `running` is not
+    /// 0 yet, because the sinks still get the earlier records.
     running: AtomicU32,
     failed: AtomicU32,
     /// Sinks that run, but cannot write at present.
     stalled: AtomicU32,
-    /// Sinks that run in addition to other sinks, although nobody has asked for them.
+    /// Sinks that run in addition to other sinks, although the host and the user have not requested them.
     by_default: AtomicU32,
 }
 
@@ -68,8 +68,8 @@ impl Status {
         *self.paths.lock().unwrap_or_else(PoisonError::into_inner) = paths;
     }
 
-    /// The sinks for which registering threads have to write records, with flags in the other bits. A thread that reads an
-    /// empty set also sees that the last session was closed, or that the sinks were disabled.
+    /// The sinks for which registering threads have to write records, with flags in the other bits. If a thread reads an
+    /// empty set, it also finds that the last session was closed, or that the sinks were disabled.
     #[inline]
     pub fn wanted(&self) -> Sinks {
         Sinks(self.sinks.wanted.load(Ordering::Acquire))
@@ -85,12 +85,12 @@ impl Status {
         Sinks(self.sinks.running.load(Ordering::Acquire))
     }
 
-    /// Whether no sink runs and no code is remembered. In this case nothing is written any more, not even earlier records.
+    /// Whether no sink runs and no code is remembered. In this state, nothing is written, not even earlier records.
     pub fn has_ended(&self) -> bool {
         self.sinks.running.load(Ordering::Acquire) == 0
     }
 
-    /// The running sinks that nobody has asked for.
+    /// The running sinks that were not requested.
     pub fn sinks_by_default(&self) -> Sinks {
         Sinks(self.sinks().0 & self.sinks.by_default.load(Ordering::Relaxed))
     }
@@ -122,15 +122,15 @@ impl Status {
         self.sinks.change(|_| Some(running.0));
     }
 
-    /// Notes that somebody has asked for the sinks in `asked`, and that the sinks in `started` have started.
+    /// Notes that the sinks in `asked` were requested, and that the sinks in `started` have started.
     pub fn add_sinks(&self, asked: Sinks, started: Sinks) {
         self.sinks.failed.fetch_or(asked.without(started).0, Ordering::Relaxed);
         self.sinks.failed.fetch_and(!started.0, Ordering::Relaxed);
         self.sinks.change(|running| Some(running | started.0));
     }
 
-    /// Notes that these sinks no longer run. The function `with_wants` adds flags to the remaining sinks. These flags tell what
-    /// the remaining sinks want from registering threads.
+    /// Notes that these sinks no longer run. The function `with_wants` adds flags to the remaining sinks, which describe
+    /// the data that the remaining sinks want from registering threads.
     pub fn remove_sinks(&self, sinks: Sinks, with_wants: fn(Sinks) -> Sinks) {
         let left = |running| {
             let marks = Sinks::REMEMBER.with(Sinks::MUST_WAIT).with(Sinks::BY_CALLERS);
@@ -144,9 +144,9 @@ impl Status {
         self.sinks.stalled.fetch_and(!sinks.0, Ordering::Relaxed);
     }
 
-    /// Sets whether calls wait until a sink knows of their code. If the gdb sink runs, calls wait while a debugger watches
-    /// (`is_watched`). If the valgrind sink runs, calls always wait. If the unwinder sink runs, calls wait unless they report
-    /// their code to the unwinder themselves.
+    /// Sets whether calls wait until a sink has their code. If the gdb sink runs, calls wait while a debugger is attached
+    /// (`is_watched`). If the valgrind sink runs, calls always wait. If the unwinder sink runs, calls wait, except when they
+    /// report their code to the unwinder themselves.
     pub fn set_watched(&self, is_watched: bool) {
         let change = |running| {
             let without = Sinks(running).without(Sinks::MUST_WAIT);
@@ -158,7 +158,7 @@ impl Status {
         self.sinks.change(change);
     }
 
-    /// Notes that a sink cannot write, and will try again. The other sinks continue.
+    /// Notes that a sink cannot write, and will try again. All other sinks continue.
     pub fn sink_is_behind(&self, sink: Sinks) {
         self.sinks.stalled.fetch_or(sink.0, Ordering::Relaxed);
     }
@@ -187,8 +187,7 @@ impl Status {
 }
 
 impl SinkBits {
-    /// Changes `running` and `wanted` in the same way. If `new` returns `None` for one of the two words, that word stays
-    /// unchanged.
+    /// Changes `running` and `wanted` in the same way. A word for which `new` returns `None` stays unchanged.
     fn change(&self, new: impl Fn(u32) -> Option<u32>) {
         for word in [&self.running, &self.wanted] {
             let _ = word.fetch_update(Ordering::Release, Ordering::Relaxed, &new);
@@ -206,9 +205,9 @@ impl LastError {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Passes the number and the text to `look`, without copying the text. Does nothing while another thread holds the lock. A
-    /// signal handler may have interrupted the thread that holds the lock, and this handler may be waiting for the calling
-    /// thread. So the calling thread must not wait for the lock.
+    /// Passes the number and the text to `look`, without copying the text. Does nothing while another thread holds the lock.
+    /// This thread must not wait for the lock: a signal handler may have interrupted the thread that holds the lock, and may
+    /// be waiting for this thread.
     pub fn look(&self, look: impl FnOnce(u64, &str)) {
         if let Ok(last) = self.0.try_lock() {
             look(last.0, &last.1);
@@ -244,7 +243,7 @@ macro_rules! counters {
             pub inherited: Counter,
             pub regions: Counter,
             pub regions_ended: Counter,
-            /// How many times the writer has told sinks that code is live or has ended.
+            /// How many times the writer has reported to sinks that code is live or has ended.
             pub told: Counter,
         }
 

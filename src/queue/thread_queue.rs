@@ -1,4 +1,5 @@
-//! A thread's queue to the writer: writes records into the thread's chunk, changes chunks, and sends full chunks to the writer.
+//! A thread's queue to the writer: writes records into the thread's chunk, changes chunks, and sends full chunks to the
+//! writer.
 
 use std::sync::Arc;
 
@@ -37,14 +38,14 @@ impl ThreadQueue {
         Ok(ThreadQueue { shared, slot: shared.attach()?, cursor: None })
     }
 
-    /// Begins the record of a registration. The caller takes the record's time after this call, and calls `end_at_once` in any
-    /// case. `None` if the thread has no chunk that it may use now.
+    /// Begins the record of a registration. The caller takes the record's time after this call, and calls `end_at_once` in
+    /// any case. Returns `None` if the thread has no chunk that it may use now.
     ///
-    /// Only the usual registration uses `begin_at_once` and `end_at_once`; all other records use [`ThreadQueue::append`]. These
-    /// two functions replace a [`Fill`], so that the compiler stores the event's fields from registers directly to the event's
-    /// place in the chunk. With a [`Fill`], the compiler would first store the event elsewhere in memory and then copy the
-    /// event. This would take a quarter of the call's time: the copy would load the bytes in pieces that differ in size from
-    /// the stored pieces, and the processor cannot forward such stores to such loads.
+    /// Only the usual registration uses `begin_at_once` and `end_at_once`. All other records use [`ThreadQueue::append`] with
+    /// a [`Fill`]. Without a [`Fill`], the compiler stores the event's fields from registers directly into the chunk. With a
+    /// [`Fill`], the compiler would first store the event elsewhere in memory and then copy it. The copy would take a quarter
+    /// of the call's time. It would load the bytes in pieces that differ in size from the stored pieces, and the processor
+    /// cannot forward such stores to such loads.
     #[inline(always)]
     pub fn begin_at_once(&mut self) -> Option<&mut Cursor> {
         self.slot.begin();
@@ -71,8 +72,8 @@ impl ThreadQueue {
         self.shared.end_record();
     }
 
-    /// The time up to which the writer has to read all records, so that it has read all records of this thread: the present
-    /// time, or 0 if the writer has read them already.
+    /// The time up to which the writer has to read records, to have read all records of this thread: the present time, or 0
+    /// if the writer has read them already.
     pub fn unread_until(&self) -> u64 {
         self.slot.begin();
         self.shared.order();
@@ -89,8 +90,8 @@ impl ThreadQueue {
     /// Writes one record. After an error, nothing of the record is published. The error `NotRunning` means that all sinks
     /// ended during the call.
     ///
-    /// The record's time is taken once there is room. If the call had to wait for room, the time stamp is later than the start
-    /// of the call. The later time is just as correct, because the code does not run before the call returns.
+    /// The record's time is taken once there is room. If the call had to wait for room, the time stamp is later than the
+    /// start of the call. The later time is just as correct, because the code does not run before the call returns.
     pub fn append(&mut self, record: &impl Fill) -> Result<()> {
         if record.least_len() > BODY_MAX {
             return self.append_large(record);
@@ -179,12 +180,13 @@ impl ThreadQueue {
         self.cursor.as_ref().is_some_and(|cursor| cursor.room_len() >= Some(body))
     }
 
-    /// Hands the full chunk over to the writer and takes another chunk with room for a body of this length. The function
-    /// neither waits for a free chunk nor takes new memory. If the change is not possible at once, the thread keeps its old
-    /// chunk, and the function returns false. Most changes of chunks happen in this function, in the middle of a registration.
+    /// Hands the full chunk over to the writer and takes another chunk with room for a body of this length. The function does
+    /// not wait for a free chunk, and takes no new memory. If the change is not possible at once, the thread keeps its old
+    /// chunk, and the function returns false. Most changes of chunks happen in this function, in the middle of a
+    /// registration.
     #[cold]
     pub fn change_at_once(&mut self, body: usize) -> bool {
-        // The chunk is not read before `enter`, because the writer may have taken the chunk, and its memory may be gone.
+        // The chunk is not read before `enter`, because the writer may have taken the chunk and freed its memory.
         if self.enter().is_err() {
             return false;
         }
@@ -193,7 +195,7 @@ impl ThreadQueue {
         is_changed
     }
 
-    /// Does the work of `change_at_once`. To be called between `enter` and `ThreadSlot::end`.
+    /// Does the work of `change_at_once`. Must be called between `enter` and `ThreadSlot::end`.
     fn exchange(&mut self, body: usize) -> bool {
         let Some(full) = self.cursor.as_ref().filter(|cursor| !cursor.is_empty()).map(Cursor::chunk) else {
             return false;
@@ -239,12 +241,12 @@ impl ThreadQueue {
         Ok(())
     }
 
-    /// Gives the current chunk to the writer. To be called between `enter` and `ThreadSlot::end`.
+    /// Hands the current chunk over to the writer. Must be called between `enter` and `ThreadSlot::end`.
     fn hand_over(&mut self) -> Result<()> {
         let Some(cursor) = &self.cursor else { return Ok(()) };
         // The chunk is sent first, and then taken out of the slot. The writer reads the slot first and then empties the
-        // channel, so it finds the chunk in at least one of the two places. The writer recycles no chunk that is still in the
-        // slot.
+        // channel, so it finds the chunk in the slot, in the channel, or in both. The writer recycles no chunk that is still
+        // in the slot.
         self.shared.send(Message::Full { slot: self.slot.number, chunk: cursor.chunk() })?;
         self.slot.set_current(None);
         self.cursor = None;

@@ -1,9 +1,9 @@
 //! The state that a registering thread and the writer share: which chunk the thread fills, and whether it is writing a record.
 //!
-//! An idle thread still holds a chunk, which the writer takes back when chunks run short. Each side first makes an
-//! announcement, and then looks for the announcement of the other side. The thread announces that it writes a record. The
-//! writer announces that it wants the chunk. A barrier between the two steps (`Shared::order` in the thread,
-//! `barrier::all_threads` in the writer) makes sure that at least one side sees the other's announcement.
+//! An idle thread still holds a chunk, which the writer takes back when chunks run short. The thread announces that it writes
+//! a record, and the writer announces that it wants the chunk. Each side first makes its announcement, and then looks for the
+//! other side's announcement. A barrier between the two steps (`Shared::order` in the thread, `barrier::all_threads` in the
+//! writer) makes sure that at least one side finds the announcement of the other.
 //!
 //! In the same way, the writer keeps threads from writing records while the process forks (`quiesce`).
 
@@ -15,7 +15,7 @@ use crate::sys::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 use crate::sys::sync::{yield_now, Instant};
 use crate::sys::thread;
 
-/// What one registering thread shares with the writer.
+/// The state that one registering thread shares with the writer.
 #[derive(Debug)]
 pub struct ThreadSlot {
     pub number: u64,
@@ -26,8 +26,7 @@ pub struct ThreadSlot {
     detached: AtomicBool,
     /// Whether the thread is writing a record or changing chunks.
     busy: AtomicBool,
-    /// This value is `KEPT`, `WANTED` or `TAKEN`, and tells who owns the chunk. The value may also contain the bits `HALTED`
-    /// and `SHUT`.
+    /// The owner of the chunk: `KEPT`, `WANTED` or `TAKEN`. The value may also contain the bits `HALTED` and `SHUT`.
     claim: AtomicU8,
 }
 
@@ -82,19 +81,19 @@ impl ThreadSlot {
         self.busy.store(true, Ordering::Relaxed);
     }
 
-    /// Announces that the record is published or given up. A thread that sees this announcement also sees the record.
+    /// Announces that the record is published or given up. The record is visible to a thread that reads this announcement.
     #[inline]
     pub fn end(&self) {
         self.busy.store(false, Ordering::Release);
     }
 
-    /// Whether the thread may use its chunk. To be called after `begin`.
+    /// Whether the thread may use its chunk. Must be called after `begin`.
     #[inline]
     pub fn is_kept(&self) -> bool {
         self.claim.load(Ordering::Relaxed) == KEPT
     }
 
-    /// Waits until the writer has decided about the chunk and nobody halts the thread. The thread must not be busy. Returns
+    /// Waits until the writer has decided about the chunk and the thread is not halted. The thread must not be busy. Returns
     /// true if the writer has taken the chunk, and `None` if the thread is still halted after `patience`.
     #[cold]
     pub fn settle(&self, patience: Duration) -> Option<bool> {
@@ -110,7 +109,7 @@ impl ThreadSlot {
                 }
                 claim if claim & SHUT != 0 => break,
                 claim if claim & HALTED != 0 && begin.elapsed() > patience => return None,
-                // Yielding alone would never let a writer of lower priority run.
+                // With `yield_now` alone, a writer of lower priority would never run.
                 _ if turn < 100 => yield_now(),
                 _ => thread::sleep_micros(50),
             }
@@ -136,8 +135,8 @@ impl ThreadSlot {
         self.claim.load(Ordering::Relaxed) & SHUT != 0
     }
 
-    /// Whether the thread is writing a record or changing chunks. If the result is false, the caller sees everything that the
-    /// thread has published so far.
+    /// Whether the thread is writing a record or changing chunks. If the result is false, everything that the thread has
+    /// published so far is visible to the caller.
     pub fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Acquire)
     }
@@ -147,25 +146,25 @@ impl ThreadSlot {
     }
 
     /// Announces that the writer wants the chunk. After this call, the writer has to call `barrier::all_threads` first, and
-    /// then `take` or `keep`. Returns false if the writer cannot take the chunk now. For instance, the thread may not have
-    /// noticed yet that the writer has taken an earlier chunk.
+    /// then `take` or `keep`. Returns false if the writer cannot take the chunk now, for instance because the thread has not
+    /// yet detected that the writer has taken an earlier chunk.
     pub fn want(&self) -> bool {
         self.claim.compare_exchange(KEPT, WANTED, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// To be called after `want`. Returns the chunk, if the thread is not using it.
+    /// Returns the chunk, if the thread is not using it. Must be called after `want`.
     pub fn wanted(&self) -> Option<Chunk> {
         let idle = !self.is_busy();
         self.current().filter(|_| idle)
     }
 
-    /// To be called after `want`. The writer leaves the chunk to the thread.
+    /// Leaves the chunk to the thread. Must be called after `want`.
     pub fn keep(&self) {
         self.claim.store(KEPT, Ordering::Release);
     }
 
-    /// To be called after `want`. Takes the chunk if the thread is not using the chunk and the writer has read all of its
-    /// records. Otherwise the thread keeps the chunk.
+    /// Takes the chunk if the thread is not using it and the writer has read all of its records. Otherwise the thread keeps
+    /// the chunk. Must be called after `want`.
     pub fn take(&self) -> Option<Chunk> {
         let chunk = self.wanted().filter(|chunk| chunk.consumed() == chunk.committed());
         if chunk.is_some() {

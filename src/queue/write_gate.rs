@@ -1,7 +1,7 @@
-//! The gate that all writes to the files pass.
+//! The gate through which all writes to the files pass, so that the end of the process cuts no write short.
 //!
-//! The exit handler shuts the gate if the writer has not written everything in time. Without the gate, the end of the process
-//! could cut a write short, and readers discard everything after an incomplete record.
+//! The exit handler shuts the gate if the writer has not written everything in time. Without the gate, a write could be cut
+//! short, and readers discard everything after an incomplete record.
 
 use std::time::Duration;
 
@@ -41,12 +41,13 @@ impl WriteGate {
         state.inside = true;
     }
 
-    /// Whether `pass` never returns any more.
+    /// Whether `pass` never returns again.
     pub fn is_shut(&self) -> bool {
         self.state().shut
     }
 
-    /// Shuts the gate permanently, and waits until no write is under way. False if a write takes longer than `timeout`.
+    /// Shuts the gate permanently, and waits until no write is under way. Returns false if a write takes longer than
+    /// `timeout`.
     pub fn shut(&self, timeout: Duration) -> bool {
         let mut state = self.state();
         state.shut = true;

@@ -1,6 +1,7 @@
-//! Pieces of the address space, each with the name of the code that lived there last.
+//! Pieces of the address space, each with the name of the code that was live there last.
 //!
-//! All pieces lie in one table. The pieces of dead code form a list in the order in which their code ended.
+//! All pieces are in one table. The pieces of dead code form a list, in the order in which the code was unregistered or
+//! overwritten.
 
 use std::ops::{Index, IndexMut};
 
@@ -101,7 +102,7 @@ impl Pieces {
         self[number].owner = owner;
     }
 
-    /// Appends a piece, whose code has just ended, to the list of dead pieces.
+    /// Appends a piece to the list of dead pieces, because the registration of its code has just ended.
     pub fn retire(&mut self, number: u32) {
         let before = std::mem::replace(&mut self.newest_dead, number);
         let piece = &mut self[number];
@@ -127,7 +128,7 @@ impl Pieces {
         self.dead -= 1;
     }
 
-    /// The dead piece whose code ended first.
+    /// The dead piece that has been dead for the longest time.
     pub fn oldest_dead(&self) -> Option<u32> {
         (self.oldest_dead != NONE).then_some(self.oldest_dead)
     }

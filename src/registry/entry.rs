@@ -1,10 +1,10 @@
-//! Entries of live registrations. An entry has all data of a registration except the place and the name of the code. An entry
-//! refers to the code's group in the jitdump, or to info records in memory.
+//! Entries of live registrations. An entry has all data of a registration except the address, the size and the name of the
+//! code. An entry also refers to the code's group of records in the jitdump, or to info records in memory.
 
 use super::heap::Heap;
 use crate::sys::mapping::Table;
 
-/// The place of a group in the jitdump. This place does not include the code bytes at the group's end.
+/// The offset and length of a group in the jitdump, without the code bytes at the group's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stored {
     /// The offset is never 0, because the jitdump begins with its header.
@@ -29,18 +29,18 @@ pub struct Live {
     /// Below 4 GiB.
     pub size: u64,
     pub index: u64,
-    /// Where the code's group lies in the jitdump. When the code moves, the writer reads the group from this place.
+    /// Where the code's group is in the jitdump. When the code moves, the writer reads the group there.
     pub stored: Option<Stored>,
     pub home: Home,
 }
 
-/// The part of a live registration that lies in the table of entries. The registration's piece has the address, the size and
-/// the name.
+/// The part of a live registration that is in the table of entries. The registration's piece has the address, the size and the
+/// name.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Entry {
     pub index: u64,
-    /// The offset of the group in the jitdump, or the place of the info records in memory (`IN_MEMORY`). 0 if the
-    /// registration has neither.
+    /// The offset of the group in the jitdump, or the offset of the info records in memory (with the bit `IN_MEMORY`). 0 if the
+    /// registration has no group and no info records.
     pub stored_offset: u64,
     pub stored_len: u32,
     /// The number of the registration's piece among the pieces of its home.
@@ -52,7 +52,7 @@ pub(super) struct Entry {
 
 const _: () = assert!(size_of::<Entry>() == 32);
 
-/// If this bit of `stored_offset` is set, the lower bits are a place in the memory of info records. No file is long enough
+/// If this bit of `stored_offset` is set, the lower bits are an offset in the memory of info records. No file is long enough
 /// for an offset with this bit.
 pub(super) const IN_MEMORY: u64 = 1 << 63;
 
@@ -62,15 +62,15 @@ impl Entry {
         is_in_file.then_some(Stored { offset: self.stored_offset, len: self.stored_len as usize })
     }
 
-    /// The place and length of the info records, if they are in memory.
+    /// The offset and length of the info records, if they are in memory.
     pub fn info(&self) -> Option<(usize, usize)> {
         let place = ((self.stored_offset & !IN_MEMORY) as usize, self.stored_len as usize);
         (self.stored_offset & IN_MEMORY != 0).then_some(place)
     }
 }
 
-/// All entries, indexed by the slot of the id. The slot is the lower half of the id. There are few slots, because the slots
-/// of ended ids are reused.
+/// All entries, indexed by the slot, which is the lower half of the id. There are few slots, because the slots of ended
+/// registrations are reused.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
     pub all: Table<Entry>,
@@ -123,7 +123,7 @@ impl Entries {
         live.map(|(slot, entry)| (u64::from(entry.generation) << 32 | slot as u64, entry))
     }
 
-    /// Gives back the memory of dropped info records if they use much memory.
+    /// Frees the memory of dropped info records if they use much memory.
     pub fn tidy(&mut self) {
         if self.info.is_wasteful() {
             let owned = self.all.iter_mut().filter_map(|entry| {

@@ -49,8 +49,8 @@ impl Registry {
         Some(self.id_in(slot))
     }
 
-    /// The ids of the home's live code that has a byte in `[start, end)`. If memory is short, some of the ids are missing,
-    /// but not all.
+    /// The ids of the home's live code that has a byte in `[start, end)`. If memory is short, the list lacks some of the ids,
+    /// but never all.
     pub fn live_in(&self, home: Home, start: u64, end: u64) -> Vec<u64> {
         if !self.may_be_live_in(home, start, end) {
             return Vec::new();

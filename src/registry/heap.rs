@@ -1,13 +1,13 @@
-//! Many short byte strings (pieces), one after another in one table.
+//! Many short byte strings (pieces), stored one after another in one table.
 //!
 //! A separate allocation for each piece would cost as much as all other work on a record.
 
 use crate::sys::mapping::Table;
 
-/// Less garbage than this is not worth a compaction.
+/// With fewer bytes of garbage than this, no compaction is made.
 const GARBAGE_MIN: usize = 64 * 1024;
 
-/// The bytes of all pieces. Each piece has one owner, who drops it.
+/// The bytes of all pieces. Each piece has one owner, which drops it.
 #[derive(Debug, Default)]
 pub struct Heap {
     bytes: Table<u8>,
@@ -16,7 +16,7 @@ pub struct Heap {
 }
 
 impl Heap {
-    /// Adds a piece and returns its place. `None` if memory is short.
+    /// Adds a piece and returns its offset. `None` if memory is short.
     pub fn add(&mut self, piece: &[u8]) -> Option<usize> {
         let at = self.bytes.len();
         self.bytes.extend_from_slice(piece);
@@ -37,15 +37,15 @@ impl Heap {
         self.garbage += len;
     }
 
-    /// Whether more than half of the bytes are garbage. In this case, a compaction copies fewer bytes than it removes. So all
-    /// compactions together copy fewer bytes than all additions.
+    /// Whether more than half of the bytes are garbage. Then a compaction copies fewer bytes than it removes, so all
+    /// compactions together copy fewer bytes than were added.
     #[inline]
     pub fn is_wasteful(&self) -> bool {
         self.garbage > GARBAGE_MIN && self.garbage > self.bytes.len() / 2
     }
 
-    /// Drops the garbage. `owned` has the place, the length and the owner of each piece that was not dropped. `tell` tells the
-    /// owner the new place.
+    /// Drops the garbage. `owned` yields the offset, the length and the owner of each piece that was not dropped. `tell` is
+    /// called with the owner and the new offset.
     pub fn compact<T>(&mut self, owned: impl Iterator<Item = (usize, usize, T)>, tell: impl Fn(T, usize)) {
         let mut bytes = Table::default();
         if bytes.try_reserve(self.bytes.len() - self.garbage).is_err() {

@@ -1,10 +1,10 @@
-//! Spans, which are the lines of the perf map and the symbols of regions. The functions of this file also limit how many spans
-//! of dead code are kept.
+//! Spans: the lines of the perf map and the symbols of regions. This file also limits how many spans of dead code are kept.
 
 use super::places::Places;
 use super::{Home, Registry};
 
-/// How many spans of dead code outside of regions are kept. Readers and this library hold the whole map in memory.
+/// How many spans of dead code outside of regions are kept. The limit exists because readers and this library hold the whole
+/// map in memory.
 pub(super) const DEAD_MAX: usize = 1 << 16;
 
 impl Registry {
@@ -71,8 +71,8 @@ impl Registry {
         }
     }
 
-    /// If too many spans of dead code lie outside of regions, drops the oldest of them. Drops more spans than necessary, so
-    /// that later calls rarely have to drop spans. Returns the number of dropped spans.
+    /// If there are too many spans of dead code outside of regions, drops the oldest ones. Drops more spans than necessary, so
+    /// that later calls rarely have to drop any. Returns the number of dropped spans.
     pub fn forget_oldest(&mut self) -> usize {
         let places = self.plain_mut();
         let before = places.pieces.dead();

@@ -1,17 +1,17 @@
-//! The registry of code: the live registrations, and for every address the code that lived there last.
+//! The registry of code: the live registrations, and for every address the code that was live there last.
 //!
-//! A perf map can only say which code lived at an address last: the format has no time, and perf reads the map after the
-//! recording. So freed code keeps its name until its bytes are used again. The registry divides the address space into
-//! pieces. Each piece has the name of the code that lived there last. Pieces do not overlap. If an address were in two
-//! entries of a file, readers would use the entry that they find first.
+//! A perf map contains only the last code at each address, because the format has no time stamps, and perf reads the map after
+//! the recording. So freed code keeps its name until new code uses its bytes. The registry divides the address space into
+//! pieces, each with the name of the code that was live there last. Pieces do not overlap: if an address were in two entries of
+//! a file, readers would use the entry that they find first.
 //!
 //! The file of a region names the code in the region, and the map names all other code. The same address may have two pieces of
-//! code: live code in a region, and dead code that lived there before the region and is still in the map. So code in regions
-//! and all other code have separate pieces ([`Home`]).
+//! code: live code in a region, and dead code that was there before the region and is still in the map. So code in regions and
+//! all other code have separate pieces ([`Home`]).
 //!
-//! A large program has hundreds of thousands of live registrations, and every registration passes through here. So nothing is
-//! hashed, and no entry is a separate allocation. An id contains the number of its entry, and an entry contains the number of
-//! its piece. The registry has to search only if it looks for an address (`ordered`).
+//! A large program has hundreds of thousands of live registrations, so registering must be cheap. Nothing is hashed, and no
+//! entry is a separate allocation. An id contains the number of its entry, and an entry contains the number of its piece. Only
+//! a lookup by address needs a search (`ordered`).
 
 mod address_pieces;
 mod entry;
@@ -31,6 +31,9 @@ pub use entry::{Home, Live, Stored};
 pub use places::MapChange;
 use places::Places;
 
+/// The size of code in the registry is below this value.
+pub const TOO_LARGE: u64 = 1 << 32;
+
 #[derive(Debug, Default)]
 pub struct Registry {
     entries: Entries,
@@ -39,10 +42,10 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Adds a registration, for which `make_room` has made room. If the new code overlaps live code of the same home, that
-    /// older code ends, and its ids are pushed to `overwritten`.
+    /// Adds a registration, for which `make_room` has made room. If the new code overlaps live code of the same home, the
+    /// registrations of the older code end, and their ids are pushed to `overwritten`.
     pub fn insert(&mut self, id: u64, live: &Live, name: &[u8], overwritten: &mut Vec<u64>) -> MapChange {
-        // This cannot happen with an id from `Ids`, because its slot is free.
+        // An id from `Ids` has a free slot, so this case does not occur with such an id.
         if self.id_in(id as u32) != 0 {
             self.remove(self.id_in(id as u32));
         }
@@ -77,13 +80,13 @@ impl Registry {
         Some(live)
     }
 
-    /// Gives back the memory of dropped names and info records if they use much memory.
+    /// Frees the memory of dropped names and info records if they use much memory.
     pub fn tidy(&mut self) {
         self.entries.tidy();
         self.places.iter_mut().for_each(Places::tidy_names);
     }
 
-    /// Gives back the memory of code outside of regions. No registration may be live.
+    /// Frees the memory of code outside of regions. No registration may be live.
     pub fn give_back(&mut self) {
         self.entries = Entries::default();
         self.places[Home::Plain as usize] = Places::default();

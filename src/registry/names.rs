@@ -1,8 +1,8 @@
-//! The names of code that is or was live.
+//! The names of live and dead code.
 
 use super::heap::Heap;
 
-/// The place of a name. The lowest 16 bits are the length, and the higher bits are the offset.
+/// The offset and length of a name: the lowest 16 bits are the length, the higher bits the offset.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Name(u64);
 
@@ -20,7 +20,7 @@ impl Name {
     }
 }
 
-/// All names. Each name has one owner, who drops the name.
+/// All names. Each name has one owner, which drops the name.
 #[derive(Debug, Default)]
 pub struct Names(pub Heap);
 
@@ -46,7 +46,7 @@ impl Names {
         self.0.get(name.at(), name.len())
     }
 
-    /// Drops the garbage. `owned` yields all names that have an owner. The call stores its new place in each of these names.
+    /// Drops the garbage. `owned` yields all names that have an owner. The call stores the new offset in each of these names.
     pub fn compact<'a>(&mut self, owned: impl Iterator<Item = &'a mut Name>) {
         let owned = owned.map(|name| (name.at(), name.len(), name));
         self.0.compact(owned, |name, at| *name = Name::new(at, name.len()));

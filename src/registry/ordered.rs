@@ -1,8 +1,8 @@
 //! A sorted map from addresses to numbers: blocks of sorted entries, and a sorted list of the blocks.
 //!
-//! Compilers fill their memory upwards, so a new entry mostly lies right after the entry that was added before. So a search
-//! first tries the block to which the last entry was added. Earlier, a tree took the place of the blocks. Searches from the
-//! root of this tree took two fifths of the writer's instructions.
+//! Compilers fill their memory upwards, so a new entry mostly follows the entry that was added last. A search therefore first
+//! tries the block to which the last entry was added. In an earlier version with a tree instead of blocks, searches from the
+//! root took two fifths of the writer's instructions.
 
 /// The largest number of entries in a block.
 const MOST: usize = 128;
@@ -31,12 +31,13 @@ struct Block {
     values: [u32; MOST],
 }
 
-/// A place between two entries of a block.
+/// A position between two entries of a block.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     /// The index of the block in `heads`.
     head: usize,
-    /// Number of the block's entries before the place. If it is 0, no entry of the whole map lies before the place.
+    /// Number of the block's entries before this position. If this number is 0, no entry of the whole map is before the
+    /// position.
     at: usize,
 }
 
@@ -51,7 +52,7 @@ impl Ordered {
         self.heads.try_reserve(more).is_ok() && self.blocks.try_reserve(more).is_ok()
     }
 
-    /// The place after all entries below an address.
+    /// The position after all entries below an address.
     #[inline]
     pub fn place(&self, addr: u64) -> Place {
         let is_below = |head: &Head| head.first < addr;
@@ -108,8 +109,9 @@ impl Ordered {
         self.recent = head;
     }
 
-    /// Splits a full block, or makes the first block. If the place is at the end of a full block, the function moves no entry
-    /// and adds an empty block after the full block. So entries that come in order of address fill their blocks.
+    /// Splits a full block, or makes the first block. Returns the position for the new entry. If the position is at the end of
+    /// a full block, the function moves no entry, and adds an empty block after the full block. So entries that are added in
+    /// order of address fill their blocks.
     #[cold]
     #[inline(never)]
     fn split(&mut self, Place { head, at }: Place, value: u32) -> Place {

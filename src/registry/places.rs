@@ -1,5 +1,5 @@
-//! For each address, the code that lives there or that lived there last. A value of `Places` covers one home (`Home`): either
-//! the code in regions, or all other code.
+//! For each address, the live code at this address, or the code that was live there last. A value of `Places` covers one home
+//! (`Home`): either the code in regions, or all other code.
 
 use super::address_pieces::Pieces;
 use super::entry::{Entries, Entry, Live};
@@ -7,7 +7,7 @@ use super::names::Names;
 use super::ordered::Ordered;
 use crate::api::limits::NAME_MAX;
 
-/// Number of registrations for which room is made at once.
+/// Number of registrations for which memory is reserved at once.
 const ROOM: u32 = 16;
 
 /// How a registration changes the map.
@@ -24,7 +24,7 @@ pub enum MapChange {
 #[derive(Debug, Default)]
 pub(super) struct Places {
     pub pieces: Pieces,
-    /// The pieces, sorted by start address. They do not overlap.
+    /// The pieces, which do not overlap, sorted by start address.
     pub starts: Ordered,
     pub names: Names,
     /// Number of registrations for which `pieces`, `starts` and `names` have room.
@@ -42,9 +42,8 @@ impl Places {
         true
     }
 
-    /// Makes room for `ROOM` registrations, or for one if memory is short. A registration may split a piece in two, so it
-    /// adds at most two pieces and two names. No name is longer than `NAME_MAX`, unless it comes from the spool of another
-    /// process.
+    /// Reserves memory for `ROOM` registrations, or for one if memory is short. A registration may split a piece in two, so it
+    /// adds at most two pieces and two names. Only a name from the spool of another process can be longer than `NAME_MAX`.
     #[cold]
     #[inline(never)]
     fn make_more_room(&mut self, name_len: usize) -> bool {
@@ -59,8 +58,8 @@ impl Places {
         made.is_some()
     }
 
-    /// Adds a registration, for which `make_room` has made room. If the new code overlaps live code, that older code ends,
-    /// and its ids are pushed to `overwritten`.
+    /// Adds a registration, for which `make_room` has made room. If the new code overlaps live code, the registrations of the
+    /// older code end, and their ids are pushed to `overwritten`.
     #[inline(always)]
     pub fn insert(
         &mut self,
@@ -76,7 +75,7 @@ impl Places {
         let highest = self.starts.before(place).map(|(_, number)| number);
         let overlapped = highest.filter(|&number| self.pieces[number].end() > start);
         let number = match overlapped {
-            // This case is frequent, because code caches reuse the same places.
+            // This case is frequent, because code caches reuse the same addresses.
             Some(number) if (self.pieces[number].start, self.pieces[number].end()) == (start, end) => {
                 self.vacate(entries, number, overwritten);
                 let old = self.pieces[number].name;
@@ -154,7 +153,7 @@ impl Places {
         }
     }
 
-    /// Drops a piece that was vacated before.
+    /// Drops a piece that `vacate` has vacated.
     fn forget(&mut self, number: u32) {
         let piece = self.pieces[number];
         self.starts.remove(piece.start);
@@ -178,7 +177,7 @@ impl Places {
         self.starts.from(start).take_while(move |&(at, _)| at < end).map(|(_, number)| number)
     }
 
-    /// Gives back the memory of dropped names if they use much memory.
+    /// Frees the memory of dropped names if they use much memory.
     pub fn tidy_names(&mut self) {
         if self.names.0.is_wasteful() {
             self.names.compact(self.pieces.names_mut());

@@ -1,4 +1,4 @@
-//! The places of live code's groups in the jitdump, and the info records of code that is in no jitdump.
+//! Where the groups of live code are in the jitdump, and the info records of code that has no group in a jitdump.
 
 use super::entry::{Entry, Stored, IN_MEMORY};
 use super::{Home, Registry};
@@ -6,21 +6,21 @@ use crate::format::info::Info;
 use crate::sys::sort::sort;
 
 impl Registry {
-    /// The id, the place of the group, and the size of the code, for all live registrations whose group was passed to the
+    /// The id, the group's offset and length, and the size of the code, for all live registrations that have a group in the
     /// jitdump.
     pub fn stored(&self) -> impl Iterator<Item = (u64, Stored, u64)> + '_ {
         self.entries.live().filter_map(|(id, entry)| Some((id, entry.stored()?, self.size_of(id)?)))
     }
 
-    /// Whether the group of each live registration outside of regions was handed to the jitdump.
+    /// Whether each live registration outside of regions has a group in the jitdump.
     pub fn are_all_stored(&self) -> bool {
         self.entries.live().all(|(_, entry)| entry.home != Home::Plain || entry.stored().is_some())
     }
 
-    /// The ids of the live registrations of one home, or of all homes. First come the registrations that have neither a group
-    /// in the jitdump nor info records in memory. Then come the registrations with a group, in the order of the groups in the
-    /// jitdump. Last come the registrations with info records, in the order of these records in memory. `None` if memory is
-    /// short.
+    /// The ids of the live registrations of one home, or of all homes. The first ids are those of registrations that have no
+    /// group in the jitdump and no info records in memory. The next ones are those of registrations with a group, in the order
+    /// of the groups in the jitdump. The last ones are those of registrations with info records, in the order of these records
+    /// in memory. `None` if memory is short.
     pub fn live_by_place(&self, home: Option<Home>) -> Option<impl Iterator<Item = u64>> {
         let mut ids: Vec<(u64, u64)> = Vec::new();
         ids.try_reserve_exact(self.entries.live.iter().sum()).ok()?;
@@ -31,7 +31,7 @@ impl Registry {
         Some(ids.into_iter().map(|(_, id)| id))
     }
 
-    /// Notes the place of live code's group in the jitdump.
+    /// Records where the group of live code is in the jitdump.
     #[inline]
     pub fn set_stored(&mut self, id: u64, stored: Option<Stored>) {
         if self.is_live(id) {
@@ -44,8 +44,8 @@ impl Registry {
         }
     }
 
-    /// Keeps the info records of live code, and forgets the place of its group in the jitdump. If memory is short, the info
-    /// records are not kept.
+    /// Keeps the info records of live code in place of its group in the jitdump. If memory is short, the info records are not
+    /// kept.
     pub fn keep_info(&mut self, id: u64, info: Info<'_>) {
         self.set_stored(id, None);
         if info.is_empty() || !self.is_live(id) {

@@ -6,7 +6,7 @@ fn code(addr: u64, size: u64) -> Live {
     Live { addr, size, index: 0, stored: None, home: Home::Plain }
 }
 
-/// The first id that is given out with this slot.
+/// The first id with this slot.
 fn id(slot: u64) -> u64 {
     1 << 32 | slot
 }
@@ -124,7 +124,7 @@ fn spans_never_overlap_whatever_happens() {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (random >> 33) % bound
     };
-    // For each byte: the id of the code that lived there last, and whether this code still lives.
+    // For each byte: the id of the code that was live there last, and whether this code is still live.
     let mut bytes = vec![(0u64, false); 600];
     for n in 1..20_000u64 {
         // Each new id has one of 40 slots, and a new generation.
@@ -275,7 +275,7 @@ fn what_ends_together_dies_like_the_others() {
     assert_eq!(end_all(&mut registry), ids((0..7).chain(8..DEAD_MAX as u64 + 10)));
     assert_eq!((registry.live_count(Home::Plain), registry.places[0].pieces.dead()), (0, DEAD_MAX + 10));
     assert!(end_all(&mut registry).is_empty() && !registry.is_live(id(8)));
-    // The code that ended before the others is forgotten first.
+    // The code that was unregistered first is forgotten first.
     let forgotten = registry.forget_oldest();
     assert!(
         registry.places[0].starts.from(16 * 7).next().is_none_or(|(at, _)| at > 16 * 7)
@@ -349,7 +349,7 @@ fn code_in_regions_has_places_of_its_own() {
     assert!(registry.make_room(id(3), 6, 0, true));
     registry.insert(id(3), &in_region(100, 80), b"region", &mut gone);
     registry.keep_info(id(3), Info::new(b"info"));
-    // The map keeps the name of the code that lived there before the region, and has no line for the region's code.
+    // The map keeps the name of the code that was there before the region, and has no line for the region's code.
     assert_eq!((lines(&registry).as_str(), registry.span_count()), ("100+50 before, 200+50 elsewhere", 2));
     assert_eq!(in_regions(&registry), [(100, 80, b"region".to_vec(), id(3))]);
     assert_eq!(registry.get(id(3)), Some(in_region(100, 80)));
@@ -361,8 +361,8 @@ fn code_in_regions_has_places_of_its_own() {
     assert!(registry.has_live_in(Home::Region, 150, 151));
     let of = |home: Option<Home>| registry.live_by_place(home).unwrap().collect::<Vec<_>>();
     assert_eq!((of(Some(Home::Plain)), of(Some(Home::Region)), of(None)), (ids([2]), ids([3]), ids([2, 3])));
-    // Dead code of a region keeps its name until it is forgotten or overwritten in the region. What happens to the map's
-    // code does not matter.
+    // Dead code of a region keeps its name until it is forgotten or overwritten in the region. Code in the map has no effect on
+    // this.
     assert_eq!(registry.remove(id(3)), Some(in_region(100, 80)));
     registry.forget_dead(Home::Plain);
     assert_eq!(lines(&registry), "200+50 elsewhere");

@@ -27,8 +27,8 @@ impl Source for Ref {
     }
 
     fn unregister(&self, exec: u64, size: u64) {
-        // If the record of this call is dropped, a counter shows this. The code ends nevertheless, because other code will
-        // be registered in its place.
+        // If the record of this call is dropped, a counter shows this. The code stays registered until other code is registered
+        // over it.
         let _ = self.unregister_range(exec, size, false);
     }
 }
@@ -38,7 +38,7 @@ impl Ref {
         let wanted = Wanted::new(size, alignment, near, self.shared.status.sinks().has(Sinks::REGION))?;
         let piece = thread::quietly(|| self.process.allocator.alloc(self, wanted))?;
         self.still_open(piece).inspect_err(|_| {
-            // No caller ever learns of the piece.
+            // The caller does not get the piece, so the piece is freed.
             let _ = self.free(piece.exec);
         })
     }
@@ -49,8 +49,8 @@ impl Ref {
 
     pub fn free(&self, exec: u64) -> Result<()> {
         if let Some(region) = thread::quietly(|| self.process.allocator.free(self, exec))? {
-            // `release_region` flushes first, so that the other sinks' files name the region's code. If the region cannot be
-            // released, it stays as it is.
+            // `release_region` flushes first, so that the files of the other sinks name the region's code. If the release
+            // fails, the region stays.
             let _ = self.release_region(region);
         }
         Ok(())

@@ -1,11 +1,11 @@
-//! Runs when the library is loaded, and registers the library's exit handlers.
+//! The code that runs when the library is loaded, and registers the library's exit handlers.
 //!
-//! If the variable `JITSYM` asks for the bridge, the shared library also starts the bridge, even in programs that never call
+//! If the variable `JITSYM` requests the bridge, the shared library also starts the bridge, even in programs that never call
 //! the library.
 //!
-//! Exit handlers run in the reverse order of their registration. A handler that is registered at load runs after all handlers
-//! that the host registers later. So code that the host registers while it shuts down is written too. The exit handlers are
-//! the only cost for a process that ends without a session.
+//! Exit handlers run in the reverse order of their registration. So a handler that is registered at load runs after all
+//! handlers of the host, and code that the host registers while it shuts down is written too. The exit handlers are the only
+//! cost for a process that ends without a session.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,8 +24,8 @@ fn at_load() {
     dynamic_symbols::look_up();
     arm();
     if environment_asks_for_bridge() {
-        // The function is looked up by name. If it were called directly, linkers would keep most of the library in every
-        // program. A program with the static library has no function of that name. In such a program, the first session starts
+        // The function is looked up by name, because a direct call would make linkers keep most of the library in every
+        // program. A program with the static library has no function of this name. In such a program, the first session starts
         // the bridge.
         let start = dynamic_symbols::function(c"jitsym_start_bridge");
         // SAFETY: only this library has a function of this name, and capi/bridge.rs defines the function with this type.
@@ -40,14 +40,14 @@ fn at_load() {
 /// load.
 pub fn arm() {
     if !ARMED.swap(true, Ordering::Relaxed) {
-        // The waiting handler is registered first, because the handler that is registered last runs first.
+        // The waiting handler has to run last, so it is registered first.
         arm_waiting();
-        // SAFETY: the handler may run at any time. When a plugin that contains this code is unloaded, the C library forgets the
+        // SAFETY: the handler may run at any time. When a plugin that contains this code is unloaded, the C library removes the
         // handler.
         unsafe {
             libc::atexit(at_exit);
-            // A program that calls quick_exit wants no destructors to run, but still wants complete files. Handlers of
-            // quick_exit exist for this purpose. This handler uses nothing that belongs to the program.
+            // A program that calls quick_exit runs no destructors, but still needs complete files. This handler uses nothing
+            // that belongs to the program.
             at_quick_exit(at_exit);
         }
     }
@@ -59,6 +59,6 @@ extern "C" fn at_exit() {
         let _ = flush_from_signal(STOP_TIMEOUT);
         return;
     }
-    // Nothing may unwind into the C library. A failure cannot be reported to anybody.
+    // No panic may unwind into the C library. A failure is ignored, because no caller could receive it.
     blocking_guarded(flush_at_exit);
 }

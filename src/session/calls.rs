@@ -49,7 +49,7 @@ pub fn close(handle: u64) -> Result<()> {
     }
 }
 
-/// Subtracts code from the counts of the regions. Called if the code was counted, and its registration failed afterwards.
+/// Subtracts code from the counts of the regions, after `before_code` has counted the code and its registration has failed.
 #[cold]
 pub fn not_registered(addr: u64, size: u64, flags: u8) {
     if let Ok(process) = process::current() {
@@ -71,7 +71,7 @@ impl Ref {
     /// start.
     #[cold]
     fn wanted_after_all(&self) -> Result<Option<Sinks>> {
-        /// How long a call waits for the sinks to start.
+        /// The maximum time that a call waits for the sinks to start.
         const PATIENCE: Duration = Duration::from_secs(1);
         if self.process.unstarted() == Sinks::NONE {
             return Ok(None);
@@ -108,9 +108,9 @@ impl Ref {
         self.outcome(registered)
     }
 
-    /// Ends code. `lay_down` writes the record of the end. If each thread that registers code also reports the code to the
-    /// unwinder (`Sinks::BY_CALLERS`), `tell` then removes the code's frame tables from the unwinder. No child is forked
-    /// between the two steps, because the child would inherit the first step without the second.
+    /// Unregisters code. `lay_down` writes the record. With `Sinks::BY_CALLERS`, `tell` then removes the code's frame tables
+    /// from the unwinder. No fork can happen between these steps, because the child would inherit only the effect of the first
+    /// step.
     #[inline]
     fn end(
         &self,
@@ -124,23 +124,23 @@ impl Ref {
 
     #[cold]
     fn register_and_tell(&self, code: &Code<'_>, flags: u8) -> Result<Id> {
-        // As in `end`, no child is forked between the two steps.
+        // As in `end`, no fork can happen between the steps.
         let _inside = fork_lock::enter();
         let frames = register::frames(self, code)?;
         let id = self.outcome(register::register(self, code, flags))?;
         told_in_calls::put(&self.shared.ids, id, (code.addr, code.size), frames).map(|()| id).inspect_err(|_| {
-            // No caller ever sees this id.
+            // The caller does not get this id.
             let _ = register::unregister(self.process, self.shared, id);
         })
     }
 
-    /// Waits until a change is known to all sinks that must know it before the call returns: the sinks for the unwinder and for
-    /// valgrind, and the sink for debuggers while a debugger listens. Right after the call, the host may run the new code,
-    /// throw an exception through the code, or reach a place where a breakpoint must already be set. After the end of code, the
-    /// host may overwrite the memory, even where a breakpoint is still set.
+    /// Waits until all sinks that need a change before the call returns have this change. These are the sinks for the unwinder
+    /// and for valgrind, and the sink for debuggers while a debugger listens. Right after the call, the host may run the new
+    /// code, throw an exception through this code, or reach an address where a breakpoint must already be set. After code is
+    /// unregistered, the host may overwrite its memory, even where a breakpoint is still set.
     ///
-    /// An error means that a sink does not know the change yet. If only the debugger does not know the change, the call
-    /// succeeds, because the debugger may have stopped the writer but no other thread.
+    /// An error means that a sink does not have the change yet. If only the debugger does not have the change, the call
+    /// succeeds, because the debugger may have stopped the writer alone.
     #[inline]
     pub fn known(&self) -> Result<()> {
         if self.shared.wanted().has(Sinks::MUST_WAIT) {
@@ -155,11 +155,11 @@ impl Ref {
         /// A debugger may stop all threads during the wait. Such a stop counts as at most one step of this length, however long
         /// the stop takes.
         const STEP: Duration = Duration::from_millis(50);
-        // Under valgrind one thread runs at a time, and the writer may wait long for its turn. If a debugger is being called
-        // (`is_called`), it has stopped the writer, and soon stops the other threads.
+        // Under valgrind only one thread runs at a time, so the writer may wait long before it runs. If `is_called` returns
+        // true, a debugger has stopped the writer, and soon stops the other threads.
         let is_slow = valgrind::is_running();
         let most = || if is_slow || debugger::is_called() { 1200 } else { 20 };
-        // While these counts change, the writer is reporting other changes to the sinks, and may get to this call's change
+        // While these counts change, the writer is reporting other changes to the sinks, and will report this call's change
         // later.
         let told = || (self.shared.status.counters.told.get(), debugger::times_told());
         let (mut last, mut idle) = (told(), 0);
@@ -171,13 +171,13 @@ impl Ref {
         };
         let answer = thread::uncancelled(|| self.shared.wait_until_told(STEP, goes_on));
         match answer {
-            // The writer did not get to this change, or could not tell one of the sinks about the change.
+            // The writer has not reported this change, or could not report it to one of the sinks.
             Err(Error::Timeout | Error::NoMemory | Error::SinkFailed | Error::Writer)
                 if sink::any_must_wait(self.shared.status.sinks_with_notes()) =>
             {
                 self.outcome(answer)
             }
-            // The writer has ended, so no sink is left to be told.
+            // The writer has ended, so no sink runs.
             _ => Ok(()),
         }
     }
@@ -188,7 +188,7 @@ impl Ref {
 
     pub fn move_code(&self, id: Id, target: &MoveTarget<'_>) -> Result<()> {
         let Some(wanted) = self.wanted()? else { return self.still_open(()) };
-        // As in `end`, no child is forked between the steps.
+        // As in `end`, no fork can happen between the steps.
         let inside = wanted.has(Sinks::BY_CALLERS).then(fork_lock::enter);
         let moving =
             inside.as_ref().map(|_| told_in_calls::Moving::new(&self.shared.ids, id, target.addr)).transpose()?;
@@ -226,12 +226,12 @@ impl Ref {
         self.outcome(ended).and(self.known())
     }
 
-    /// Ends all code that has a byte in a range. `unmap`: whether the caller unmaps the memory next.
+    /// Unregisters all code that has a byte in a range. `unmap`: whether the caller unmaps the memory next.
     pub fn unregister_range(&self, addr: u64, size: u64, unmap: bool) -> Result<()> {
         self.end_range(addr, size)?;
         if unmap && self.process.regions.are_watching() {
-            // This comes after the record of the end, because this step may mark a region as gone. The writer ends such a
-            // region as soon as it has read all records that are older than the mark.
+            // This step may mark a region as unmapped. The record must be written before, because the writer ends such a region
+            // as soon as it has read all records that are older than the mark.
             self.process.regions.before_unmapping(&self.shared.status, addr, size);
         }
         Ok(())
@@ -254,7 +254,7 @@ impl Ref {
         if self.process.unstarted() != Sinks::NONE {
             self.outcome(self.start_again(timeout.unwrap_or(STOP_TIMEOUT), true))?;
         }
-        // While the sinks are being disabled, they still receive earlier registrations.
+        // Sinks that are being disabled still receive earlier registrations.
         match (self.shared.status.has_ended(), self.shared.status.sinks_failed()) {
             (true, Sinks::NONE) => self.still_open(()),
             (true, _) => self.outcome(Err(Error::SinkFailed)),
@@ -317,10 +317,10 @@ impl Ref {
     }
 
     pub fn close(&self) -> Result<()> {
-        // If several threads close the session, only one of them succeeds.
+        // If several threads close the session, the exchange succeeds in only one of them.
         let ended = self.place.compare_exchange(self.handle, 0, Ordering::SeqCst, Ordering::Relaxed);
         ended.map_err(|_| Error::Closed)?;
-        // Clears `OFF` only if it has this session's handle. It may already have a later session's handle.
+        // `OFF` is cleared only if it has this session's handle, because it may already have the handle of a later session.
         forget_off(self.handle);
         let mut is_noted = false;
         let closed = self.process.with_lifecycle(Instant::now() + STOP_TIMEOUT, |lifecycle| {
@@ -329,7 +329,7 @@ impl Ref {
             if lifecycle.open == 0 {
                 lifecycle.stop(self.shared, false)
             } else if lifecycle.running.is_some() {
-                // Flushes under the lock. Otherwise another call could end the writer before the writer answers.
+                // The flush is made under the lock. Otherwise another call could end the writer before the writer answers.
                 self.shared.flush(lifecycle.left())
             } else {
                 Ok(())
@@ -358,7 +358,7 @@ impl Ref {
         fork::watch();
         let made = thread::quietly(|| self.process.regions.create(status, wanted))?;
         self.still_open(made).inspect_err(|_| {
-            // No caller ever learns of the region.
+            // The caller does not get the region, so the region is released.
             let _ = self.process.regions.release(status, made.exec);
         })
     }
@@ -368,7 +368,7 @@ impl Ref {
         let adopted = thread::quietly(|| self.process.regions.adopt(status, addr, size));
         let open = self.still_open(()).inspect_err(|_| {
             if adopted.is_ok() {
-                // No caller ever learns of the region.
+                // The caller does not get the region, so the region is released.
                 let _ = thread::quietly(|| self.process.regions.release(status, addr));
             }
         });
@@ -400,8 +400,8 @@ impl Ref {
             Sinks::REGION => self.process.regions.last_path(STOP_TIMEOUT),
             _ => self.shared.status.path(sink).ok_or(Error::NotRunning),
         };
-        // A close first ends the session, and then ends the sinks. So if the session is still open here, the sinks ran while
-        // this call looked for the path.
+        // A close ends the session before it ends the sinks. So if the session is still open here, the sinks ran while this
+        // call looked for the path.
         self.outcome(path)
     }
 }

@@ -1,11 +1,11 @@
 //! Finds certain mistakes in the host's calls (`JITSYM_DEBUG=check`).
 //!
-//! The mistakes are: new code overwrites code that is still registered, registered bytes differ from the bytes in memory,
-//! and memory is gone before the registration of its code ends.
+//! The mistakes are: new code overwrites code that is still registered, registered bytes differ from the bytes in memory, and
+//! memory is unmapped before its code is unregistered.
 //!
-//! Code may be registered before its bytes are in place. So the bytes are compared once, at a time when they must be there:
-//! when the code ends, at an exit, or when the thread that registered the code flushes and the memory is executable and not
-//! writable.
+//! Code may be registered before its bytes are written to memory. So the bytes are compared only once. The comparison is made
+//! when the code is unregistered, at an exit, or when the thread that registered the code flushes and the memory is executable
+//! and not writable.
 
 use std::time::{Duration, Instant};
 
@@ -16,29 +16,29 @@ use crate::session::lifecycle;
 use crate::sys::timed_lock::TimedLock;
 use crate::sys::{debug, maps, process_memory, reserve, thread};
 
-/// How many findings of each kind are reported one by one. At exit the number of further findings is reported.
+/// The number of findings of each kind that are printed one by one. At exit, the number of further findings is printed.
 const SAID_MOST: u32 = 20;
-/// A call is not checked if another thread holds the table for longer than this.
+/// If another thread holds the lock of the table for longer than this, a call is not checked.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// At most this many flushes examine the memory mappings of a piece of code.
 const LOOKS_MOST: u8 = 2;
 /// If code is larger than this, its bytes are not kept.
 const BYTES_MOST: usize = 1 << 20;
 
-/// The registered code of a process, as the checked calls have reported it. A forked child begins with an empty table,
-/// because another thread may have been changing the parent's table during the fork.
+/// The registered code of a process, as the checked calls have reported it. A forked child begins with an empty table, because
+/// another thread may have been changing the table during the fork.
 #[derive(Default)]
 struct Table {
     /// Sorted by address. No two entries overlap.
     codes: Vec<Known>,
-    /// How many findings there are of each kind.
+    /// The number of findings of each kind.
     found: [u32; 3],
     /// The value of `lifecycle::ends` at the last use. If the value has changed since then, all ids have ended, and the
     /// table is emptied.
     ends: u32,
 }
 
-/// Registered code, as far as this module knows.
+/// A piece of registered code.
 struct Known {
     id: Id,
     addr: u64,
@@ -47,7 +47,7 @@ struct Known {
     name: Vec<u8>,
     /// The bytes that the host gave. `None` if the bytes were not kept, or were already compared.
     bytes: Option<Vec<u8>>,
-    /// How many flushes have examined the memory mappings of the code.
+    /// The number of flushes that have examined the memory mappings of the code.
     looks: u8,
 }
 
@@ -71,13 +71,13 @@ impl Checked {
         }
     }
 
-    /// Notes that code was registered. If the code overlaps other code whose id is still in use, this is a finding.
+    /// Records that code was registered. If the code overlaps other code whose id is still in use, this is a finding.
     #[inline]
     pub fn registered(&self, shared: &Shared, id: Id, code: &Code<'_>) {
         self.with(|table| table.add(shared, id, (code.addr, code.size), code.name, &code.bytes));
     }
 
-    /// Notes that code was moved. Does not compare the bytes at the old place, because other bytes may be there by now.
+    /// Records that code was moved. Does not compare the bytes at the old address, because these bytes may have changed.
     #[inline]
     pub fn moved(&self, shared: &Shared, id: Id, target: &MoveTarget<'_>) {
         self.with(|table| {
@@ -88,7 +88,7 @@ impl Checked {
         });
     }
 
-    /// Checks the code with an id. Called when the host reports the end of this code.
+    /// Checks the code with an id, when the host unregisters it.
     #[inline]
     pub fn ends(&self, shared: &Shared, id: Id) {
         if debug::checks() {
@@ -96,7 +96,7 @@ impl Checked {
         }
     }
 
-    /// Checks all code in a range. Called when the host reports the end of this code.
+    /// Checks all code in a range, when the host unregisters it.
     #[inline]
     pub fn ends_in(&self, addr: u64, size: u64) {
         self.with(|table| {
@@ -178,8 +178,8 @@ impl Table {
         self.found[kind] <= SAID_MOST
     }
 
-    /// Compares the registered bytes with those in memory. `ends`: whether the code ends now, so that its memory must still
-    /// be there.
+    /// Compares the registered bytes with the bytes in memory. `ends`: whether the code is being unregistered, so that its
+    /// memory must still be mapped.
     fn compare(&mut self, known: &mut Known, ends: bool) {
         let Known { addr, size, ref name, .. } = *known;
         let looked_at = size.min(BYTES_MOST as u64);

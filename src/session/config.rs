@@ -13,14 +13,15 @@ use crate::sys::clock::Clock;
 use crate::sys::rights;
 use crate::sys::valgrind::{self, Tool};
 
-/// The minimum values of `map_max` and `jitdump_max`. Smaller values are raised to these, because smaller files would be of
-/// no use.
+/// The minimum values of `map_max` and `jitdump_max`. Smaller values are raised to these, because smaller files would be
+/// useless.
 const MAP_MAX_LEAST: u64 = 4096;
 const JITDUMP_MAX_LEAST: u64 = 65536;
 
 const DEFAULT_SPOOL_DIR: &str = "/dev/shm";
 
-/// The directories to which processes with this environment write: one for maps and jitdumps, and one for spools.
+/// The directories to which processes with this environment write: a directory for maps and jitdumps, and a directory for
+/// spools.
 pub fn clean_dirs() -> Vec<PathBuf> {
     let set = std::env::var_os("JITSYM_DIR").filter(|value| !value.is_empty());
     let mut dirs = vec![set.map_or_else(|| "/tmp".into(), PathBuf::from), spool_dir()];
@@ -34,7 +35,8 @@ pub fn spool_dir() -> PathBuf {
     set.map_or_else(|| DEFAULT_SPOOL_DIR.into(), PathBuf::from)
 }
 
-/// A function that looks up an environment variable. Tests pass another function, so they need not change the real environment.
+/// A function that looks up an environment variable. Tests pass their own function, so that they need not change the real
+/// environment.
 type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 impl Config {
@@ -57,11 +59,11 @@ impl Config {
         let for_valgrind =
             tool != Tool::Nothing && env_sinks != Some(Sinks::NONE) && switch("JITSYM_VALGRIND").unwrap_or(true);
         let sinks = prefer(options, options.sinks, env_sinks).unwrap_or(default_sinks);
-        // Adopted memory needs the region sink. So if the environment asks for adoption, the region sink is turned on too,
+        // Adopted memory needs the region sink. So if the environment requests adoption, the region sink is turned on too,
         // unless `JITSYM` lists the sinks.
         let adds_files = adopt == Some(true) && env_sinks.is_none() && sinks != Sinks::NONE;
         let sinks = if adds_files { sinks.with(Sinks::REGION) } else { sinks };
-        // valgrind takes code in mappings of files for code that never changes.
+        // valgrind assumes that code in mappings of files never changes.
         let sinks = if for_valgrind { sinks.without(Sinks::REGION).with(Sinks::VALGRIND) } else { sinks };
 
         let env_dir = env("JITSYM_DIR").map(PathBuf::from);
@@ -88,8 +90,8 @@ impl Config {
         let arch_timestamp = env("JITDUMP_USE_ARCH_TIMESTAMP").is_some_and(|value| value != "0");
         let no_unwind = options.no_unwind.then_some(false);
         let is_on = |name| switch(name).unwrap_or(false);
-        // Here the environment, which the user sets, overrides the host's options. If no sink can be enabled later, no code
-        // needs to be remembered.
+        // Here the environment, which the user sets, overrides the host's options. If no sink can be enabled later, no code is
+        // remembered.
         let late = switch("JITSYM_LATE").unwrap_or(true);
         let remember = options.remember || env("JITSYM_LATE").is_some_and(|value| value == "remember");
         let bound = |option, name, least| {
@@ -121,10 +123,9 @@ impl Config {
             // Here, too, the environment overrides the option.
             adopt: adopt.unwrap_or(options.adopt) && !for_valgrind,
             bridge,
-            // Whether the gdb sink may start by itself. With the bridge, the gdb sink does not start by itself, because a
-            // debugger already knows the code that the bridge finds, and cannot handle code that is reported twice. Under a
-            // valgrind profiler, the gdb sink does not start by itself either, because nobody debugs there, and the gdb sink
-            // would cause half of the cost of a registration.
+            // Whether the gdb sink may start by itself. With the bridge, the gdb sink must not start, because debuggers already
+            // have the code that the bridge finds, and cannot handle code that is reported twice. Under a valgrind profiler, no
+            // debugger is used, and the gdb sink would cause half of the cost of a registration.
             debugger: late && !bridge && switch("JITSYM_GDB").unwrap_or(!for_valgrind || tool != Tool::Other),
             map_max: bound(options.map_max, "JITSYM_MAP_MAX", MAP_MAX_LEAST),
             jitdump_max: bound(options.jitdump_max, "JITSYM_JITDUMP_MAX", JITDUMP_MAX_LEAST),
@@ -143,26 +144,26 @@ fn prefer<T>(options: &Options, option: Option<T>, env: Option<T>) -> Option<T> 
 /// The words of `JITSYM` that select the sinks that run by default.
 pub const SINK_WORDS_ON: [&str; 4] = ["on", "1", "true", "yes"];
 
-/// The word by which `JITSYM` asks for the bridge.
+/// The word by which `JITSYM` requests the bridge.
 pub const BRIDGE_WORD: &str = "bridge";
 
-/// The words in a value of `JITSYM`. They are separated by commas.
+/// The words in a value of `JITSYM`, which are separated by commas.
 pub fn words(value: &OsStr) -> impl Iterator<Item = &[u8]> {
     value.as_bytes().split(|&byte| byte == b',').map(<[u8]>::trim_ascii)
 }
 
-/// Whether this value of `JITSYM` asks for the bridge.
+/// Whether this value of `JITSYM` requests the bridge.
 pub fn asks_for_bridge(value: &OsStr) -> bool {
     words(value).any(|word| word.eq_ignore_ascii_case(BRIDGE_WORD.as_bytes()))
 }
 
-/// Whether the environment of this process asks for the bridge.
+/// Whether the environment of this process requests the bridge.
 pub fn environment_asks_for_bridge() -> bool {
     !rights::is_started_with_more() && std::env::var_os("JITSYM").is_some_and(|value| asks_for_bridge(&value))
 }
 
 /// The sinks that a value of `JITSYM` selects, for example `map,jitdump` or `off`. Unknown words are skipped, because they may
-/// be sinks of a later version. If `bridge` is the only known word, it selects the sinks that run by default.
+/// be sinks of a later version. If `bridge` is the only known word, the result is the set of sinks that run by default.
 pub fn parse_sinks(value: &OsStr) -> Sinks {
     let named = named_sinks(value);
     if named == Sinks::NONE && asks_for_bridge(value) {
@@ -253,7 +254,7 @@ mod tests {
         assert_eq!(sinks(map_only(), &[("JITSYM", "jitdump")]), Sinks::MAP);
         assert_eq!(sinks(Options { env_wins: true, ..map_only() }, &[("JITSYM", "jitdump")]), Sinks::JITDUMP);
         assert_eq!(sinks(Options { env_wins: true, ..map_only() }, &[]), Sinks::MAP);
-        // If the environment asks for adoption, the region sink is turned on too, unless the environment lists the sinks.
+        // If the environment requests adoption, the region sink is turned on too, unless the environment lists the sinks.
         let adopt = ("JITSYM_ADOPT", "1");
         assert_eq!(sinks(map_only(), &[adopt]), Sinks::MAP.with(Sinks::REGION));
         assert_eq!(sinks(Options::default(), &[adopt, ("JITSYM", "map")]), Sinks::MAP);

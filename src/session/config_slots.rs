@@ -1,4 +1,4 @@
-//! The options of each session. They are stored in a way that lets forked children read them too.
+//! The options of each session, stored so that forked children can read them too.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -8,8 +8,8 @@ use crate::api::options::Config;
 /// The maximum number of sessions that a process may have open at a time.
 pub const SESSIONS: usize = 256;
 
-/// The options of each session, indexed by the session's place. A child may be forked at any moment, and finds at each place
-/// the options that were stored last.
+/// The options of each session, indexed by the session's place. Even if a fork happens during a change, the child finds
+/// complete options at each place.
 #[derive(Debug)]
 pub struct Configs([AtomicPtr<Config>; SESSIONS]);
 
@@ -21,11 +21,11 @@ impl Default for Configs {
 
 impl Configs {
     /// Stores the options of the session at a place. The caller of each function here holds the lock of the lifecycle. Only a
-    /// forked child reads its parent's options without this lock, because nobody changes them in the child.
+    /// forked child reads its parent's options without this lock, because no thread changes them in the child.
     pub fn set(&self, place: usize, config: Config) {
         let old = self.0[place].swap(Box::into_raw(Box::new(config)), Ordering::AcqRel);
         if !old.is_null() {
-            // SAFETY: the pointer was made here, and nobody reads it any more.
+            // SAFETY: the pointer was made here, and no thread uses it now.
             drop(unsafe { Box::from_raw(old) });
         }
     }
@@ -39,7 +39,7 @@ impl Configs {
         (0..SESSIONS).find_map(|place| self.get(place))
     }
 
-    /// Takes over the options of a parent.
+    /// Copies the options of a parent.
     pub fn inherit(&self, parent: &Configs) {
         let known = (0..SESSIONS).filter_map(|place| Some((place, parent.get(place)?)));
         known.for_each(|(place, config)| self.set(place, config));

@@ -1,4 +1,4 @@
-//! What the library does when the process exits while a session is open.
+//! The exit handlers, which write pending records if the process exits while a session is open.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ const FILES_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Writes pending records when the process exits while a session is open. Waits for the writer at most for `STOP_TIMEOUT`, as a
 /// close does. If the writer does not answer in this time, also waits until the writer's current write is done, so that no
-/// record is cut off. Each wait is limited, so a disk that hangs does not block the exit for ever. Unwritten records stay in
+/// record is truncated. Each wait is limited, so a disk that hangs does not block the exit for ever. Unwritten records stay in
 /// the spool. Once everything is written, the spool is removed.
 pub fn flush_at_exit() {
     let end = Instant::now() + EXIT_TIMEOUT;
@@ -25,7 +25,7 @@ pub fn flush_at_exit() {
     // Another thread may be about to open the first session.
     let opened_elsewhere = || process.with_lifecycle(end, |_| Ok(process.shared())).ok().flatten();
     let Some(shared) = process.shared().or_else(opened_elsewhere) else { return };
-    // The exit is noted even if no sink runs, so that a sink that another thread starts now writes nothing.
+    // The exit is recorded even if no sink runs, so that a sink that another thread starts now writes nothing.
     if !shared.signal_flush.exit() {
         return wait_for_exit();
     }
@@ -50,10 +50,10 @@ pub fn flush_at_exit() {
 }
 
 /// Registers the exit handler `after_exit`. Several threads may call `exit` at once. In C libraries that allow such calls, each
-/// handler runs on one of these threads, and the first thread that finds no handler left ends the process. `after_exit` waits
-/// until the pending records are written, so that a second thread does not end the process too early.
+/// handler runs on one of these threads, and the first thread that finds no further handler ends the process. `after_exit`
+/// waits until the pending records are written, so that a second thread does not end the process too early.
 pub fn arm_waiting() {
-    // SAFETY: the handler may run at any time. When a plugin that contains this code is unloaded, the C library forgets the
+    // SAFETY: the handler may run at any time. When a plugin that contains this code is unloaded, the C library removes the
     // handler.
     unsafe {
         libc::atexit(after_exit);
@@ -67,10 +67,10 @@ extern "C" {
 
 extern "C" fn after_exit() {
     // If a signal handler that exits has interrupted this library, the same thread may hold the library's locks. `is_inside` is
-    // called before the guard, because inside the guard its answer is always yes.
+    // called before the guard, because it always returns true inside the guard.
     let may_write = !panic_guard::is_inside();
     process::blocking_guarded(|| {
-        // The C library may have given the first handler to another thread that has not run it yet.
+        // The C library may have assigned the first handler to another thread, which has not run this handler yet.
         let has_begun = process::current_shared().is_none_or(|shared| shared.signal_flush.has_exit_begun());
         if may_write && !has_begun {
             flush_at_exit();

@@ -1,4 +1,4 @@
-//! Explains in words what the library decided and why: for `JITSYM_DEBUG`, `jitsym_last_error` and the program `jitsym`.
+//! The texts about decisions, failures and refused calls, for `JITSYM_DEBUG`, `jitsym_last_error` and the program `jitsym`.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -49,13 +49,14 @@ const VARIABLES: [(&str, Takes); 20] = [
     ("JITDUMP_USE_ARCH_TIMESTAMP", Takes::Switch),
 ];
 
-/// A sentence about what is wrong with a variable. `None` if nothing is wrong, or if the variable is not for this library.
+/// A sentence about the error in a variable's name or value. `None` if there is no error, or if the variable is not for this
+/// library.
 pub fn doubt(name: &OsStr, value: &OsStr) -> Option<String> {
     let doubt = if value.is_empty() { None } else { doubt_of(name, value) };
     doubt.map(|doubt| format!("{}={}: {doubt}", name.display(), value.display()))
 }
 
-/// Whether this value of `JITSYM` turns everything off.
+/// Whether this value of `JITSYM` selects no sink.
 pub fn turns_off(value: &OsStr) -> bool {
     parse_sinks(value) == Sinks::NONE
 }
@@ -88,7 +89,7 @@ fn doubt_of(name: &OsStr, value: &OsStr) -> Option<String> {
     }
 }
 
-/// Suggests the known word that is most similar to `word`, if it is similar enough.
+/// Suggests the known word that is most similar to `word`, if any known word is similar enough.
 fn did_you_mean<'k>(word: &[u8], known: impl Iterator<Item = &'k str>) -> String {
     // The common prefix of the variables does not count as similarity.
     let len = word.strip_prefix(b"JITSYM_").unwrap_or(word).len();
@@ -99,7 +100,7 @@ fn did_you_mean<'k>(word: &[u8], known: impl Iterator<Item = &'k str>) -> String
     }
 }
 
-/// How many bytes have to be inserted, removed or changed to turn one word into another (Levenshtein).
+/// The number of bytes that have to be inserted, removed or changed to turn one word into the other (Levenshtein distance).
 fn distance(one: &[u8], other: &[u8]) -> usize {
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (at, byte) in one.iter().enumerate() {
@@ -113,7 +114,7 @@ fn distance(one: &[u8], other: &[u8]) -> usize {
     row[other.len()]
 }
 
-/// Reports the environment when a session is about to be opened.
+/// Prints the environment before a session opens, if `JITSYM_DEBUG` is set.
 pub fn opening() {
     if debug::is_on() {
         debug::say(format_args!("libjitsym {}", env!("CARGO_PKG_VERSION")));
@@ -126,7 +127,7 @@ pub fn opening() {
     }
 }
 
-/// Reports the configuration that results from the options and the environment.
+/// Prints the configuration that results from the options and the environment.
 pub fn decided(config: &Config) {
     if debug::is_on() {
         let (DumpDir::Exactly(dump) | DumpDir::CacheBelow(dump)) = &config.dump_dir;
@@ -147,7 +148,7 @@ pub fn decided(config: &Config) {
     }
 }
 
-/// Reports the result of opening a session.
+/// Prints the result of opening a session.
 pub fn opened(result: &Result<Option<&Status>>) {
     if !debug::is_on() {
         return;
@@ -165,7 +166,7 @@ pub fn opened(result: &Result<Option<&Status>>) {
     }
 }
 
-/// Reports the counters when the process ends.
+/// Prints the counters when the process ends.
 pub fn summary(process: &Process, status: &Status) {
     if debug::is_on() {
         process.checked.look(true);
@@ -200,13 +201,13 @@ fn words(sinks: Sinks) -> Option<String> {
     (!words.is_empty()).then(|| words.join(" "))
 }
 
-/// Notes that a call is refused with this error. If no earlier call was refused with the same error, also reports the refusal
-/// at once.
+/// Records that a call is refused with this error. For the first refusal with each error, `JITSYM_DEBUG` also prints the
+/// reason.
 #[cold]
 #[inline(never)]
 pub fn refused(error: Error) {
     static SAID: AtomicU64 = AtomicU64::new(0);
-    // This error means that a signal handler has interrupted the library, and perhaps the allocator. So nothing is reported.
+    // This error means that a signal handler has interrupted the library, and perhaps the allocator, so nothing may be printed.
     if error == Error::Busy {
         return;
     }
@@ -214,7 +215,7 @@ pub fn refused(error: Error) {
         last_error::tell(error as u32);
         if let Some(shared) = process::current_shared() {
             shared.status.counters.calls_refused.add(1);
-            // Wakes the writer so that it publishes the counter for observers of the process.
+            // Wakes the writer, which then publishes the counter for observers of the process.
             shared.wake_if_asleep();
         }
     }
@@ -224,7 +225,7 @@ pub fn refused(error: Error) {
     }
 }
 
-/// Displays an error, with the reason of the refusal if a reason was noted.
+/// Displays an error, with the reason of the refusal if a reason was recorded.
 struct InWords(Error);
 
 impl fmt::Display for InWords {
@@ -241,8 +242,8 @@ impl fmt::Display for InWords {
     }
 }
 
-/// The text of the last failure in this process. If a call of this thread was refused after that failure, the text of the last
-/// refusal. Empty if there was neither a failure nor a refusal.
+/// The text of the last failure in this process, or of the last refused call of this thread if that is later. Empty if there
+/// was no failure and no refusal.
 pub fn last_error() -> String {
     let failed = process::current().map(|process| process.host.last_error.get()).unwrap_or_default();
     let refused = last_error::last();

@@ -1,9 +1,9 @@
-//! What a forked child takes over from its parent, and when.
+//! What a forked child inherits from its parent, and when.
 //!
-//! Before `fork` the library quiesces (`quiesce`). The child only notes the state in which the fork found the library. The
-//! child's first call that uses one of the parent's sessions makes a separate state, with the child's files and writer. The
-//! sessions continue in this state: all code that was live at the fork is registered, and its ids are valid. A child without
-//! such a call, for instance a child that executes another program, leaves no trace.
+//! Before `fork`, the library pauses (`quiesce`). In the child, the fork handler only records the state in which the fork found
+//! the library. The child's first call that uses one of the parent's sessions makes a separate state, with the child's files
+//! and writer. The sessions continue in this state: all code that was live at the fork is registered, and its ids are valid. A
+//! child without such a call, for instance a child that executes another program, leaves no files.
 //!
 //! If the child cannot use the inherited state, its calls with the parent's sessions return `Error::Forked`. This happens, for
 //! example, after a raw clone system call, which runs no fork handlers.
@@ -28,15 +28,16 @@ use crate::sys::futex::keeping_errno;
 use crate::sys::{clock, fork_lock, panic_guard, reserve, thread};
 use crate::writer::{Inheritance, Writer};
 
-/// The maximum total time that a fork waits for the library. A fork waits longer only while a thread gives the process its own
-/// copies of the pages of a file mapping (`fork_lock::Parting`), and while the child copies shared memory (`COPY_PATIENCE`).
+/// The maximum total time that a fork waits for the library. A fork waits longer in only two cases: while a thread makes
+/// private copies of the pages of a file mapping (`fork_lock::Parting`), and while the child copies shared memory
+/// (`COPY_PATIENCE`).
 const PATIENCE: Duration = Duration::from_millis(75);
 
 /// The maximum time that a fork waits for the child's copy of shared code memory: a base, and a time for each `COPY_PART` bytes.
 const COPY_PATIENCE: Duration = Duration::from_secs(1);
 const COPY_PART: u64 = 256 << 20;
 
-/// How long a thread waits while another thread takes over the parent's state.
+/// The maximum time that a thread waits while another thread takes over the parent's state.
 const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The value of `Words::taking` once a thread of the child has begun to take over the parent's state.
@@ -45,19 +46,19 @@ const TAKING: u32 = 1;
 /// A fork that a thread is about to make.
 #[derive(Clone, Copy, Debug)]
 pub struct Underway {
-    /// How many forks of the thread are under way. The number exceeds 1 if a signal handler interrupts a fork of the thread,
+    /// The number of forks that the thread is making. The number exceeds 1 if a signal handler interrupts a fork of the thread,
     /// and forks too.
     depth: u32,
     /// Whether the fork has begun to quiesce the library. The fork may have stopped waiting before the library was quiescent.
     /// If `held` is true, the parent lets the library continue after the fork.
     held: bool,
-    /// Whether the fork has waited for the threads inside the fork lock. These threads change other state that the child takes
-    /// over.
+    /// Whether the fork has waited for the threads inside the fork lock. These threads change other state that the child
+    /// inherits.
     is_alone: bool,
     /// Whether `fork_lock` counts this fork.
     is_counted: bool,
     found: Found,
-    /// The page by which the child tells that it has its copy of shared code memory.
+    /// The page in which the child reports that it has its copy of shared code memory.
     copy: Option<ChildCopy>,
 }
 
@@ -85,8 +86,8 @@ pub fn call_in_children(start_bridge: fn()) {
 
 /// Makes the C library call the fork handlers from now on.
 ///
-/// Called by the first session that writes, so a program that only loads the library pays nothing. When a plugin that contains
-/// the library is unloaded, the C library forgets the handlers.
+/// The first session that writes calls this, so a program that only loads the library has no cost. When a plugin that contains
+/// the library is unloaded, the C library removes the handlers.
 pub fn watch() {
     if !WATCHING.swap(true, Ordering::Relaxed) {
         // SAFETY: the handlers are functions that stay as long as they are registered.
@@ -94,7 +95,7 @@ pub fn watch() {
     }
 }
 
-/// The fork handlers run with thread cancellation disabled, because waiting and closing files are cancellation points.
+/// Fork handler. All fork handlers disable thread cancellation, because waiting and closing files are cancellation points.
 extern "C" fn before() {
     thread::uncancelled(prepare);
 }
@@ -112,11 +113,11 @@ fn prepare() {
     UNDERWAY.with(|of_thread| {
         let mut underway = of_thread.get();
         underway.depth += 1;
-        // A signal handler may have interrupted this library on a thread that holds the library's locks. So a fork in the
-        // handler does not wait.
+        // A fork in a signal handler does not wait, because the handler may have interrupted this thread while it holds the
+        // library's locks.
         if underway.depth == 1 && !panic_guard::is_inside() {
             let end = Instant::now() + PATIENCE;
-            // Waits for the writer last, because the other threads may wait for the writer themselves. A third of the time is
+            // The writer is waited for last, because the other threads may wait for the writer too. A third of the time is
             // reserved for the writer.
             fork_lock::wait(end - PATIENCE / 3);
             (underway.is_alone, underway.is_counted) = (true, true);
@@ -150,8 +151,7 @@ fn quiesce(patience: Duration) -> (Found, bool) {
     let Some(process) = process::current_or_inherited() else { return (Found::NOTHING, false) };
     let words = process.host.page.words;
     if !process.is_this_one() && words.taking.load(Ordering::Acquire) == 0 {
-        // This process is a forked child that has taken over nothing, and it forks now. The new child inherits the state that
-        // this process has not used.
+        // This process is a forked child that has not taken over its parent's state. The new child inherits this unused state.
         let (rest, writer) = (Rest::of(words.state.load(Ordering::Relaxed)), words.writer.load(Ordering::Relaxed));
         return (Found::inherited(rest, writer), false);
     }
@@ -169,7 +169,7 @@ fn go_on_in_parent() {
             of_thread.set(underway);
             return;
         }
-        // During the copy the writer and the other threads may go on.
+        // The writer and the other threads continue while the child copies.
         let shared = process::current_shared().filter(|_| underway.held);
         keeping_errno(|| process::shielded(|| shared.into_iter().for_each(|shared| shared.status.quiesce.over())));
         if let Some(copy) = underway.copy {
@@ -180,7 +180,7 @@ fn go_on_in_parent() {
         if underway.is_counted {
             fork_lock::over();
         }
-        // A signal handler may have interrupted a record of this thread, and then no writer may run on this thread.
+        // If a signal handler has interrupted this thread while it writes a record, no writer may run on this thread.
         let is_inside = panic_guard::is_inside();
         if let Ok(process) = process::current() {
             process::shielded(|| {
@@ -211,9 +211,10 @@ fn take_note_in_child(underway: Underway) {
     }
     let (words, shared) = (parent.host.page.words, parent.shared());
     let Underway { held, found, depth, copy, .. } = underway;
-    // The page belongs to another fork, if this fork was made by a signal handler that has interrupted the other fork.
+    // With a larger depth, the page belongs to another fork of this thread, which a signal handler has interrupted to make this
+    // fork.
     let copy = copy.filter(|_| depth == 1);
-    // The parent's threads may go on while the child copies memory, so the child looks at their notes first.
+    // The parent's threads may continue while the child copies memory, so the child reads their shared state first.
     let mut rest = if held { found.rest_in_child(parent.host.page.shared) } else { found.rest };
     if let Some(shared) = shared {
         copy.inspect(|copy| copy.begin());
@@ -231,8 +232,8 @@ fn take_note_in_child(underway: Underway) {
         shared.pool.memory().leave_in_child();
     }
     copy.into_iter().for_each(ChildCopy::end);
-    // Another thread may have been inside a call for longer than a fork waits. In the child its locks are still held, but no
-    // thread exists to release them.
+    // Another thread may have been inside a call for longer than a fork waits. In the child, the locks of this thread are still
+    // held, but the thread does not exist.
     let is_whole = parent.allocator.arenas.is_free() && parent.collector.state.is_free();
     let rest = if is_whole { rest } else { Rest::Disturbed };
     words.writer.store(found.writer, Ordering::Relaxed);
@@ -257,12 +258,12 @@ fn usable(parent: &Process) -> Option<Rest> {
     (rest != Rest::Disturbed && !parent.host.is_broken()).then_some(rest)
 }
 
-/// Whether the first call in a child can build the child's state from the parent's state.
+/// Whether the first call in a child can make the child's state from the parent's state.
 pub fn can_be_taken_over(parent: &Process) -> bool {
     usable(parent).is_some()
 }
 
-/// The state of a forked child. Called when a call in the child uses an inherited session. If the child has no state yet, takes
+/// Returns the state of a forked child for a call that uses an inherited session. If the child has no state yet, first takes
 /// over the parent's state.
 #[cold]
 pub fn inheritor_for(handle: u64) -> Result<&'static Process> {
@@ -274,8 +275,8 @@ pub fn inheritor_for(handle: u64) -> Result<&'static Process> {
     take_over(parent, None)
 }
 
-/// The state of a child that opens a session itself. The inherited sessions continue with the options of the new session.
-/// `None` if there is nothing to take over.
+/// Returns the state of a child that opens a session itself. The inherited sessions continue with the options of the new
+/// session. `None` if there is no state to take over.
 pub fn inheritor_with(options: &Options) -> Option<Result<&'static Process>> {
     let parent = process::current_or_inherited().filter(|process| !process.is_this_one())?;
     usable(parent).filter(|_| has_open_sessions(parent))?;
@@ -337,8 +338,8 @@ pub fn current_once_taken_over(end: Instant) -> Result<&'static Process> {
 
 fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<&'static Process> {
     let words = parent.host.page.words;
-    // SAFETY: the parent's writer was quiescent when the child was forked, so the writer's state is whole. The writer's thread
-    // does not exist in this process. `taking` ensures that no other thread of the child runs this code.
+    // SAFETY: the parent's writer was quiescent when the child was forked, so the writer's state is consistent. The writer's
+    // thread does not exist in this process. `taking` ensures that no other thread of the child runs this code.
     let writer = unsafe { Writer::of_parent(words.writer.load(Ordering::Relaxed)) };
     let wanted = wanted.filter(|config| config.sinks != Sinks::NONE);
     let before = writer.as_ref().map_or_else(|| parent.unstarted_config(), |writer| writer.config().cloned());
@@ -353,7 +354,7 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
 
     let process = Process::new(parent.generation, Some(parent))?;
     let mut shared = Shared::new(&config, &process.host.last_error)?;
-    // No later step can fail in a way that requires another attempt.
+    // After this point, no step fails in a way that requires another attempt.
     process.allocator.arenas.take_over(&parent.allocator.arenas);
     process.collector.state.take_over(&parent.collector.state);
     let forked_at = words.forked_at.load(Ordering::Relaxed);
@@ -396,7 +397,7 @@ fn continue_sessions(
     config: Config,
     inheritance: Option<Inheritance>,
 ) {
-    // Nobody else holds the lock of the lifecycle yet, so this does not fail.
+    // No other thread has this state yet, so its lock is free and this does not fail.
     let _ = process.with_lifecycle(Instant::now() + STOP_TIMEOUT, |lifecycle| {
         let open = process.sessions.iter().filter(|place| place.load(Ordering::Relaxed) != 0).count();
         lifecycle.open = open as u32;

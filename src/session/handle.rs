@@ -9,7 +9,7 @@ use crate::session::lifecycle::Lifecycle;
 use crate::session::process::Process;
 use crate::sys::valgrind;
 
-/// A handle is `generation:16 | serial:32 | place:8 | TAG`. It is never dereferenced.
+/// A handle is `generation:16 | serial:32 | place:8 | TAG`, and is never dereferenced.
 pub const TAG: u64 = 0x6a;
 
 /// The handle of a session that is being opened.
@@ -17,13 +17,13 @@ pub fn new_handle(process: &Process, serial: u32, place: usize) -> u64 {
     u64::from(process.generation) << 48 | u64::from(serial) << 16 | (place as u64) << 8 | TAG
 }
 
-/// While no sink runs: the handle of one session. This is the session that was opened last, or a session whose call has changed
-/// the sinks since then. While a sink runs: `NO_HANDLE`. Each call first compares its handle with this value. So while nobody
-/// wants symbols, a call costs the runtime only a load and a branch. A forked child inherits this value, so the value in the
-/// child is the handle of a session of the parent. In the child, too, calls with that session have nothing to do.
+/// While no sink runs: the handle of the session that was opened last, or of the session whose call has changed the sinks since
+/// then. While a sink runs: `NO_HANDLE`. Each call first compares its handle with this value. So while no symbols are wanted, a
+/// call costs the runtime only a load and a branch. A forked child inherits this value: calls with its parent's session have
+/// nothing to do in the child either.
 static OFF: AtomicU64 = AtomicU64::new(NO_HANDLE);
 
-/// A value that lacks the tag. No caller passes it by mistake.
+/// A value without the tag, which no caller passes by mistake.
 const NO_HANDLE: u64 = u64::from_be_bytes(*b"\xffnot off");
 
 /// Whether a call with this handle has nothing to do and nothing to check.
@@ -42,16 +42,16 @@ pub struct Ref {
 }
 
 impl Ref {
-    /// Whether no sink runs, so that there is nothing to do. Either the session has no sinks, or it was closed in the meantime.
-    /// `still_open` tells whether the session was closed.
+    /// Whether no sink runs, so that there is nothing to do. Either the session has no sinks, or the session was closed in the
+    /// meantime. `still_open` distinguishes these cases.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.shared.is_off() && self.process.unstarted() == Sinks::NONE
     }
 
-    /// Returns `value`, or `Closed` if the session is no longer open. Each call makes this check after the call has written its
-    /// record, because the record may be lost if the call races with a close. A close ends the session, then executes a
-    /// barrier, and then reads the records for the last time.
+    /// Returns `value`, or `Closed` if the session is no longer open. Each call makes this check after the write of its record,
+    /// because the record may be lost if the call races with a close. A close ends the session, then executes a barrier, and
+    /// then reads the records for the last time.
     #[inline]
     pub fn still_open<T>(&self, value: T) -> Result<T> {
         self.shared.order();
@@ -62,9 +62,9 @@ impl Ref {
         }
     }
 
-    /// The result of a call, or `Closed` if the session is no longer open. A close ends all ids and the writer, so a call that
-    /// races with the close may fail with another error, for instance because its id is unknown. Such a call returns `Closed`
-    /// instead.
+    /// The result of a call, or `Closed` if the session is no longer open. A close ends all ids and the writer. A call that
+    /// races with the close may therefore fail with another error, for instance because its id is unknown. Such a call returns
+    /// `Closed` instead.
     #[inline]
     pub fn outcome<T>(&self, result: Result<T>) -> Result<T> {
         self.still_open(()).and(result)

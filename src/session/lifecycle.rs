@@ -1,4 +1,4 @@
-//! The state under the lock of the lifecycle: which sessions are open, and how the writer and its sinks start and stop.
+//! The state under the lock of the lifecycle: the number of open sessions, and the start and stop of the writer and its sinks.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -48,19 +48,19 @@ pub struct Lifecycle {
     /// The time at which the call that holds the lock stops waiting.
     end: Option<Instant>,
     pub running: Option<Running>,
-    /// A writer that is still opening its files, although the call that started the writer has stopped waiting.
+    /// A writer that is still opening its files. The call that started the writer may have timed out.
     starting: Option<Starting>,
     /// The writer, if a writer exists and no thread runs it.
     writer: Option<Box<Writer>>,
-    /// Receives the writer from the thread that runs it. This stays set if the writer did not stop in time, because the writer
-    /// may still stop later.
+    /// Receives the writer from its thread. This field stays set if the writer did not stop in time, because the writer may
+    /// stop later.
     home: Option<Take<Box<Writer>>>,
     /// The threads that `join_threads` waits for.
     threads: Vec<Thread>,
     unstarted: Option<Unstarted>,
 }
 
-/// What a forked child has inherited, while its sinks cannot start.
+/// The inherited state of a forked child whose sinks cannot start yet.
 struct Unstarted {
     config: Config,
     inheritance: Inheritance,
@@ -97,7 +97,7 @@ struct Starting {
 }
 
 impl Lifecycle {
-    /// Notes that a call begins, and that this call stops waiting at `end`.
+    /// Records that a call begins, and that this call stops waiting at `end`.
     pub fn begin(&mut self, end: Instant) {
         self.end = Some(end);
     }
@@ -108,7 +108,7 @@ impl Lifecycle {
     }
 
     /// Subtracts sessions that were closed while another call held the lock. If no session is left, asks the writer to end,
-    /// and does not wait for the end.
+    /// without waiting.
     pub fn note_closed(&mut self, shared: Option<&Shared>, closed: u32) {
         self.open = self.open.saturating_sub(closed);
         if let Some(shared) = shared.filter(|_| closed > 0 && self.open == 0) {
@@ -118,7 +118,7 @@ impl Lifecycle {
         }
     }
 
-    /// Opens the sinks and starts the writer, if a sink is wanted. Keeps what a forked child has inherited until a start
+    /// Opens the sinks and starts the writer, if a sink is wanted. The inherited state of a forked child is kept until a start
     /// succeeds.
     pub fn start(&mut self, parts: Parts, config: Config, inheritance: Option<Inheritance>) -> Result<()> {
         let (mut inheritance, before) = match self.unstarted.take() {
@@ -144,8 +144,7 @@ impl Lifecycle {
         self.start(parts, config, None).or(Err(Error::SinkFailed))
     }
 
-    /// The sinks that a forked child could not start so far. Contains `Sinks::REMEMBER` if the child is also to remember
-    /// code.
+    /// The sinks that a forked child could not start so far. Contains `Sinks::REMEMBER` if the child also has to remember code.
     pub fn unstarted(&self) -> Sinks {
         self.unstarted_config().map_or(Sinks::NONE, |config| {
             config.sinks.with(if config.remember { Sinks::REMEMBER } else { Sinks::NONE })
@@ -157,14 +156,14 @@ impl Lifecycle {
         self.unstarted.as_ref().map(|unstarted| &unstarted.config)
     }
 
-    /// The state that this process, whose sinks could not start, passes on to its own child.
+    /// The state that a child of this process inherits, if this process could not start its sinks.
     pub fn hand_down(&mut self, forked_at: u64) -> Option<Inheritance> {
         self.unstarted.take().map(|unstarted| Inheritance { forked_at, ..unstarted.inheritance })
     }
 
     fn start_with(&mut self, parts: Parts, config: Config, inheritance: &mut Option<Inheritance>) -> Result<()> {
         let Parts { host, shared, regions } = parts;
-        // A session that writes nothing recovers no files of dead processes, and creates nothing that must be cleaned up.
+        // A session that writes nothing recovers no files of dead processes, and leaves nothing to clean up.
         if !config.starts_writer() {
             shared.status.set_sinks(Sinks::NONE, Sinks::NONE);
             return Ok(());
@@ -181,14 +180,14 @@ impl Lifecycle {
         };
         if thread::is_alone() && !barrier::is_light() {
             // In a process with several threads, the kernel takes milliseconds to register the process for this barrier. In
-            // that case the writer registers the process later.
+            // such a process, the writer registers the process later.
             barrier::register();
         }
         if thread::are_forbidden() {
             return self.start_in_place(parts, config, inheritance);
         }
         // The thread of `host_fds` must exist before the writer opens files. Only that thread, in the host's descriptor table,
-        // can find out who else writes to these files.
+        // can detect other writers of these files.
         host_fds::want();
         self.threads.push(host_fds::start().map_err(no_thread)?);
         let recover = recovers(shared, &config, inheritance);
@@ -200,8 +199,8 @@ impl Lifecycle {
         let inherited = inheritance.is_some().then_some((inherited, ready));
         let begin = Box::new(Begin { writer, config: config.clone(), recover, home, opened, inherited });
         let (hand, take) = oneshot();
-        // This thread gives the writer's thread its work (`hand.give`) as late as possible, just before this thread waits. The
-        // kernel lets the writer run as soon as this thread waits.
+        // `hand.give` passes the arguments to the writer's thread. This thread does this just before it waits, so that the
+        // kernel then runs the writer at once.
         let spawned = thread::spawn_quiet(thread::WRITER, thread::STACK, move || {
             take.wait().into_iter().for_each(|begin: Box<Begin>| begin.run());
         });
@@ -219,7 +218,7 @@ impl Lifecycle {
         self.starting = Some(Starting { config, is_open });
         let started = self.finish_start(shared);
         if inheritance.is_some() && started.is_err() {
-            // The child continues without sinks. After `give_up`, the writer ends when it finds that nobody waits for it.
+            // The child continues without sinks. After `give_up`, the writer ends when it finds that no call waits for it.
             self.starting.take().map(|starting| starting.is_open.give_up());
         } else if let Some(inheritance) = inheritance.take() {
             if let Some(inherited) = &inheritance.regions {
@@ -228,7 +227,7 @@ impl Lifecycle {
                 regions.inherit(&shared.status, inherited);
             }
             inherit.give(inheritance);
-            // On a slow disk the writer continues alone after the timeout.
+            // On a slow disk, the writer continues after the timeout, and this call no longer waits.
             if is_ready.take(self.left()) == Err(Error::Internal) {
                 return Err(Error::Internal);
             }
@@ -241,7 +240,8 @@ impl Lifecycle {
         self.writer.take().unwrap_or_else(|| Box::new(Writer::new(host, shared, regions.clone())))
     }
 
-    /// Opens the sinks on the calling thread. From now on, the calls of the host run the writer.
+    /// Opens the sinks on the calling thread, for a process without threads of the library. From now on, the calls of the host
+    /// run the writer.
     fn start_in_place(&mut self, parts: Parts, config: Config, inheritance: &mut Option<Inheritance>) -> Result<()> {
         let Parts { host, shared, regions } = parts;
         let recover = recovers(shared, &config, inheritance);
@@ -284,27 +284,26 @@ impl Lifecycle {
         Ok(())
     }
 
-    /// An earlier call may have started the writer, and may then have stopped waiting. Does the work of `finish_start` for that
-    /// start.
+    /// Calls `finish_start` for a writer whose start an earlier call did not wait for.
     fn finish_earlier_start(&mut self, shared: &Shared) -> Result<()> {
         // The error `NoSink` concerns only the earlier call, so this call ignores the error.
         self.finish_start(shared).or_else(|error| if error == Error::NoSink { Ok(()) } else { Err(error) })
     }
 
-    /// An earlier call may have stopped waiting for the writer. Waits until the writer has done the work of that call.
+    /// Waits until the writer has done the work of earlier calls that timed out.
     pub fn finish_earlier(&mut self, shared: &Shared) -> Result<()> {
         self.finish_earlier_start(shared)?;
         match self.finish_change(shared) {
             Err(Error::Timeout) => Err(Error::Timeout),
             // Other errors concern only the earlier call, so this call ignores them.
             _ if self.running.is_some() => Ok(()),
-            // A writer that was asked to end may still be writing records. A call may report that nothing is left to write only
-            // after this writer has ended.
+            // A writer that was asked to end may still be writing records. Only after its end may a call report that there is
+            // nothing to write.
             _ => self.fetch_writer(shared),
         }
     }
 
-    /// Whether a writer is starting and no call waits for it any more. Its sinks may start at any moment.
+    /// Whether a writer is starting and no call waits for its start. The sinks may start at any moment.
     pub fn is_starting(&self) -> bool {
         self.starting.is_some()
     }
@@ -313,8 +312,8 @@ impl Lifecycle {
     fn fetch_writer(&mut self, shared: &Shared) -> Result<()> {
         let Some(home) = &self.home else { return Ok(()) };
         let writer = await_answer(shared, home, self.left());
-        // `home` is kept only after a timeout, because the thread may still pass the writer back. Any other error means that
-        // the thread is gone, and a kept `home` would make later calls fail.
+        // `home` is kept only after a timeout, because the thread may still return the writer. Any other error means that the
+        // thread has ended. In that case, a kept `home` would make later calls fail.
         self.home.take_if(|_| !matches!(writer, Err(Error::Timeout)));
         self.writer = Some(writer?);
         self.join_threads();
@@ -327,8 +326,8 @@ impl Lifecycle {
         debug::write_waiting();
     }
 
-    /// Makes a session join the open sessions. Starts the new session's sinks that do not run yet. If the new session is the
-    /// first to ask for remembering, the writer begins to remember code.
+    /// Adds a session to the open sessions. Starts the new session's sinks that do not run yet. If the new session is the first
+    /// with the option `remember`, the writer begins to remember code.
     ///
     /// Sinks that have failed or were disabled are started only if the session would otherwise have no sink.
     pub fn join(&mut self, shared: &Shared, config: &Config) -> Result<()> {
@@ -350,7 +349,7 @@ impl Lifecycle {
         match self.change(shared, config, on, Sinks::NONE) {
             Err(Error::SinkFailed | Error::NoSink) if shares() => Ok(()),
             Err(Error::NoSink) => {
-                // The call has no effect on other sessions.
+                // The failed call must not affect other sessions.
                 status.remove_sinks(on.without(failed), sink::with_wants);
                 Err(Error::NoSink)
             }
@@ -373,7 +372,7 @@ impl Lifecycle {
             return Err(Error::Conflict);
         }
         match config.sinks.without(started) {
-            // In a forked child, inherited code may be missing from the files. Each change of sinks writes this code.
+            // In a forked child, inherited code may be missing from the files. Each change of the sinks writes this code.
             Sinks::NONE if shared.status.counters.inherited.get() == 0 => Ok(()),
             on => self.change(shared, &config, on, Sinks::NONE),
         }
@@ -393,8 +392,8 @@ impl Lifecycle {
         };
         let mut left = shared.status.sinks().without(sinks);
         if !running.config.sinks.has(Sinks::GDB) {
-            // The gdb sink was started automatically, to report the code that other sinks write. If no other sink runs, the gdb
-            // sink does not keep the writer running.
+            // The gdb sink was started automatically, to report the code that other sinks write. The gdb sink alone does not
+            // keep the writer running.
             left = left.without(Sinks::GDB);
         }
         if parts.regions.all().next().is_none() {
@@ -448,7 +447,7 @@ impl Lifecycle {
         result
     }
 
-    /// Removes the files of stopped sinks, if the options ask for that. Waits for a writer that is about to end.
+    /// Removes the files of stopped sinks, if the options request this. Waits for a writer that is about to end.
     pub fn remove_files(&mut self, shared: &Shared) -> Result<()> {
         if self.running.is_none() {
             self.fetch_writer(shared)?;
@@ -496,8 +495,8 @@ impl Lifecycle {
     }
 }
 
-/// Whether a writer that starts now recovers the files of dead processes. A process with more rights than other processes of its
-/// user does not touch the files of those processes unless asked to.
+/// Whether a writer that starts now recovers the files of dead processes. A process with more rights than other processes of
+/// its user does this only if the options request it.
 fn recovers(shared: &Shared, config: &Config, inheritance: &Option<Inheritance>) -> bool {
     let by_default = !shared.pool.is_open() && !rights::are_more();
     inheritance.is_none() && (config.recover || by_default)
@@ -517,7 +516,7 @@ fn await_answer<T>(shared: &Shared, answer: &Take<T>, left: Duration) -> Result<
     }
 }
 
-/// The running sinks that a session has asked for.
+/// The running sinks that a session has requested.
 pub fn started(shared: &Shared) -> Sinks {
     shared.status.sinks().without(shared.status.sinks_by_default())
 }

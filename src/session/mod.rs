@@ -1,4 +1,4 @@
-//! Sessions: how a session begins, continues in a forked child, and ends, and what its calls do.
+//! Sessions: the opening, the closing, the continuation in a forked child, and the calls.
 
 mod alloc;
 mod autoload;

@@ -15,7 +15,7 @@ use crate::session::{autoload, explain, fork};
 use crate::sys::{dynamic_symbols, reserve, thread};
 use crate::writer::recover;
 
-/// Opens a session in this process, and returns its handle. In a forked child, first takes over the parent's sessions.
+/// Opens a session in this process, and returns its handle. In a forked child, first continues the parent's sessions.
 pub fn open(options: &Options) -> Result<u64> {
     dynamic_symbols::look_up();
     autoload::arm();
@@ -27,8 +27,8 @@ pub fn open(options: &Options) -> Result<u64> {
         None => process::current_or_new()?,
     };
     if !process.host.page.kept_by_kernel {
-        // Before Linux 4.14, a child learns only from the fork handler that it is a child. On such a kernel, a child of a raw
-        // clone system call never learns that it is a child.
+        // Before Linux 4.14, a child detects the fork only by the fork handler. On such a kernel, a child of a raw clone system
+        // call never detects the fork.
         fork::watch();
     }
     if process.host.is_broken() {
@@ -38,7 +38,7 @@ pub fn open(options: &Options) -> Result<u64> {
     let opened = open_in(process, options);
     explain::opened(&opened.as_ref().map(|_| process.shared().map(|shared| &*shared.status)).map_err(|error| *error));
     if let Err(error) = &opened {
-        // For these two errors, a more exact text is already set.
+        // For `NoSink` and `Thread`, a more exact text is already set.
         if !matches!(error, Error::NoSink | Error::Thread) {
             process.host.last_error.set(error.to_string());
         }
@@ -83,12 +83,12 @@ fn open_alone(process: &'static Process, lifecycle: &mut Lifecycle, config: Conf
     let shared = process.shared_or_new(|| thread::quietly(|| Shared::new(&config, &process.host.last_error)))?;
     lifecycle.finish_earlier(shared)?;
     if lifecycle.open == 0 && lifecycle.running.is_some() {
-        // The call that started this writer stopped waiting for it, and opened no session.
+        // The call that started this writer timed out, and opened no session.
         if lifecycle.stop(shared, false) == Err(Error::Timeout) {
             return Err(Error::Timeout);
         }
     }
-    // Looks for a free place before the steps below, because these steps would have to be undone if no place were free.
+    // The free place is looked up before the steps below, because these steps would have to be undone if no place were free.
     let place = process.sessions.iter().position(|place| place.load(Ordering::Relaxed) == 0);
     let place = place.ok_or(Error::TooManySessions)?;
     let forbids = !config.threads && !lifecycle.has_thread() && !thread::are_forbidden();

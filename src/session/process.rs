@@ -1,8 +1,8 @@
 //! The library's state in this process. The first session makes the state, and a forked child replaces it.
 //!
 //! The state is never freed, so a call that races with `close` finds valid memory. A forked child has a copy of the parent's
-//! state. The fork page tells the child that this state is a copy. The locks and queues in the copy may be in any condition.
-//! The child does not touch these locks and queues, and makes a separate state (`fork`).
+//! state, which the child detects by the fork page. Another thread may have been changing the locks and queues during the fork.
+//! So the child does not use the copy's locks and queues, and makes a separate state (`fork`).
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -29,12 +29,12 @@ use crate::writer::Inheritance;
 /// The state of a process.
 #[derive(Debug)]
 pub struct Process {
-    /// Part of the handles of this process. A child that takes over its parent's state also takes over the generation, so the
-    /// inherited handles stay valid. A child that opens a session without taking over that state gets the next generation.
+    /// Part of the handles of this process. A child that takes over its parent's state also keeps the generation, so the
+    /// inherited handles stay valid. A child that opens a session without the parent's state gets the next generation.
     pub generation: u16,
     pub host: Host,
-    /// In a forked child: the parent's state. The child uses only the parts that it takes over. Because of this pointer, a leak
-    /// checker in the child sees that the memory is not lost.
+    /// In a forked child: the parent's state. The child uses only the parts that it takes over. With this pointer, leak
+    /// checkers do not report the memory as lost.
     inherited: Option<&'static Process>,
     /// The handles of the open sessions; 0 is a free place.
     pub sessions: [AtomicU64; SESSIONS],
@@ -72,12 +72,12 @@ pub fn current() -> Result<&'static Process> {
     }
 }
 
-/// The shared state of this process, if it has one.
+/// The shared state of this process, if a session was ever opened.
 pub fn current_shared() -> Option<&'static Shared> {
     current().ok()?.shared()
 }
 
-/// The state of this process. In a child that has not made a state yet, the state of the process that it was forked from.
+/// The state of this process. In a child that has not made a state yet, the state of its parent.
 pub fn current_or_inherited() -> Option<&'static Process> {
     // SAFETY: as above.
     unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
@@ -92,7 +92,7 @@ pub fn current_or_new() -> Result<&'static Process> {
         None => 0,
     };
     let new = Box::into_raw(Process::new(generation, inherited)?);
-    // SAFETY: nobody else has this state yet, and it is freed only if nobody else gets it.
+    // SAFETY: no other thread has this state yet, and the state is freed only if it was not published.
     let process = unsafe { &*new };
     if let Some(faster) = process.publish() {
         // SAFETY: as above. (The fork page of the dropped state stays mapped. Few pages stay in this way, because only the
@@ -109,13 +109,13 @@ pub fn guarded<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     valgrind::without_races(|| guarded_on(|_| body()))
 }
 
-/// Runs `body` inside the panic guard, and passes the calling thread's state to it.
+/// Runs `body` inside the panic guard, and passes the calling thread's state to `body`.
 #[inline]
 pub fn guarded_on<T>(body: impl FnOnce(&PerThread) -> Result<T>) -> Result<T> {
     panic_guard::guarded(body).unwrap_or_else(|| Err(broken()))
 }
 
-/// Runs `body` inside the panic guard, and ignores a failure, because it cannot be reported to anybody.
+/// Runs `body` inside the panic guard, and ignores a failure, because there is no caller that could receive it.
 pub fn shielded(body: impl FnOnce()) {
     let _ = guarded(|| {
         body();
@@ -123,7 +123,7 @@ pub fn shielded(body: impl FnOnce()) {
     });
 }
 
-/// Does the same as `shielded`, with thread cancellation disabled. This is for a body that accesses files or waits, because
+/// Does the same as `shielded`, with thread cancellation disabled. Use this for a body that accesses files or waits, because
 /// such calls are cancellation points of POSIX threads.
 pub fn blocking_guarded(body: impl FnOnce()) {
     thread::uncancelled(|| shielded(body));
@@ -162,7 +162,7 @@ impl Process {
         }))
     }
 
-    /// Makes `self` the state of this process. If another thread was faster, returns the state that it has made.
+    /// Makes `self` the state of this process. If another thread was faster, returns that thread's state.
     pub fn publish(&'static self) -> Option<&'static Process> {
         let (old, new) = (self.inherited.map_or(ptr::null(), ptr::from_ref), ptr::from_ref(self));
         match CURRENT.compare_exchange(old.cast_mut(), new.cast_mut(), Ordering::AcqRel, Ordering::Acquire) {
@@ -194,30 +194,30 @@ impl Process {
         result
     }
 
-    /// The sinks that this forked child could not start so far. Contains `Sinks::REMEMBER` if the child is also to remember
-    /// code. Until these sinks start, the child has not taken over its parent's code.
+    /// The sinks that this forked child could not start so far. Contains `Sinks::REMEMBER` if the child also has to remember
+    /// code. The child gets its parent's code only when these sinks start.
     pub fn unstarted(&self) -> Sinks {
         Sinks(self.unstarted.load(Ordering::Relaxed))
     }
 
-    /// The options with which this process tries to start the sinks of `unstarted`. Called in a child of this process, where no
-    /// other thread exists.
+    /// The options with which this process tries to start the sinks of `unstarted`. A child of this process calls this function
+    /// while the child has only one thread.
     pub fn unstarted_config(&self) -> Option<Config> {
         self.lifecycle.try_lock()?.unstarted_config().cloned()
     }
 
-    /// The state that this process passes on to its own child.
+    /// The state that a child of this process inherits, if this process could not start its sinks.
     pub fn hand_down(&self, forked_at: u64) -> Option<Inheritance> {
         self.lifecycle.try_lock()?.hand_down(forked_at)
     }
 
-    /// Counts a session that was closed by a call which could not get the lock in time.
+    /// Counts a session that was closed by a call that could not take the lock in time.
     pub fn is_closed_meanwhile(&self) {
         self.closed_meanwhile.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Removes files at exit. Returns false if the files are not removed by the time `end`, for instance because another thread
-    /// opens or closes a session.
+    /// Removes files at exit. Returns false if the files are not removed by `end`, for instance because another thread opens or
+    /// closes a session.
     pub fn remove_files_at_exit(&self, end: Instant) -> bool {
         let Some(shared) = self.shared() else { return true };
         self.with_lifecycle(end, |lifecycle| lifecycle.remove_files(shared)).is_ok()

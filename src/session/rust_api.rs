@@ -16,11 +16,11 @@ use crate::session::{bridge, opening};
 use crate::sink::region::{CodeRegion, RegionOptions};
 use crate::sys::{panic_guard, valgrind};
 
-/// An open session. It is closed when this value is dropped.
+/// An open session. A drop of this value closes the session.
 #[derive(Debug)]
 pub struct Session(u64);
 
-/// Opens a session, and starts the bridge if the options or the environment ask for it. Returns the session's handle.
+/// Opens a session, and starts the bridge if the options or the environment request the bridge. Returns the session's handle.
 pub(crate) fn open(options: &Options) -> Result<u64> {
     let handle = opening::open(options)?;
     if options.bridge || environment_asks_for_bridge() {
@@ -44,9 +44,9 @@ impl Session {
     /// Registers code: from now on profilers attribute samples in the code to its name; `jitsym_register` in C.
     ///
     /// If this call returns [`Error::Timeout`](crate::Error::Timeout), [`Error::SinkFailed`](crate::Error::SinkFailed) or
-    /// [`Error::NoMemory`](crate::Error::NoMemory), the code may be registered nevertheless. In that case, the sink for the
-    /// unwinder or for valgrind may not know the code yet. A [`flush`](Session::flush) waits until the sink knows the code.
-    /// [`unregister_range`](Session::unregister_range) ends such a registration.
+    /// [`Error::NoMemory`](crate::Error::NoMemory), the code may be registered nevertheless. Then the sink for the unwinder or
+    /// for valgrind may not have the code yet, and [`flush`](Session::flush) waits until the sink has the code.
+    /// [`unregister_range`](Session::unregister_range) unregisters such code.
     pub fn register(&self, code: &Code<'_>) -> Result<Id> {
         told(|| {
             let session = find(self.0)?;
@@ -58,17 +58,17 @@ impl Session {
         })
     }
 
-    /// Reports that code runs at another address now; `jitsym_move` in C.
+    /// Reports that code now runs at another address; `jitsym_move` in C.
     pub fn move_code(&self, id: Id, target: &MoveTarget<'_>) -> Result<()> {
         told(|| find(self.0)?.move_code(id, target))
     }
 
-    /// Reports that code is gone; `jitsym_unregister` in C.
+    /// Reports that code is no longer in use; `jitsym_unregister` in C.
     pub fn unregister(&self, id: Id) -> Result<()> {
         told(|| find(self.0)?.unregister(id))
     }
 
-    /// Reports that all code that has a byte in the range is gone; `jitsym_unregister_range` in C.
+    /// Unregisters all code that has a byte in the range; `jitsym_unregister_range` in C.
     pub fn unregister_range(&self, addr: u64, size: u64) -> Result<()> {
         told(|| find(self.0)?.unregister_range(addr, size, false))
     }
@@ -77,15 +77,14 @@ impl Session {
     /// the flag `JITSYM_RANGE_UNMAP`.
     ///
     /// # Safety
-    /// Until the caller unmaps the range, nobody reads, writes or executes the whole pages in it. The caller unmaps these
+    /// Until the caller unmaps the range, no thread reads, writes or executes the whole pages in it. The caller unmaps these
     /// pages before anything else is mapped there.
     pub unsafe fn unregister_mapping(&self, addr: u64, size: u64) -> Result<()> {
         told(|| find(self.0)?.unregister_range(addr, size, true))
     }
 
-    /// Returns which parts of a description of code the sinks want at present; `jitsym_wanted` in C. A host that calls this
-    /// can omit names and tables that nobody reads. The call takes no lock, makes no system call and changes nothing, even
-    /// in a forked child.
+    /// Returns which parts of a description of code the sinks want now; `jitsym_wanted` in C. The host can omit the other
+    /// parts. The call takes no lock, makes no system call and changes nothing, even in a forked child.
     ///
     /// ```
     /// use jitsym::{Options, Session, Sinks, Wanted};
@@ -155,8 +154,8 @@ impl Session {
     }
 
     /// Makes a region of code memory: a mapping of an ELF file that the library writes (`jitsym_region_create` in C). Every
-    /// profiler that reads ELF files names the code in a region, without any further step. Code in a region is registered like
-    /// other code, with the address where it runs.
+    /// profiler that reads ELF files names the code in a region. Code in a region is registered like other code, with the
+    /// address at which it runs.
     ///
     /// If the file cannot be made, the region still gets its memory, the other sinks name the code in the region, and
     /// [`last_error`] returns the reason. The region stays when the session is closed.
@@ -196,9 +195,8 @@ impl Session {
         told(|| find(self.0)?.create_region(options))
     }
 
-    /// Turns whole pages of the runtime's memory into a region; `jitsym_region_adopt` in C. A private mapping of an ELF
-    /// file, with the same bytes and protections, replaces the pages. The description of `jitsym_region_adopt` lists what
-    /// changes for the runtime.
+    /// Turns whole pages of the runtime's memory into a region; `jitsym_region_adopt` in C, which describes the effects. A
+    /// private mapping of an ELF file, with the same bytes and protections, replaces the pages.
     ///
     /// # Safety
     /// During the call no thread writes to the memory or changes its protection. Otherwise writes may be lost. Threads may
@@ -213,10 +211,11 @@ impl Session {
         told(|| find(self.0)?.grow_region(exec, size))
     }
 
-    /// Gives whole pages of a region back to the system; `jitsym_region_discard` in C. Afterwards the pages read as zero.
+    /// Returns the memory of whole pages of a region to the system; `jitsym_region_discard` in C. Afterwards the pages read as
+    /// zero.
     ///
     /// # Safety
-    /// Nobody runs code in these pages, and nobody has a reference to anything in these pages.
+    /// No thread runs code in these pages, and no reference to anything in these pages exists.
     pub unsafe fn discard_region(&self, addr: u64, size: u64) -> Result<()> {
         told(|| find(self.0)?.discard_region(addr, size))
     }
@@ -225,8 +224,8 @@ impl Session {
     /// becomes plain memory again, with the same bytes and protections.
     ///
     /// # Safety
-    /// If the region was created: nobody runs code in the region's memory, and nobody has a reference to anything in either
-    /// view of this memory. If the region was adopted: the conditions of [`adopt_region`](Session::adopt_region) hold.
+    /// If the region was created: no thread runs code in the region's memory, and no reference to anything in either view of
+    /// this memory exists. If the region was adopted: the conditions of [`adopt_region`](Session::adopt_region) hold.
     pub unsafe fn release_region(&self, exec: u64) -> Result<()> {
         told(|| find(self.0)?.release_region(exec))
     }
@@ -265,15 +264,15 @@ impl Session {
     /// registered in the rest of the piece.
     ///
     /// # Safety
-    /// Nobody runs code in the rest of the piece, and nobody has a reference to anything in the rest.
+    /// No thread runs code in the rest of the piece, and no reference to anything in the rest exists.
     pub unsafe fn shrink(&self, exec: u64, size: u64) -> Result<()> {
         told(|| find(self.0)?.shrink(exec, size))
     }
 
-    /// Takes back a piece, and ends the registrations of code in it; `jitsym_free` in C.
+    /// Frees a piece, and unregisters the code in it; `jitsym_free` in C.
     ///
     /// # Safety
-    /// Nobody runs code in the piece, and nobody has a reference to anything in the piece.
+    /// No thread runs code in the piece, and no reference to anything in the piece exists.
     pub unsafe fn free(&self, exec: u64) -> Result<()> {
         told(|| find(self.0)?.free(exec))
     }

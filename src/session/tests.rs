@@ -38,8 +38,8 @@ fn names(seen: &Seen) -> Vec<(u64, &str)> {
     names
 }
 
-/// A record that ends all code in the 4096 bytes that begin at the first number. The second number is added to the time
-/// stamp of the record.
+/// A record that unregisters all code in the 4096 bytes from the first number on. The second number is added to the record's
+/// time stamp.
 struct EndAhead(u64, u64);
 
 impl Fill for EndAhead {
@@ -63,7 +63,7 @@ fn a_flush_finds_what_is_stamped_ahead() {
     let mut queue = ThreadQueue::new(shared).unwrap();
     const AHEAD: u64 = 8_000_000;
     queue.append(&EndAhead(0x7000, AHEAD)).unwrap();
-    // The request gets the time that it would have if the thread whose clock is ahead had made the request.
+    // The request gets the time that a thread whose clock is ahead would give it.
     shared.requests().asked_at = shared.clock.now() + AHEAD;
     session.flush(LONG).unwrap();
     assert_eq!(names(&seen()), []);

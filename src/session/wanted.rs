@@ -1,4 +1,4 @@
-//! Tells hosts which parts of a description of code the sinks want, so that hosts do not make the other parts.
+//! Reports which parts of a description of code the sinks want, so that hosts do not make the other parts.
 
 use super::handle::{is_off, place_of, TAG};
 use super::{fork, process};
@@ -6,8 +6,7 @@ use crate::api::options::{Sinks, Wanted};
 use crate::sink;
 
 /// Returns what the sinks want, for the session that a handle names. If the handle names no open session, the sinks want
-/// nothing. The call has no effects, waits for nothing, and does not take over the state of a parent. So a signal handler may
-/// call it too.
+/// nothing. The call has no effects, waits for nothing, and does not inherit a parent's state, so a signal handler may call it.
 pub fn wanted(handle: u64) -> Wanted {
     if is_off(handle) || handle & 0xff != TAG {
         return Wanted::default();

@@ -1,21 +1,21 @@
-//! What the writer's thread does from its start to its end.
+//! The main function of the writer's thread.
 
 use crate::api::options::Config;
 use crate::queue::oneshot::{Give, Take};
 use crate::sys::{descriptors, host_fds, panic_guard};
 use crate::writer::{self, Inheritance, Writer};
 
-/// The work that a writer thread is given. The thread opens all files itself, in a separate descriptor table.
+/// The arguments of a writer thread. The thread opens all files itself, in a separate descriptor table.
 pub struct Begin {
     pub writer: Box<Writer>,
     pub config: Config,
     /// Whether to recover the files of dead processes first.
     pub recover: bool,
-    /// Receives the writer when the thread ends its run.
+    /// Receives the writer when the thread no longer uses it.
     pub home: Give<Box<Writer>>,
     /// Receives whether a sink could be opened.
     pub opened: Give<bool>,
-    /// In a forked child: receives what the child inherits, and reports when the writer has taken it over.
+    /// In a forked child: receives the inherited state, and reports that the writer has taken over this state.
     pub inherited: Option<(Take<Inheritance>, Give<()>)>,
 }
 

@@ -1,5 +1,5 @@
-//! A sink that counts its calls. It is also an example: a new sink needs a file like this one, a line in `KINDS`, and a number
-//! for its bit.
+//! A sink for tests, which counts the calls of its methods. This file is also an example for a new sink. A new sink also needs
+//! a line in `KINDS`, and a number for its bit.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,7 +9,6 @@ use super::{Close, GroupOf, Kind, Loaded, Round, Sink};
 use crate::api::options::{Config, Sinks};
 use crate::registry::{Home, Registry};
 
-/// See the module's description.
 pub static KIND: Kind = Kind {
     bit: Sinks(1 << 20),
     word: "counting",
@@ -18,7 +17,7 @@ pub static KIND: Kind = Kind {
     make: Some(|_| Box::new(Counting)),
 };
 
-/// What this process's sink has counted.
+/// The counts of this process's sink.
 static SEEN: Mutex<Seen> =
     Mutex::new(Seen { opened: 0, loads: 0, ended: 0, turns: 0, closed: Vec::new(), live: BTreeMap::new() });
 
@@ -35,7 +34,6 @@ pub struct Seen {
 
 struct Counting;
 
-/// The counts so far.
 pub fn seen() -> Seen {
     with(|seen| seen.clone())
 }

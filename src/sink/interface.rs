@@ -1,4 +1,4 @@
-//! The interface of a sink: which events are reported to it, when it writes, and how it is closed.
+//! The interface of a sink, which writes one kind of output for symbols. The trait `Sink` has a method for each event.
 
 use std::io;
 use std::path::Path;
@@ -16,31 +16,31 @@ use crate::registry::{Live, MapChange, Registry, Stored};
 /// A sink reports code in one form, for example as a perf map or as a jitdump. The writer's thread calls the sink's methods, in
 /// the order of time. Only `close` with `Close::Remove` or `Close::LetGo` may run on another thread.
 pub trait Sink: Send {
-    /// Opens the sink's output. Called at the start, when the sink is enabled late, and in a forked child. Code that is live
-    /// at this time is reported afterwards, by `load_live`. If the output cannot be opened, returns a text for
+    /// Opens the sink's output. The library calls this method at the start, when the sink is enabled late, and in a forked
+    /// child. Code that is live at this time is reported afterwards, by `load_live`. On failure, returns a text for
     /// `jitsym_last_error`.
     fn open(&mut self, config: &Config) -> Result<(), String>;
 
-    /// Reports code that begins to live, or has moved to another place. The registry already contains this change.
+    /// Reports code that became live, or that moved to another address. The registry already contains this change.
     fn load(&mut self, _code: &Loaded<'_>, _registry: &mut Registry) {}
 
-    /// Reports code that begins to live in a region. The region's file names this code, so most sinks have nothing to do.
+    /// Reports code that became live in a region. The region's file names this code, so most sinks have nothing to do.
     fn enter(&mut self, _code: &NewCode<'_>) {}
 
-    /// Reports all live code, after the sink was enabled late, or in a forked child. A sink that reads the registry itself
-    /// need not implement this. `group_of` reads a group from the jitdump. Returns false if there is no memory.
+    /// Reports all live code, after the sink was enabled late, or in a forked child. A sink that reads the registry itself need
+    /// not implement this method. `group_of` reads a group from the jitdump. Returns false if there is no memory.
     fn load_live(&mut self, _registry: &mut Registry, _group_of: GroupOf<'_>) -> bool {
         true
     }
 
-    /// Reports that the code with this id has ended, or that other code has taken its place. Not called for code that moves. A
-    /// move is reported only by a call of `enter` or `load` with the same id.
+    /// Reports that the code with this id has ended, or that other code has replaced this code. A move is not reported by this
+    /// method, but only by a call of `enter` or `load` with the same id.
     fn gone(&mut self, _id: u64) {}
 
     /// Reports that the registry has changed, and that no other method of the sink was called for these changes.
     fn changed(&mut self) {}
 
-    /// Called in a forked child. The code that is live now will be reported later, by a call of `changed`.
+    /// Announces in a forked child that the code that is live now will be reported later, by a call of `changed`.
     fn inherit_later(&mut self) {}
 
     /// Writes the changes that were collected since the last call. Each change of a file has to pass `Status::write_gate`.
@@ -53,7 +53,7 @@ pub trait Sink: Send {
         true
     }
 
-    /// Whether the sink has changes that it will write a little later.
+    /// Whether the sink has changes to write a little later.
     fn has_work(&self) -> bool {
         false
     }
@@ -63,8 +63,8 @@ pub trait Sink: Send {
         None
     }
 
-    /// Called before the sink is disabled, if there is live code. By then, all changes are written. `keep`: whether the
-    /// registry has to keep the records of live code, because a sink that starts later may need them.
+    /// Prepares the sink for being disabled while there is live code. All changes have been written before this call. `keep`:
+    /// whether the registry has to keep the records of live code, because a sink that starts later may need them.
     fn leave(&mut self, _registry: &mut Registry, _keep: bool) {}
 
     /// Closes the sink's output. `Close` describes the values of `how`.
@@ -83,7 +83,7 @@ pub trait Sink: Send {
     }
 }
 
-/// Code that begins to live.
+/// Code that became live.
 pub struct Loaded<'a> {
     pub id: u64,
     pub live: &'a Live,
@@ -93,7 +93,7 @@ pub struct Loaded<'a> {
     pub origin: Origin<'a>,
 }
 
-/// Code that begins to live in a region.
+/// Code that became live in a region.
 #[derive(Clone, Copy)]
 pub struct NewCode<'a> {
     pub id: u64,
@@ -101,17 +101,17 @@ pub struct NewCode<'a> {
     pub live: &'a Live,
     pub name: &'a [u8],
     pub info: Info<'a>,
-    /// The code bytes. If there are none here, the sink has to read the bytes at the code's address.
+    /// The code bytes. If this slice is empty, the sink has to read the bytes at the code's address.
     pub bytes: &'a [u8],
     /// Whether the registering thread has already reported to perf that this code replaces live code.
     pub is_told: bool,
 }
 
-/// Why code begins to live at a place. The chunks to which an `Origin` refers are recycled only after the sinks have written.
+/// Why code became live at an address. The chunks to which an `Origin` refers are recycled only after the sinks have written.
 pub enum Origin<'a> {
     Registered(Chunk, &'a Event, &'a Load<'a>),
-    /// The code was moved by `event`, which has this body. Before the move, the jitdump got a group for the code. `before`
-    /// tells where this group is.
+    /// The code was moved by `event`, which has this body. `before` is the position of the group that the jitdump got for the
+    /// code before the move.
     Moved {
         event: &'a Event,
         body: &'a [u8],
@@ -132,7 +132,7 @@ impl<'a> Origin<'a> {
     }
 }
 
-/// One opportunity to write.
+/// One round of the writer, in which the sinks can write.
 pub struct Round<'a> {
     pub registry: &'a mut Registry,
     /// Whether a caller waits until everything is up to date.
@@ -157,7 +157,7 @@ pub enum Close {
     Leave,
     /// Removes the file, which is already closed.
     Remove,
-    /// In a forked child: the child gives up its parent's file.
+    /// Closes the parent's file in a forked child. The file is not removed.
     LetGo,
 }
 
@@ -171,8 +171,8 @@ pub struct Saved {
     pub is_shared: bool,
 }
 
-/// Calls `each` for all live code that `wants` accepts, including code in regions. Passes the id, the place, the name and the
-/// info of the code to `each`. Groups are read only for code that `wants` accepts. Returns false if there is no memory.
+/// Calls `each` for all live code that `wants` accepts, including code in regions. Passes the id, the registry entry, the name
+/// and the info of the code to `each`. Groups are read only for code that `wants` accepts. Returns false if there is no memory.
 pub fn each_live<T>(
     registry: &Registry,
     group_of: GroupOf<'_>,
@@ -195,20 +195,19 @@ pub fn each_live<T>(
 /// A function that makes a sink. The new sink is not open yet.
 pub type Make = fn(&Arc<Status>) -> Box<dyn Sink>;
 
-/// A kind of sink.
 pub struct Kind {
     pub bit: Sinks,
     /// The sink's name in the variable `JITSYM`.
     pub word: &'static str,
-    /// A thread that registers code always records the name and the place of the code. The flags `Sinks::GROUPS` and
-    /// `Sinks::BYTES` tell what else the thread has to record for this sink. If `Sinks::MUST_WAIT` is set, each call waits
+    /// A thread that registers code always records the name and the address range of the code. The flags `Sinks::GROUPS` and
+    /// `Sinks::BYTES` select what else the thread has to record for this sink. If `Sinks::MUST_WAIT` is set, each call waits
     /// until the sink has reported the call's code.
     pub wants: Sinks,
     /// Whether profilers read the sink's file. A sink with this flag runs if neither the program nor its user selects sinks.
     /// Code in regions is reported only to sinks without this flag, because profilers read the files of regions too.
     pub is_default: bool,
-    /// Makes the sink. `None` for the jitdump and the regions. These two sinks are fields of `SinkSet`, because forks and
-    /// recovery read from the jitdump, and the applier sends code to regions.
+    /// Makes the sink. `None` for the jitdump and the regions. Those sinks are fields of `SinkSet`, because forks and recovery
+    /// read from the jitdump, and the applier sends code to regions.
     pub make: Option<Make>,
 }
 

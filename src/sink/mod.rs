@@ -1,4 +1,5 @@
-//! The sinks: the outputs for symbols. Each sink has a folder, whose code fills the output and decides when to write.
+//! The sinks write registered code in one form each, such as a perf map or a jitdump. Each sink has a folder, whose code
+//! decides what and when to write.
 //!
 //! The byte layouts of the outputs are in `format`.
 
@@ -23,7 +24,6 @@ pub use interface::{
 
 use crate::api::options::Sinks;
 
-/// All kinds of sinks.
 pub static KINDS: &[&Kind] = &[
     &perf_map::KIND,
     &jitdump::KIND,
@@ -35,7 +35,6 @@ pub static KINDS: &[&Kind] = &[
     &counting::KIND,
 ];
 
-/// All sinks.
 pub fn every() -> Sinks {
     KINDS.iter().fold(Sinks::NONE, |all, kind| all.with(kind.bit))
 }
@@ -45,8 +44,8 @@ pub fn default() -> Sinks {
     KINDS.iter().filter(|kind| kind.is_default).fold(Sinks::NONE, |all, kind| all.with(kind.bit))
 }
 
-/// Returns `sinks` together with the flags of these sinks (`Kind::wants`). The flags tell what these sinks want from threads
-/// that register code.
+/// Returns `sinks` together with the flags of these sinks (`Kind::wants`). The flags select what threads that register code do
+/// for these sinks.
 pub fn with_wants(sinks: Sinks) -> Sinks {
     KINDS.iter().filter(|kind| sinks.has(kind.bit)).fold(sinks, |all, kind| all.with(wants_of(kind, sinks)))
 }

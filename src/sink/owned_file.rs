@@ -1,6 +1,6 @@
 //! Makes, takes over, replaces, closes and removes a file that a sink owns. Readers find the file by its name.
 //!
-//! The sink itself writes the contents, and decides whether the file is still good.
+//! The sink itself writes the contents, and decides whether the file is still usable.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
@@ -18,7 +18,7 @@ use crate::sys::held_dir::Dir;
 use crate::sys::marker::Marker;
 use crate::sys::other_writers;
 
-/// See the module's description.
+/// A file that a sink owns.
 #[derive(Debug, Default)]
 pub struct OwnedFile {
     /// Empty until the sink is opened for the first time.
@@ -42,7 +42,6 @@ impl OwnedFile {
         Some(self.path.as_path()).filter(|path| !path.as_os_str().is_empty())
     }
 
-    /// Describes a failure, with the file and the attempted operation, for `jitsym_last_error`.
     pub fn describe(&self, what: &str, error: &io::Error) -> String {
         describe(what, &self.path, error)
     }
@@ -63,8 +62,8 @@ impl OwnedFile {
         Ok((self.dir.insert(dir), self.path.file_name().unwrap_or_default()))
     }
 
-    /// Reopens the file that was opened last, after the sink or the host has closed it. Fails if the name no longer belongs to
-    /// this file. Returns the length of the file.
+    /// Reopens the file that was opened last, after the sink or the host has closed this file. Fails if the name no longer
+    /// belongs to this file. Returns the length of the file.
     pub fn reopen(&mut self) -> io::Result<u64> {
         let known = self.identity.ok_or(io::ErrorKind::NotFound)?;
         let (dir, name) = self.place()?;
@@ -137,13 +136,13 @@ impl OwnedFile {
         let _ = self.place().and_then(|(dir, _)| dir.remove(name));
     }
 
-    /// Sets the mapping by which others find the file, and unmaps the mapping of the previous file.
+    /// Sets the marker, which is the mapping by which other programs find the file. Unmaps the previous marker.
     pub fn set_marker(&mut self, marker: Option<Marker>) {
         std::mem::replace(&mut self.marker, marker).into_iter().for_each(Marker::end);
     }
 
-    /// Gives up the open file, and returns the file to the caller. The file is not removed. The descriptor is closed when the
-    /// caller drops the returned file.
+    /// Passes the open file to the caller. The file is not removed. The descriptor is closed when the caller drops the returned
+    /// file.
     pub fn close(&mut self) -> Option<Held> {
         let file = self.file.take()?;
         let _ = file.checked().map(|file| other_writers::note(file, false));
@@ -155,13 +154,13 @@ impl OwnedFile {
         self.dir = None;
     }
 
-    /// In a forked child: gives up the parent's file.
+    /// Forgets the parent's file in a forked child.
     pub fn let_go(&mut self) {
         self.file = None;
     }
 
-    /// Removes the closed file. Opens the directory again instead of using `dir`: the caller may be a thread of the host, and
-    /// `dir` is not open in the host's descriptor table.
+    /// Removes the closed file. Opens the directory again, because the caller may be a thread of the host, and `dir` is not
+    /// open in the host's descriptor table.
     pub fn remove(&self) {
         let _ = Dir::of(&self.path).map(|dir| file::remove_ours(&dir, self.name(), self.identity));
     }

@@ -1,4 +1,4 @@
-//! Random numbers for tests of sinks. A test that fails prints its seed.
+//! Makes random numbers for tests of sinks. A test that fails prints its seed.
 
 /// xorshift64*
 pub struct Random(pub u64);

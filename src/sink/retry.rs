@@ -1,4 +1,4 @@
-//! When a sink that has failed tries again.
+//! Computes when a sink that could not write tries again.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ impl Retry {
         Retry { wait, at: Instant::now() + wait }
     }
 
-    /// A first attempt that is due at once.
+    /// Returns a first attempt that is due at once.
     pub fn at_once() -> Retry {
         Retry { wait: Retry::FIRST / 2, at: Instant::now() }
     }

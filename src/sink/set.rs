@@ -1,4 +1,5 @@
-//! The writer's sinks. The configuration says which of them are opened. A failure of one sink does not affect the others.
+//! Opens and closes the sinks of a process, and passes the writer's events to the sinks that run. The configuration selects the
+//! sinks. A failure of one sink does not affect the others.
 
 use std::ffi::OsStr;
 use std::io;
@@ -24,7 +25,6 @@ use crate::sink::{
 use crate::sys::clock::Clock;
 use crate::sys::file::Identity;
 
-/// All sinks of a process.
 pub struct SinkSet {
     status: Arc<Status>,
     /// Forks and recovery read from the jitdump.
@@ -34,7 +34,7 @@ pub struct SinkSet {
     others: Vec<(&'static Kind, Box<dyn Sink>)>,
     /// Whether the configuration asks to remove the files at the end.
     remove_files: bool,
-    /// Sinks that were not running when some code began to live. Their files may lack this code.
+    /// Sinks that were not running when some code became live. Their files may lack this code.
     missed: Sinks,
     /// The sinks to which code in regions is also reported. These sinks make no files for profilers. Calls may wait for these
     /// sinks.
@@ -82,15 +82,15 @@ impl SinkSet {
         started
     }
 
-    /// Opens sinks that do not run yet. Returns the sinks that could be opened. These sinks do not run before `announce` is
-    /// called for them.
+    /// Opens sinks that do not run yet. Returns the sinks that could be opened. A returned sink does not run before `announce`
+    /// is called for it.
     pub fn start(&mut self, config: &Config, sinks: Sinks) -> Sinks {
         self.remove_files = config.remove_files;
         let status = self.status.clone();
         let mut started = Sinks::NONE;
         for (kind, sink) in self.each().filter(|(kind, _)| sinks.has(kind.bit)) {
-            // The sink for regions has nothing to open, so it cannot fail. If all other sinks have failed, the sink for
-            // regions is not started either, because nobody asked for this sink alone.
+            // Opening the sink for regions cannot fail, because this sink has no output to open. If all other sinks have
+            // failed, the sink for regions is not started either, because nobody asked for this sink alone.
             if kind.bit == Sinks::REGION && started.with(status.sinks()) == Sinks::NONE && sinks != kind.bit {
                 continue;
             }
@@ -120,8 +120,8 @@ impl SinkSet {
         }
     }
 
-    /// Closes sinks whose files are up to date. The files stay. `live` is the registry if code continues to live, and `None` if
-    /// it does not.
+    /// Closes sinks whose files are up to date. The files stay. `live` is the registry if code stays live, and `None`
+    /// otherwise.
     pub fn stop(&mut self, sinks: Sinks, live: Option<&mut Registry>) {
         let keep = self.remember();
         if let Some(registry) = live {
@@ -150,7 +150,6 @@ impl SinkSet {
         self.status.wanted().has(Sinks::REMEMBER)
     }
 
-    /// Whether the sink of the perf map runs.
     pub fn map_runs(&self) -> bool {
         self.status.sinks().has(Sinks::MAP)
     }
@@ -162,6 +161,19 @@ impl SinkSet {
         let sinks = self.status.sinks();
         let of_use = Sinks::REGION.with(Sinks::GDB).with(Sinks::UNWINDER).with(Sinks::VALGRIND);
         !sinks.has(Sinks::JITDUMP) && (sinks.0 & of_use.0 != 0 || self.remember())
+    }
+
+    /// Has the map continue the file of an earlier program of this process. Returns the text of the file.
+    pub fn continue_map(&mut self, config: &Config) -> io::Result<Vec<u8>> {
+        let (map, text) = PerfMap::continued(config, self.status.clone())?;
+        self.set_map(map);
+        Ok(text)
+    }
+
+    fn set_map(&mut self, map: PerfMap) {
+        if let Some((_, sink)) = self.others.iter_mut().find(|(kind, _)| kind.bit == Sinks::MAP) {
+            *sink = Box::new(map);
+        }
     }
 
     /// Takes over the files of a dead process. No file is created, and the files keep their modes.
@@ -179,9 +191,7 @@ impl SinkSet {
                 Ok(lines) => (adopted.map, running) = (lines, running.with(Sinks::MAP)),
                 Err(error) => adopted.refused(&path, &error),
             }
-            if let Some((_, sink)) = self.others.iter_mut().find(|(kind, _)| kind.bit == Sinks::MAP) {
-                *sink = Box::new(map);
-            }
+            self.set_map(map);
         }
         if let Some(state) = state.dump {
             let path = path_of(&files.dump_path);
@@ -197,7 +207,6 @@ impl SinkSet {
         adopted
     }
 
-    /// Publishes the paths of the files.
     pub fn announce_paths(&self) {
         let path_of = |kind: &&Kind| Some((kind.bit, self.of(kind.bit)?.path()?.to_owned()));
         self.status.set_paths(KINDS.iter().filter_map(path_of).collect());
@@ -222,17 +231,16 @@ impl SinkSet {
         self.of(bit).filter(|_| self.status.sinks().has(bit)).and_then(|sink| sink.saved())
     }
 
-    /// In a forked child: closes the parent's files. Returns the contents of the parent's jitdump, because the child still
-    /// reads groups from it.
+    /// Closes the parent's files in a forked child. Returns the contents of the parent's jitdump, because the child still reads
+    /// groups from that jitdump.
     pub fn let_go(&mut self) -> Option<Contents> {
         self.others.iter_mut().for_each(|(_, sink)| drop(sink.close(Close::LetGo)));
         self.dump.path().is_some().then(|| self.dump.let_go())
     }
 
-    /// Called in a forked child after its sinks are open. The child may not take over all code of its parent. Code that is not
-    /// taken over is removed from the unwinder, and from the list of objects that debuggers read. If the child's jitdump runs,
-    /// gives the contents of the parent's jitdump to the child's jitdump. `dump`: the result of `let_go`. `registry`: the
-    /// parent's registry.
+    /// Completes the sinks of a forked child after they are open. Removes the code that the child does not take over from the
+    /// unwinder, and from the list of objects that debuggers read. If the child's jitdump runs, passes the contents of the
+    /// parent's jitdump to the child's jitdump. `dump`: the result of `let_go`. `registry`: the parent's registry.
     pub fn inherit(&mut self, dump: Option<Contents>, registry: &mut Registry) {
         unwinder::end_inherited(|id| registry.is_live(id));
         gdb::end_inherited();
@@ -248,7 +256,6 @@ impl SinkSet {
         self.status.sinks().has(Sinks::JITDUMP).then_some(&mut self.dump)
     }
 
-    /// Whether a sink has changes that it will write a little later.
     pub fn have_work(&mut self) -> bool {
         let running = self.status.sinks().with(Sinks::REGION);
         self.each().any(|(kind, sink)| running.has(kind.bit) && sink.has_work())
@@ -275,7 +282,6 @@ impl SinkSet {
         self.each().filter(move |(kind, _)| running.has(kind.bit) && set.has(kind.bit))
     }
 
-    /// Reports code that begins to live.
     pub fn load(&mut self, code: &Loaded<'_>, registry: &mut Registry) {
         self.status.counters.told.add(1);
         let running = self.status.sinks();
@@ -290,7 +296,6 @@ impl SinkSet {
         self.missed = self.missed.with(Sinks::ANY.without(running));
     }
 
-    /// Reports code that begins to live in a region.
     #[inline]
     pub fn enter(&mut self, code: &NewCode<'_>) {
         if self.status.sinks().0 & self.told_of_regions.0 != 0 {
@@ -313,7 +318,7 @@ impl SinkSet {
         self.each().for_each(|(_, sink)| sink.inherit_later());
     }
 
-    /// In a forked child: writes a part of the inherited code to the files. `is_first`: whether this is the first part. `time`
+    /// Writes a part of the inherited code to the files of a forked child. `is_first`: whether this is the first part. `time`
     /// is later than the times of all records so far. Returns whether more code is left to write, or `None` if the jitdump
     /// cannot be written now.
     pub fn write_inherited(&mut self, is_first: bool, registry: &mut Registry, time: u64) -> Option<bool> {
@@ -342,25 +347,22 @@ impl SinkSet {
         has_all
     }
 
-    /// Reports that code has ended.
     pub fn gone(&mut self, id: u64) {
         self.status.counters.told.add(1);
         self.running(Sinks::ANY).for_each(|(_, sink)| sink.gone(id));
     }
 
-    /// Reports that the registry has changed, and that no other method was called for these changes.
     pub fn changed(&mut self) {
         self.each().for_each(|(_, sink)| sink.changed());
     }
 
-    /// Tells the sinks that all code has ended for good.
+    /// Reports to the sinks that all code has ended.
     pub fn forget(&mut self) {
         self.dump.forget();
         self.changed();
     }
 
-    /// Gives back the disk space that is reserved after the end of the jitdump. Called when the process exits, and by
-    /// recovery.
+    /// Gives back the disk space that is reserved after the end of the jitdump, when the process exits and in recovery.
     pub fn trim(&mut self) {
         if let Some(Err(error)) = self.dump().map(Jitdump::trim) {
             stall(&self.status, Sinks::JITDUMP, self.dump.path(), &error);
@@ -390,8 +392,7 @@ impl SinkSet {
         }
     }
 
-    /// Calls may wait until a sink has reported their code. If such a sink could not report all code, returns the error for the
-    /// waiting calls.
+    /// Returns the error for calls that wait until a sink has reported their code. `None` if these sinks could report all code.
     pub fn not_told(&self) -> Option<Error> {
         any_must_wait(self.status.sinks_failed_now()).then_some(Error::SinkFailed)
     }
@@ -399,8 +400,8 @@ impl SinkSet {
     /// Repairs a running jitdump that could not be written, if a repair is due or `Round::now` is true. Returns whether a
     /// repair was attempted.
     ///
-    /// Must be called before the spool records that the round is written. Before this call, groups that could not be written
-    /// may exist only in memory.
+    /// The caller must call this method before the spool records that the round is written. Before this call, groups that could
+    /// not be written may exist only in memory.
     pub fn repair(&mut self, round: &mut Round<'_>) -> bool {
         let Some(result) = self.dump().and_then(|dump| dump.repair_if_due(round)) else { return false };
         match result {
@@ -423,12 +424,11 @@ impl SinkSet {
         }
     }
 
-    /// Whether the configuration asks to remove the files at the end.
     pub fn are_files_removed(&self) -> bool {
         self.remove_files
     }
 
-    /// At the end of the process: closes and removes the files, if the configuration asks for that.
+    /// Closes and removes the files at the end of the process, if the configuration asks for that.
     pub fn close_to_remove(&mut self) {
         if self.remove_files {
             self.close();
@@ -458,8 +458,8 @@ pub struct Adopted {
 
 impl Adopted {
     fn refused(&mut self, path: &Path, error: &io::Error) {
-        // If the file was removed or replaced, another attempt is useless. If only its directory is missing, or no descriptor
-        // is left, the file may be available later.
+        // If the file was removed or replaced, another attempt is useless. If only the file's directory is missing, or no
+        // descriptor is free, the file may be available later.
         let is_gone = match error.kind() {
             io::ErrorKind::NotFound => path.parent().is_some_and(Path::is_dir),
             kind => matches!(kind, io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof),

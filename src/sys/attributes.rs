@@ -1,19 +1,19 @@
-//! What the host has asked the kernel to do with memory (mlock, madvise, protection keys), and how the library keeps this when it
-//! replaces a mapping. A new mapping has none of these attributes.
+//! Reads the attributes that the host has given to memory (mlock, madvise, mbind, protection keys), and copies them to the
+//! memory that replaces it. A new mapping has none of these attributes.
 
-/// The attributes of a mapping. By default, a mapping has none.
+/// The attributes of a mapping. The default is no attribute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// A bit for each entry of `ADVICE`.
     advice: u16,
     is_locked: bool,
-    /// Whether the mapping has an attribute that mappings of files cannot have, or that nobody can give to another mapping.
+    /// Whether the mapping has an attribute that a mapping of a file cannot have, or that this library cannot give to another
+    /// mapping.
     is_stuck: bool,
-    /// The protection key.
     key: u32,
 }
 
-/// Names of advice in `VmFlags` (linux Documentation/filesystems/proc.rst), and the advice itself (madvise(2)).
+/// The names of pieces of advice in `VmFlags` (linux Documentation/filesystems/proc.rst), and their numbers (madvise(2)).
 const ADVICE: [(&str, i32); 7] = [
     ("dc", libc::MADV_DONTFORK),
     ("dd", libc::MADV_DONTDUMP),
@@ -23,7 +23,7 @@ const ADVICE: [(&str, i32); 7] = [
     ("rr", libc::MADV_RANDOM),
     ("sr", libc::MADV_SEQUENTIAL),
 ];
-/// `MADV_WIPEONFORK`, and the three kinds of userfaultfd(2).
+/// The names in `VmFlags` for `MADV_WIPEONFORK` and for the three kinds of userfaultfd(2).
 const STUCK: [&str; 4] = ["wf", "um", "uw", "ui"];
 
 impl Attributes {
@@ -39,7 +39,7 @@ impl Attributes {
         }
         let (at, len) = (addr as *mut libc::c_void, len as usize);
         let advice = ADVICE.iter().enumerate().filter(|(number, _)| self.advice & 1 << number != 0);
-        // SAFETY: none of these calls changes the content of memory. The host has asked for all of them.
+        // SAFETY: these calls do not change the content of memory. The host has asked for all of them.
         unsafe {
             advice.for_each(|(_, &(_, advice))| _ = libc::madvise(at, len, advice));
             if self.key != 0 {
@@ -51,12 +51,12 @@ impl Attributes {
         }
     }
 
-    /// Adds what `/proc/self/smaps` does not say about the memory at an address.
+    /// Adds the NUMA policy of the memory at an address, which `/proc/self/smaps` does not show.
     pub fn add_policy(&mut self, addr: u64) {
         self.is_stuck |= has_policy(addr);
     }
 
-    /// Adds what a line of `/proc/self/smaps` says about the memory.
+    /// Adds the attributes in one line of `/proc/self/smaps`.
     pub fn add(&mut self, line: &str) {
         if let Some(key) = line.strip_prefix("ProtectionKey:") {
             self.key = key.trim().parse().unwrap_or(0);

@@ -1,14 +1,15 @@
 //! A memory barrier that one thread makes on behalf of all others (membarrier(2), Linux 4.14).
 //!
-//! A registering thread publishes a record, and then checks whether the writer sleeps or the session closes. With this barrier,
-//! the thread needs no fence between the two steps. The writer makes the barrier for itself and for all registering threads,
-//! but it rarely needs a barrier.
+//! A registering thread publishes a record, and then checks whether the writer sleeps or the session closes. The thread needs
+//! no fence between the two steps, because the writer makes the barrier for itself and for all registering threads. The
+//! writer rarely needs a barrier.
 //!
 //! The system call may begin to fail at any time, because a sandbox forbids it or memory runs out. After the first failure,
-//! threads make their own fences. The writer waits once, until the earlier stores that had no fence have reached memory. No
-//! other system call reliably makes all threads pass a barrier. A change of a mapping does not interrupt the other processors
-//! on aarch64 and on newer x86-64 processors (INVLPGB). A thread that moves to each processor in turn (sched_setaffinity) may
-//! wait for real-time threads without limit, and cannot move to processors that it may not use.
+//! threads make their own fences. The writer waits once, until the earlier stores that had no fence have reached memory.
+//!
+//! No other system call reliably makes all threads pass a barrier. A change of a mapping does not interrupt the other
+//! processors on aarch64 and on newer x86-64 processors (INVLPGB). A thread that moves to each processor in turn
+//! (sched_setaffinity) may wait for real-time threads without limit, and cannot move to processors that it may not use.
 
 use std::sync::atomic::AtomicBool;
 
@@ -18,36 +19,36 @@ use super::thread::sleep_micros;
 use crate::sys::sync::atomic::{fence, Ordering};
 
 /// How long the writer waits for stores to reach memory, in microseconds. Thousands of cache misses fit into this time. The
-/// stores of threads that are not running need no wait, because these threads passed a barrier in the kernel when they stopped
-/// running.
+/// writer need not wait for the stores of a thread that is not running, because that thread passed a barrier in the kernel
+/// when it stopped running.
 const STORE_TIMEOUT: u64 = 10_000;
 
-/// A flag with a cache line of its own, because every registration reads the flag.
+/// A flag with a separate cache line, because every registration reads the flag.
 #[repr(align(64))]
 struct Light(AtomicBool);
 
-/// Whether the kernel makes membarrier(2) barriers for this process. The atomic type is std's and not loom's, because the flag
-/// is always false under loom.
+/// Whether the kernel makes membarrier(2) barriers for this process. The atomic type is std's and not loom's: the flag is
+/// always false under loom.
 static LIGHT: Light = Light(AtomicBool::new(false));
 
 /// Registers this process with the kernel for membarrier(2).
 ///
 /// loom does not model this barrier. So under loom the writer and the registering threads make fences. Fences give the same
 /// guarantee: if each of two threads makes an announcement and then looks for the announcement of the other thread, at least
-/// one of the two finds the other's announcement.
+/// one thread finds the other's announcement.
 pub fn register() {
     LIGHT.0.store(cfg!(not(jitsym_loom)) && membarrier(Command::RegisterPrivateExpedited).is_ok(), Ordering::Relaxed);
 }
 
-/// Whether the barrier of `all_threads` replaces the fence of a thread, so that the thread may omit the fence. A thread must
-/// call this function again for each fence, at the place of the fence.
+/// Whether a thread may omit its fence, because the barrier of `all_threads` replaces the fence. A thread must call this
+/// function again for each fence, at the point in the code where the fence would be.
 #[inline(always)]
 pub fn is_light() -> bool {
     LIGHT.0.load(Ordering::Relaxed)
 }
 
 /// Makes every running thread of the process pass a full memory barrier. If `is_light` is false, all other threads make their
-/// own fences. In that case this function only makes a fence on the calling thread.
+/// own fences, and this function only makes a fence on the calling thread.
 pub fn all_threads() {
     fence(Ordering::SeqCst);
     if is_light() && membarrier(Command::PrivateExpedited).is_err() {
@@ -93,9 +94,9 @@ mod tests {
         }
     }
 
-    /// Each of two threads makes an announcement, and then looks for the announcement of the other thread. At least one of the
-    /// two threads must find the other's announcement. This must be so while membarrier(2) works, and also after a sandbox has
-    /// forbidden membarrier(2).
+    /// Each of two threads makes an announcement, and then looks for the announcement of the other thread. At least one
+    /// thread must find the announcement of the other thread. This must be true before and after a sandbox forbids
+    /// membarrier(2).
     #[test]
     #[ignore = "long: scripts/test.sh runs it"]
     fn order_outlives_the_barrier() {

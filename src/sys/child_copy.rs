@@ -1,4 +1,4 @@
-//! Lets a fork wait in the parent until the child has its own copy of the memory that the two processes share.
+//! Lets the parent of a fork wait until the child has its own copy of the memory that the two processes share.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -9,19 +9,19 @@ use super::futex::keeping_errno;
 use super::mapping::{page_size, OwnedMapping, READ_WRITE};
 use super::{code_memory, thread};
 
-/// The values of the word that parent and child share: nobody runs in the child yet, the child runs, the child has its copy, or
-/// the parent no longer waits for the copy.
+/// The values of the word that parent and child share. `NOTHING`: the child does not run yet. `RUNS`: the child runs.
+/// `COPIED`: the child has its copy. `LEFT`: the parent no longer waits for the copy.
 const NOTHING: u32 = 0;
 const RUNS: u32 = 1;
 const COPIED: u32 = 2;
 const LEFT: u32 = 3;
 
-/// How long the parent waits for the first sign of a child if `errno` says that the fork has failed. A fork handler of the host
-/// may also have set `errno`, so a child may exist.
+/// How long the parent waits for the first sign of a child if `errno` indicates that the fork has failed. A child may still
+/// exist, because a fork handler of the host may also have set `errno`.
 const NO_CHILD: Duration = Duration::from_millis(75);
 
-/// A page that a process shares with the child that it is about to fork. Each fork has its own page, because children fork too,
-/// and all forks of such a family may be under way at the same time.
+/// A page that a process shares with the child that it is about to fork. Each fork has its own page, because a child may fork
+/// too while the fork of its parent is still under way.
 #[derive(Clone, Copy, Debug)]
 pub struct ChildCopy {
     word: &'static AtomicU32,
@@ -30,7 +30,8 @@ pub struct ChildCopy {
 }
 
 impl ChildCopy {
-    /// Must be called before the fork. `errno` is the value that the host sees after the fork. `None` if there is no memory.
+    /// Makes the shared page, before the fork. `errno` is the value that the host gets after the fork. `None` if there is no
+    /// memory.
     pub fn new(errno: Errno) -> Option<ChildCopy> {
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
         let page = OwnedMapping::new(page_size(), READ_WRITE, flags, None).ok()?;
@@ -42,7 +43,7 @@ impl ChildCopy {
 
     /// In the parent: waits until the child has its copy, for at most `limit`.
     pub fn wait(self, limit: Duration) {
-        // The C library calls the handlers of the parent even if the fork has failed. `errno` then says why.
+        // The C library calls the handlers of the parent even if the fork has failed. `errno` then contains the reason.
         let (begin, has_failed) = (Instant::now(), matches!(errno::errno().0, libc::EAGAIN | libc::ENOMEM));
         loop {
             let state = self.word.load(Ordering::Acquire);
@@ -61,14 +62,14 @@ impl ChildCopy {
         let _ = self.word.compare_exchange(NOTHING, RUNS, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// In the child: tells the parent that the child has its copy. Returns false if the parent has not waited.
+    /// In the child: tells the parent that the child has its copy. Returns false if the parent has stopped waiting.
     pub fn copied(self) -> bool {
         self.word.swap(COPIED, Ordering::AcqRel) != LEFT
     }
 
     /// Ends the fork, in the parent or in the child.
     pub fn end(self) {
-        // SAFETY: each process calls this once, and uses the page no longer.
+        // SAFETY: each process calls this function once, and does not use the page afterwards.
         unsafe { code_memory::unmap(std::ptr::from_ref(self.word) as u64, page_size() as u64) };
         if errno::errno().0 == 0 {
             errno::set_errno(Errno(self.errno));
@@ -95,7 +96,8 @@ mod tests {
         late.begin();
         late.wait(Duration::ZERO);
         assert!(!late.copied());
-        // Nobody waits long for a child that does not exist. If the child does exist, it learns that the parent has not waited.
+        // The parent does not wait long for a child that does not exist. If the child does exist, it learns that the parent
+        // has not waited.
         let failed = fork();
         errno::set_errno(Errno(libc::EAGAIN));
         failed.wait(HOUR);

@@ -1,4 +1,4 @@
-//! The two clocks from which the time stamps of a jitdump can come.
+//! The two clocks from which the time stamps of a jitdump can come: `CLOCK_MONOTONIC` and the time stamp counter.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -44,9 +44,9 @@ pub fn monotonic_ns() -> u64 {
 static AHEAD: AtomicU64 = AtomicU64::new(0);
 
 /// Determines how far the process's clock is ahead of the initial namespace's clock (`AHEAD`). This function must be called
-/// before the first time stamp is made, and in each forked child. It must also be called after each pause in which no time
-/// stamps were made. A process with a single thread can change its time namespace, and during the pause this process may have
-/// had a single thread.
+/// before the first time stamp is made, in each forked child, and after each pause in which no time stamps were made. A
+/// process that has a single thread can change its time namespace, and the process may have had a single thread during the
+/// pause.
 pub fn find_host() {
     if let Some(TimeNamespace { monotonic, .. }) = TimeNamespace::of_this_thread() {
         AHEAD.store(monotonic as u64, Ordering::Relaxed);
@@ -71,8 +71,8 @@ impl TimeNamespace {
         if own == HOST {
             return Some(TimeNamespace::default());
         }
-        // `timens_offsets` has the offsets of the time namespace that the thread's children get. The thread itself may be in
-        // another time namespace.
+        // `timens_offsets` has the offsets of the time namespace that new children of the thread get. The thread itself may
+        // be in another time namespace.
         if number("time_for_children")? != own {
             return None;
         }
@@ -115,10 +115,11 @@ pub(super) fn read_ns(clock: libc::clockid_t) -> u64 {
 /// Reads the time stamp counter after all earlier instructions have completed.
 ///
 /// The order of stamps must be the order of events. `rdtsc` alone was seen to read the counter 1.4 µs before the preceding
-/// loads had completed (four cache misses in a row, Zen 5). With `rdtsc` alone, a thread that has read the record of another
-/// thread could give its own record an earlier time stamp than that record has. The fence makes `rdtsc` wait for the
-/// loads. The minimum and the median of measured batches are 10.2 and 10.3 ns for `rdtsc`, 17.1 and 17.3 ns for
-/// `lfence; rdtsc`, 19.6 and 19.8 ns for `rdtscp` (which also waits), and 24.3 and 24.6 ns for `clock_gettime`.
+/// loads had completed (four cache misses in a row, Zen 5). So with `rdtsc` alone, a thread that has read the record of
+/// another thread could give its own record an earlier time stamp. The fence makes `rdtsc` wait for the loads.
+///
+/// Batches of calls were measured. Their minimum and median are 10.2 and 10.3 ns for `rdtsc`, and 17.1 and 17.3 ns for
+/// `lfence; rdtsc`. They are 19.6 and 19.8 ns for `rdtscp`, which also waits, and 24.3 and 24.6 ns for `clock_gettime`.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub fn arch_ticks() -> u64 {

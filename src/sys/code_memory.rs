@@ -39,7 +39,7 @@ pub unsafe fn map_over(
     offset: u64,
 ) -> io::Result<()> {
     // Without `MAP_NORESERVE`, the kernel counts private pages as used memory once they have been writable. The kernel never
-    // merges two mappings if it counts the pages of only one of them.
+    // merges a mapping whose pages it counts with a mapping whose pages it does not count.
     let private = libc::MAP_PRIVATE | libc::MAP_NORESERVE;
     let flags = if sharing == Sharing::Shared { libc::MAP_SHARED } else { private };
     // SAFETY: the caller's promise.
@@ -53,7 +53,7 @@ pub fn reserve(len: u64) -> io::Result<u64> {
     Ok(mapping.leak().as_ptr() as u64)
 }
 
-/// Replaces whatever is mapped in a range by reserved address space, which cannot be accessed.
+/// Replaces whatever is mapped in a range with reserved address space, which cannot be accessed.
 ///
 /// # Safety
 /// Nobody uses the memory in the range.
@@ -77,7 +77,7 @@ pub unsafe fn move_over(from: u64, to: u64, len: u64) -> io::Result<()> {
     checked(unsafe { libc::mremap(from as *mut _, len, len, flags, to as *mut libc::c_void) }).map(drop)
 }
 
-/// Replaces whatever is mapped in a range by writable memory that forked children share. The memory needs no descriptor.
+/// Replaces whatever is mapped in a range with writable memory that forked children share. The memory needs no descriptor.
 ///
 /// # Safety
 /// The caller owns the range, and may replace its content.
@@ -87,13 +87,14 @@ pub unsafe fn share_over(addr: u64, len: u64) -> io::Result<()> {
     unsafe { map(addr, len, READ_WRITE, flags, -1, 0) }
 }
 
-/// Maps shared memory a second time, at `to`, and replaces whatever is mapped there. Both mappings show the same memory.
+/// Maps shared memory a second time, at `to`, and replaces whatever is mapped there. The old and the new mapping show the
+/// same memory.
 ///
 /// # Safety
 /// The caller owns both ranges, and may replace the content of the range at `to`.
 pub unsafe fn duplicate_over(from: u64, to: u64, len: u64) -> io::Result<()> {
     let (len, flags) = (len as usize, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED);
-    // SAFETY: the caller's promise. With the length 0, the kernel leaves the first mapping in its place.
+    // SAFETY: the caller's promise. With the length 0, the kernel does not unmap the first mapping.
     checked(unsafe { libc::mremap(from as *mut _, 0, len, flags, to as *mut libc::c_void) }).map(drop)
 }
 
@@ -122,20 +123,20 @@ unsafe fn map(addr: u64, len: u64, protection: i32, flags: i32, file: i32, offse
     checked(unsafe { libc::mmap(at, len as usize, protection, flags, file, offset) }).map(drop)
 }
 
-/// Whether a range is a single mapping of the kernel, so that all of it has the same attributes. The range begins where a
-/// mapping begins. The page after the range must belong to the caller, and have other rights.
+/// Whether a range is a single mapping of the kernel. The whole range of a single mapping has the same attributes. The range
+/// must begin where a mapping begins. The page after the range must belong to the caller, and have other rights.
 pub fn is_one_mapping(addr: u64, len: u64) -> bool {
     let page = page_size() as u64;
-    // The kernel first checks that the range lies in one mapping, which `mremap` requires (`EFAULT`). Then the kernel finds no
+    // The kernel first checks that the range lies in one mapping, and otherwise fails with `EFAULT`. Then the kernel finds no
     // room to extend this mapping in place.
     // SAFETY: the call has no flags, so it can only extend the mapping in place.
     match checked(unsafe { libc::mremap(addr as *mut _, len as usize, (len + page) as usize, 0) }) {
         Ok(_) => {
-            // SAFETY: nobody uses this page, because the mapping got it by this call.
+            // SAFETY: nobody uses this page, because it became part of the mapping by this call.
             unsafe { unmap(addr + len, page) };
             true
         }
-        // The limit of locked memory may leave no room either (`EAGAIN`).
+        // The limit of locked memory may also prevent the extension (`EAGAIN`).
         Err(error) => matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN)),
     }
 }
@@ -147,13 +148,12 @@ pub fn has_locked(addr: u64, len: u64) -> bool {
     told.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
 }
 
-/// Makes a file in memory. The file has no path. The pages of this file can be mapped twice. Pages of private memory cannot be
-/// mapped twice.
+/// Makes a file in memory, without a path. Unlike private memory, the pages of this file can be mapped twice.
 pub fn nameless_file() -> io::Result<File> {
-    // Nobody executes this file as a program. The setting `vm.memfd_noexec=2` requires that the caller says so. The flag does
-    // not forbid executable mappings.
+    // The setting `vm.memfd_noexec=2` requires this flag, which states that nobody executes the file as a program. The flag
+    // does not forbid executable mappings.
     let created = memfd(libc::MFD_CLOEXEC | libc::MFD_NOEXEC_SEAL);
-    // Linux before 6.3 does not know the flag.
+    // Linux before 6.3 does not support the flag.
     created.or_else(|_| memfd(libc::MFD_CLOEXEC))
 }
 
@@ -215,9 +215,9 @@ pub fn write_from(addr: u64, len: u64, file: &File, offset: u64) -> io::Result<(
     Ok(())
 }
 
-/// Writes parts of memory to a file, each part at the offset `address + beyond` (the sum wraps). The parts must be in the order
-/// of their addresses. One write call takes many parts. If a write call reaches unreadable memory, it does not write the rest
-/// of its parts. If a write call can write nothing at all, this function fails.
+/// Writes parts of memory to a file, each part at the offset `address + beyond` (the sum wraps). The parts must be in the
+/// order of their addresses. One write call can contain many parts. If a write call reaches unreadable memory, the rest of
+/// its parts is not written. If a write call can write nothing at all, this function fails.
 pub fn write_parts(parts: impl Iterator<Item = Range<u64>>, file: &File, beyond: u64) -> io::Result<()> {
     static ZEROS: [u8; GAP] = [0; GAP];
     /// A gap between two parts is filled with zeros if it has at most this many bytes. A longer gap becomes a hole in the file.
@@ -272,8 +272,8 @@ pub unsafe fn drop_pages(addr: u64, len: u64) -> io::Result<()> {
 
 /// Gives advice about memory (madvise(2)). The memory also works if the kernel ignores the advice.
 pub fn advise(addr: u64, len: u64, advice: Advice) {
-    // SAFETY: with the crate memmap2, safe code may give any advice that has this type. No advice of this type changes the
-    // content of memory, except `HwPoison`, with which root tests how the kernel handles broken memory.
+    // SAFETY: the crate memmap2 lets safe code give any advice of this type. No advice of this type changes the content of
+    // memory, except `HwPoison`, with which root tests how the kernel handles broken memory.
     unsafe { libc::madvise(addr as *mut _, len as usize, advice as i32) };
 }
 
@@ -288,8 +288,8 @@ pub fn whole_pages(len: u64) -> Option<u64> {
     len.checked_next_multiple_of(page_size() as u64)
 }
 
-/// Whether the process has locked memory (mlock(2)). Callers ask this before they replace memory by a file mapping. If a file
-/// mapping replaced locked memory, the file mapping would not be locked.
+/// Whether the process has locked memory (mlock(2)). Callers check this before they replace memory with a file mapping,
+/// because the file mapping would not be locked.
 pub fn has_locked_memory() -> bool {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:"));

@@ -1,5 +1,4 @@
-//! Debug messages for users who set `JITSYM_DEBUG`. Messages are lines that are written to the standard error output, or
-//! appended to a file.
+//! Writes debug messages for users who set `JITSYM_DEBUG`, as lines on the standard error output or at the end of a file.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -21,7 +20,7 @@ use super::{host_fds, rights, thread};
 /// The maximum length of a line, in bytes. Longer lines are cut.
 const LINE_MAX: usize = 1024;
 
-/// The maximum size of all waiting lines together, in bytes. A pipe takes this many bytes in one piece.
+/// The maximum size of all waiting lines together, in bytes. A pipe accepts this number of bytes in one piece.
 const WAITING_MAX: usize = 4 * LINE_MAX;
 
 const UNKNOWN: u8 = 0;
@@ -33,12 +32,12 @@ const CHECKS: u8 = 3;
 static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
 /// The path of the file to which lines are appended. `FILE` has no value if lines go to the standard error output.
 static FILE: OnceBox<PathBuf> = OnceBox::new();
-/// Lines that wait until a thread of the host can write them. A thread holds the lock only while it adds a line, or writes the
+/// Lines that wait until a thread of the host can write them. A thread holds the lock only while it adds a line or writes the
 /// waiting lines.
 static WAITING: Mutex<Lines> = Mutex::new(Lines { bytes: [0; WAITING_MAX], len: 0 });
 
-/// Whether the user wants messages. Reads the environment only once. Always false in a program that was started with more
-/// rights than its caller has.
+/// Whether the user wants messages. The environment is read only once. The result is always false in a program that was
+/// started with more rights than its caller has.
 pub fn is_on() -> bool {
     match STATE.load(Ordering::Relaxed) {
         UNKNOWN => look(),
@@ -46,7 +45,7 @@ pub fn is_on() -> bool {
     }
 }
 
-/// Whether the user wants the host's calls to be checked as well. The result is false until `is_on` has been called once.
+/// Whether the user also wants the library to check the host's calls. The result is false until `is_on` has been called once.
 #[inline]
 pub fn checks() -> bool {
     STATE.load(Ordering::Relaxed) == CHECKS
@@ -73,7 +72,7 @@ fn look() -> bool {
     is_on
 }
 
-/// Writes a line, if the user wants messages. Allocates no memory, and leaves `errno` unchanged.
+/// Writes a line if the user wants messages. This function allocates no memory, and leaves `errno` unchanged.
 pub fn say(text: fmt::Arguments<'_>) {
     if !is_on() {
         return;
@@ -108,8 +107,8 @@ fn append(path: &Path, bytes: &[u8]) {
     let _ = options.open(path).and_then(|mut file| file.write_all(bytes));
 }
 
-/// Writes a line to the standard error output. Only the host's descriptor table has a descriptor for this output. If no thread
-/// that shares this table can write the line now, the line waits until a thread of the host calls `write_waiting`.
+/// Writes a line to the standard error output, whose descriptor is only in the host's descriptor table. If no thread that
+/// shares this table can write the line now, the line waits until a thread of the host calls `write_waiting`.
 fn write_where_the_host_does(bytes: &[u8]) {
     let write = || {
         write_waiting();
@@ -123,8 +122,8 @@ fn write_where_the_host_does(bytes: &[u8]) {
 
 /// Writes the lines that wait. Must be called on a thread of the host.
 pub fn write_waiting() {
-    // This function does not wait for the lock, because the caller may be a signal handler that has interrupted the lock's
-    // holder.
+    // This function does not wait for the lock: the caller may be a signal handler that has interrupted the thread that holds
+    // the lock.
     let Ok(mut waiting) = WAITING.try_lock() else { return };
     let Lines { bytes, len } = &mut *waiting;
     if *len > 0 {
@@ -141,8 +140,8 @@ fn write_out(bytes: &[u8]) {
     }
 }
 
-/// Whether a line can be written without a long wait. A pipe that poll(2) reports as ready has room for a line. If a pipe does
-/// not become ready soon, the caller drops the line, because the host may be waiting for the calling thread.
+/// Whether a line can be written without a long wait. A pipe that poll(2) reports as ready has room for a line. If a pipe
+/// does not become ready within the limit, the caller drops the line, because the host may be waiting for the calling thread.
 fn has_room(descriptor: libc::c_int) -> bool {
     const LONGEST_WAIT_MS: libc::c_int = 100;
     let mut asked = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
@@ -178,7 +177,7 @@ mod tests {
         assert!(line.starts_with(b"a?b x") && line.ends_with(b"x\n"));
     }
 
-    /// The next test runs this test in a separate process, in which nothing else writes messages.
+    /// The next test runs this test in a separate process, in which no other code writes messages.
     #[test]
     #[ignore = "is run by another one"]
     fn says_lines_where_nobody_writes_them() {
@@ -208,7 +207,7 @@ mod tests {
         let lines: Vec<&str> =
             said.lines().filter_map(|line| line.strip_prefix("jitsym ")?.split_once(": ")).map(|it| it.1).collect();
         assert_eq!(lines[..3], ["line 1", "line 2", "line 3"], "{said}");
-        // The other lines are whole. The buffer had room only for these lines.
+        // All other lines are whole. The buffer had room only for these lines.
         assert!((3..=6).contains(&lines[3..].len()) && lines[3..].iter().all(|line| line.len() == 600), "{said}");
     }
 }

@@ -1,12 +1,12 @@
-//! The interface by which debuggers find code that is in no file. It consists of a list of objects in memory, and of a function
-//! on which debuggers set a breakpoint.
+//! Shows code to debuggers by the JIT interface of gdb: a list of objects in memory, and a function on which debuggers set a
+//! breakpoint.
 //!
 //! The sources are gdb/jit.h and "JIT Compilation Interface" in gdb's manual. lldb reads the same list.
 //!
-//! Debuggers find the list and the function by their symbol names. Other libraries in the process (LLVM, a second copy of this
-//! library) may define the same names. If the linker or the loader binds the names in all these libraries to one definition,
-//! the libraries share one list. The protocol has no lock for the list. So this library first puts two entries into the list,
-//! which are called the ends. Later this library puts all its other entries between the ends. Once the ends are in the list,
+//! Debuggers find the list and the function by their symbol names. Other libraries in the process (LLVM, a second copy of
+//! this library) may define the same names. If the linker or the loader binds the names in all these libraries to one
+//! definition, the libraries share one list. The protocol has no lock for the list. So this library first puts two entries
+//! into the list, which are called the ends, and puts all its other entries between the ends. Once the ends are in the list,
 //! this library never writes to an entry of another library.
 
 use std::hint::black_box;
@@ -21,7 +21,7 @@ const NOTHING: u32 = 0;
 pub const REGISTER: u32 = 1;
 pub const UNREGISTER: u32 = 2;
 
-/// `struct jit_code_entry`, with one more field at its end.
+/// `struct jit_code_entry`, with an additional field at its end.
 #[derive(Debug)]
 #[repr(C)]
 struct Entry {
@@ -33,8 +33,8 @@ struct Entry {
     owner: u64,
 }
 
-/// The value in the extra field of this library's entries. The value is an address in this copy of the library, so no other
-/// library uses the same value.
+/// The value in the additional field of this library's entries: an address in this copy of the library, so no other library
+/// uses the same value.
 pub fn owner() -> u64 {
     &raw const ENDS as u64
 }
@@ -83,8 +83,8 @@ mod names {
     }
 
     /// Debuggers set a breakpoint on the first instruction, which does nothing. A killed debugger leaves its breakpoint in
-    /// place of this instruction. The next debugger takes this breakpoint for a part of the program, and continues with the
-    /// next instruction.
+    /// the place of this instruction. The next debugger assumes that this breakpoint is part of the program, and continues
+    /// with the next instruction.
     ///
     /// The linker or the loader may bind the name of this function in other libraries to this definition. In that case the
     /// other libraries also call this function.
@@ -125,8 +125,8 @@ mod names {
         ".p2align 4",
         "__jit_debug_register_code:",
         "jitsym_own_register_code:",
-        // This instruction does nothing, because a killed debugger may leave its breakpoint in place of the instruction. The
-        // function in the C libraries begins in the same way.
+        // This instruction does nothing, because a killed debugger may leave its breakpoint in the place of the instruction.
+        // The function in the C libraries begins in the same way.
         "nop",
         "ret",
         ".size __jit_debug_register_code, . - __jit_debug_register_code",
@@ -163,10 +163,10 @@ struct Pair {
     descriptor: &'static Descriptor,
 }
 
-/// The function and the descriptor that this library uses. A debugger reads the descriptor of the loaded object that contains
-/// its breakpoint, so both must be in the same object. With `-Bsymbolic-functions`, the linker may bind the function's name to
-/// this object, while the loader binds the descriptor's name to another object. In that case this library uses the definitions
-/// in this object.
+/// The function and the descriptor that this library uses. The function and the descriptor must be in the same loaded object,
+/// because a debugger reads the descriptor of the object that contains its breakpoint. With `-Bsymbolic-functions`, the
+/// linker may bind the function's name to this object, while the loader binds the descriptor's name to another object. In
+/// that case this library uses the definitions in this object.
 fn pair() -> Pair {
     unsafe extern "C" {
         /// The names that begin with `jitsym_own` are aliases of the function and the descriptor that the module `names`
@@ -188,8 +188,8 @@ fn pair() -> Pair {
     }
 }
 
-/// The function that is called when another library reports a change of the list, by calling `__jit_debug_register_code`. May
-/// be NULL.
+/// The function that is called when another library reports a change of the list, by calling `__jit_debug_register_code`.
+/// NULL if no function is set.
 static LISTENER: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
 /// Sets the function that is called, on any thread, when another library reports a change of the list.
@@ -225,9 +225,9 @@ pub fn is_watched() -> bool {
     listener_of_breakpoint().is_some()
 }
 
-/// Returns true if the list is empty, or if the list contains this library's entries. Otherwise only other libraries use the
-/// list. If this library puts its ends at the head of the list while another library inserts an entry there, an entry can be
-/// lost.
+/// Returns true if the list is empty, or if the list contains this library's entries. If the result is false, only other
+/// libraries use the list. Then an entry could be lost, if this library put its ends at the head of the list while another
+/// library inserts an entry there.
 pub fn is_alone() -> bool {
     pair().descriptor.first.load(Ordering::Relaxed).is_null() || ENDS.get().is_some()
 }
@@ -235,16 +235,16 @@ pub fn is_alone() -> bool {
 /// Returns the debugger that will handle the breakpoint in the function, if there is such a debugger.
 ///
 /// A killed debugger leaves its breakpoint in the process. If a thread reaches a breakpoint that no debugger handles, the
-/// kernel ends the process. Tracers such as strace do not handle breakpoints. So this function finds out which program traces
-/// the process now. If there is a breakpoint, and the tracer is unknown or is not a debugger, this library does not call
-/// `__jit_debug_register_code`.
+/// kernel ends the process. Tracers such as strace do not handle breakpoints. So this function determines which program
+/// traces the process now. If there is a breakpoint, and the tracer is unknown or is not a debugger, this library does not
+/// call `__jit_debug_register_code`.
 fn listener_of_breakpoint() -> Option<Debugger> {
     has_breakpoint().then(tracer::debugger).flatten()
 }
 
 /// Whether the list may contain an old and a new object for the same address during an exchange. gdb accepts this, but lldb
-/// does not. When lldb removes the old object, it also forgets the section of the new object if the sections of both objects
-/// begin at the same address (SectionLoadList::SetSectionUnloaded).
+/// does not. When lldb removes the old object, lldb also removes its data about the section of the new object, if the
+/// sections of both objects begin at the same address (SectionLoadList::SetSectionUnloaded).
 fn takes_both() -> bool {
     listener_of_breakpoint() != Some(Debugger::Lldb)
 }
@@ -270,7 +270,7 @@ fn has_breakpoint() -> bool {
     }
 }
 
-/// Two entries of this library. All its other entries lie between these two entries in the list.
+/// Two entries of this library, between which all its other entries are in the list.
 struct Ends {
     first: NonNull<Entry>,
     last: NonNull<Entry>,
@@ -286,17 +286,17 @@ static ENDS: OnceLock<Ends> = OnceLock::new();
 /// The lock for changes of the entries between the ends.
 static CHANGE: Mutex<()> = Mutex::new(());
 
-/// How many changes this library has reported, whether or not a debugger listened.
+/// How many changes this library has reported, whether or not a debugger was attached.
 static TIMES_TOLD: AtomicU64 = AtomicU64::new(0);
 
 pub fn times_told() -> u64 {
     TIMES_TOLD.load(Ordering::Relaxed)
 }
 
-/// Whether this library is calling the function now. Also true if the function has no breakpoint.
+/// Whether this library is calling the function now. The value is also true if the function has no breakpoint.
 static IS_CALLED: AtomicBool = AtomicBool::new(false);
 
-/// Whether a debugger has stopped a thread to look at a change, and has not continued the thread yet.
+/// Whether a debugger has stopped a thread to read a change, and has not continued the thread yet.
 pub fn is_called() -> bool {
     IS_CALLED.load(Ordering::Relaxed) && has_breakpoint()
 }
@@ -327,11 +327,11 @@ impl Listed {
     }
 }
 
-/// Replaces the objects `old` in the list by the objects `new`, which describe the same code, and reports the changes to a
-/// debugger. `empty` makes an object for the ends, which describes no code. If gdb stops the process during the exchange, gdb
-/// finds at least all old objects or all new objects. For lldb the old objects are removed first. So lldb may find only some of
-/// the old objects, no object, or only some of the new objects. Returns false if the last reported change is the removal of an
-/// object.
+/// Replaces the objects `old` in the list with the objects `new`, which describe the same code. Reports the changes to a
+/// debugger. `empty` makes an object that describes no code, for the ends. For gdb the new objects are added first, so the
+/// list always contains all old objects or all new objects. For lldb the old objects are removed first, so lldb may find only
+/// some of the old objects, no object, or only some of the new objects. Returns false if the last reported change is the
+/// removal of an object.
 ///
 /// In a child that was forked while its parent changed the list, this function does nothing and returns false.
 pub fn exchange<'l>(old: Vec<Listed>, new: impl Iterator<Item = &'l Listed> + Clone, empty: fn() -> Vec<u8>) -> bool {
@@ -365,7 +365,7 @@ pub fn exchange<'l>(old: Vec<Listed>, new: impl Iterator<Item = &'l Listed> + Cl
     done.unwrap_or_default()
 }
 
-/// If the entry is in the list, takes the entry out of the list, and reports the change to a debugger.
+/// Takes the entry out of the list if the list contains the entry, and reports the change to a debugger.
 fn unlink(listed: NonNull<Entry>) {
     // SAFETY: the entry is between two entries of this library, or in no list.
     let entry = unsafe { listed.as_ref() };
@@ -381,7 +381,7 @@ fn unlink(listed: NonNull<Entry>) {
     tell(UNREGISTER, listed);
 }
 
-/// Takes all objects of the parent out of the list in a forked child, without freeing the memory of the objects. Returns false
+/// Takes all objects of the parent out of the list in a forked child. The memory of the objects is not freed. Returns false
 /// if the parent was changing the list when the child was forked.
 pub fn unlist_all() -> bool {
     let done = changing(|| {

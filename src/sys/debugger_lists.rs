@@ -1,8 +1,9 @@
-//! Reads the lists of objects that libraries in this process have made for debuggers.
+//! Finds code of other JIT compilers in this process, by reading the lists of objects that other libraries have made for
+//! debuggers.
 //!
 //! Other libraries change their lists and free entries at any time. So this module reads the lists by system calls, which
-//! return an error where a plain access would fault. When a list has been read, its descriptor is read again. If the descriptor
-//! has changed, the result is discarded.
+//! return an error where a plain access would fault. When a list has been read, its descriptor is read again. If the
+//! descriptor has changed, the result is discarded.
 
 use std::collections::{HashMap, HashSet, TryReserveError};
 use std::ffi::{c_int, c_void, CStr, OsStr};
@@ -42,19 +43,19 @@ pub struct Change {
 /// The lists of the libraries that are loaded.
 #[derive(Clone, Debug, Default)]
 pub struct Lists {
-    /// How many objects the loader had loaded, and how many it had unloaded, when the libraries were last listed.
+    /// How many objects the loader had loaded, and how many it had unloaded, when `modules` was made.
     changes: Option<(u64, u64)>,
     /// The load address of each library, and the address of the library's descriptor. `None` if the library has no descriptor.
     modules: Vec<(u64, Option<u64>)>,
 }
 
 impl Lists {
-    /// Returns how many objects the loader had loaded, and how many it had unloaded, when the libraries were last listed.
+    /// The counts of loaded and unloaded objects when the libraries were last listed.
     pub fn changes(&self) -> Option<(u64, u64)> {
         self.changes
     }
 
-    /// Returns the lists of the libraries in `loaded`. Searches only the files of libraries that `self` does not know.
+    /// Returns the lists of the libraries in `loaded`. Searches only the files of libraries that are not in `self`.
     /// `value_of` returns the value of a symbol in a file. The first argument of `value_of` is the symbol's name. The second
     /// argument is a function that reads a part of the file, given the offset and the length of the part.
     pub fn updated(&self, loaded: Loaded, value_of: ValueOf) -> Lists {
@@ -123,7 +124,7 @@ impl Lists {
         gone
     }
 
-    /// Whether an entry still has the object that it had when it was read.
+    /// Whether an entry still has the same object as when the entry was read.
     pub fn is_still(pid: u32, listed: &Listed) -> bool {
         words(pid, listed.entry)
             .is_some_and(|[_, _, object, size]: [u64; 4]| (object, size) == (listed.object, listed.size))
@@ -143,10 +144,11 @@ pub struct Loaded {
 
 impl Loaded {
     /// Lists all loaded libraries. `known` contains the loader's counts of loaded and unloaded objects from an earlier time.
-    /// Returns `None` if the loader has the same counts now, because it has loaded and unloaded nothing since that time. The
-    /// caller must keep the process from forking, because this call takes a lock of the loader that `fork` does not reset in a
-    /// child. The caller must not hold a lock of this library, because a thread of the host may hold the loader's lock while it
-    /// waits for a lock of this library.
+    /// Returns `None` if the loader has the same counts now, because then the same libraries are loaded.
+    ///
+    /// The caller must keep the process from forking, because this call takes a lock of the loader that `fork` does not reset
+    /// in a child. The caller must not hold a lock of this library, because a thread of the host may hold the loader's lock
+    /// while it waits for a lock of this library.
     pub fn since(known: Option<(u64, u64)>) -> Option<Loaded> {
         let mut loaded = Loaded { known, changes: None, modules: Vec::new() };
         // SAFETY: the loader calls `visit` with `loaded`, and only before this call returns.
@@ -155,7 +157,8 @@ impl Loaded {
     }
 }
 
-/// Reads an entry. Returns the address of the next entry. Also returns the entry itself, or `None` if the entry has no object.
+/// Reads an entry. Returns the address of the next entry and the entry itself, or `None` in place of the entry if it has no
+/// object.
 fn entry_at(pid: u32, entry: u64) -> Option<(u64, Option<Listed>)> {
     let [next, _, object, size]: [u64; 4] = words(pid, entry)?;
     Some((next, (object != 0 && size != 0).then_some(Listed { entry, object, size })))

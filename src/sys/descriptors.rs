@@ -1,9 +1,9 @@
-//! The descriptor table of the host, and separate descriptor tables for threads of this library.
+//! Gives threads of this library their own tables of file descriptors, separate from the host's table.
 //!
-//! The background thread has its own table. This thread cannot use, close or even see the host's descriptors, and the host
-//! cannot use, close or see the thread's descriptors. So a host that closes all descriptors, as daemons do, closes no
-//! descriptor of this library. And this thread can never write by mistake to a file that the host has opened. If the kernel or
-//! a sandbox refuses a second table, all threads share the host's table.
+//! The background thread has its own table. This thread cannot use, close or even list the host's descriptors, and the host
+//! cannot use, close or list the thread's descriptors. A host that closes all descriptors, as daemons do, therefore closes no
+//! descriptor of this library. And this thread can never write by mistake to a file that the host has opened. If the kernel
+//! or a sandbox refuses a second table, all threads share the host's table.
 
 use std::cell::Cell;
 use std::hash::RandomState;
@@ -41,16 +41,16 @@ thread_local! {
 /// Gives the calling thread, which must belong to this library, its own empty descriptor table. Returns false if the thread
 /// still shares the host's table, or if `/` cannot be opened in the new table.
 ///
-/// POSIX record locks belong to a descriptor table (fcntl(2)). So neither closing the descriptors in the new table nor the end
-/// of this table releases the host's locks.
+/// POSIX record locks belong to a descriptor table (fcntl(2)). So the host keeps its locks when descriptors in the new table
+/// are closed, and when this table ends.
 pub fn separate() -> bool {
     static LAST: AtomicU32 = AtomicU32::new(0);
     // Each thread gets random numbers once, for its first `RandomState`. If a sandbox refuses getrandom, the standard library
-    // reads these numbers from /dev/urandom, by one descriptor for all threads. So this thread gets its numbers now, while that
-    // descriptor is still in the thread's table.
+    // reads these numbers from /dev/urandom, and all threads use the same descriptor. This thread gets its numbers now, while
+    // that descriptor is still in the thread's table.
     let _ = RandomState::new();
-    // Builds for race detectors keep the host's table, because a race detector prints its report on the thread that has run
-    // into the race.
+    // Builds for race detectors keep the host's table, because a race detector prints its report on the thread in which it
+    // has found the race.
     if cfg!(jitsym_locks) || !(close_in_new_table() || copy_and_close()) || !take_standard_numbers() {
         return false;
     }
@@ -78,15 +78,15 @@ fn copy_and_close() -> bool {
     let most = || limit(libc::RLIMIT_NOFILE).map_or(1 << 16, |limit| limit.min(1 << 16) as libc::c_int);
     let open: Vec<libc::c_int> = listed.unwrap_or_else(|_| (0..most()).collect());
     for descriptor in open {
-        // SAFETY: only this thread has the table, and it uses none of the descriptors.
+        // SAFETY: only this thread has the table, and this thread does not use the descriptors.
         unsafe { libc::close(descriptor) };
     }
     true
 }
 
-/// Gives the three standard numbers to descriptors that cannot be written to. If a file of this library had one of these
-/// numbers, text that is printed on this thread would be written to the file. Returns false if the table was not empty, or if
-/// `/` cannot be opened.
+/// Gives the three standard numbers to descriptors that cannot be written to. Otherwise a file of this library could get one
+/// of these numbers, and text that is printed on this thread would be written to the file. Returns false if the table was not
+/// empty, or if `/` cannot be opened.
 fn take_standard_numbers() -> bool {
     let opened = [(); 3].map(|()| open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok());
     let numbers = opened.each_ref().map(|opened| opened.as_ref().map(AsRawFd::as_raw_fd));

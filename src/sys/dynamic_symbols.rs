@@ -1,13 +1,14 @@
 //! The dynamic loader: finds functions by name, and keeps this library's code loaded.
 //!
-//! A host may unload a plugin that contains this library. But the writer's thread would still run this library's code. Other
-//! threads would also run this library's code when they end, when they fork, and when the process exits.
+//! A host may unload a plugin that contains this library. Without `keep_this_loaded`, threads would then run code that is no
+//! longer mapped. The writer's thread runs such code at any time. Other threads run it when they end, when they fork, and
+//! when the process exits.
 //!
-//! `dlopen` and `dlclose` hold the loader's lock while constructors and destructors of the loaded object run. Constructors and
-//! destructors may call this library, and wait for a lock of this library. So no code of this library calls the loader while
-//! the calling thread holds a lock, or while another thread holds a lock and waits for the calling thread. `look_up` and
-//! `keep_this_loaded` are called before any lock is taken. This library also has no thread-local storage with a destructor,
-//! because the C library takes the loader's lock to register such a destructor.
+//! `dlopen` and `dlclose` hold the loader's lock while constructors and destructors of the loaded object run. A constructor
+//! or destructor may call this library, and wait for a lock of this library. So this library never calls the loader on a
+//! thread that holds a lock, or for which a lock's holder waits. `look_up` and `keep_this_loaded` are called before any lock
+//! is taken. This library also has no thread-local storage with a destructor, because the C library takes the loader's lock
+//! to register such a destructor.
 
 use std::ffi::{c_int, c_void, CStr};
 use std::mem::MaybeUninit;
@@ -17,9 +18,9 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 /// Symbols that some C libraries do not have.
 #[derive(Clone, Copy, Debug)]
 pub enum Optional {
-    /// A function that is given the attributes of a thread, and returns the minimum size of the thread's stack.
+    /// A function that receives the attributes of a thread, and returns the minimum size of the thread's stack.
     LeastStack,
-    /// A byte that tells whether the process has only one thread.
+    /// A byte that is not 0 if the process has only one thread.
     OneThread,
     /// A function like `dladdr` that takes no lock. glibc has this function from version 2.35 on.
     FindObject,
@@ -30,9 +31,9 @@ static FOUND: [AtomicPtr<c_void>; 3] = [const { AtomicPtr::new(ptr::null_mut()) 
 static LOOKED_UP: AtomicBool = AtomicBool::new(false);
 
 /// Looks up the symbols once. Must be called before any lock is taken. A constructor calls this function when the library is
-/// loaded. If a program contains the static library, the linker may have omitted the constructor. So opening the first session
-/// calls this function too. If several threads call this function at the same time, each thread looks up the symbols, because
-/// no thread may wait for another.
+/// loaded. In a program that contains the static library, the linker may have omitted the constructor, so opening the first
+/// session calls this function too. If several threads call this function at the same time, each thread looks up the symbols,
+/// because no thread may wait for another.
 pub fn look_up() {
     // In a program without shared libraries, a look-up would find nothing.
     if LOOKED_UP.load(Ordering::Acquire) || own_dynamic_section().is_none() {
@@ -55,22 +56,22 @@ impl Optional {
 /// Keeps the object that contains this code loaded until the process ends. The program itself always stays loaded. A shared
 /// library that is linked with `-z nodelete`, as this project's library is, also stays loaded.
 ///
-/// In the child, `fork` resets all locks that this function takes. This function does not call `dl_iterate_phdr`, because
-/// `fork` does not reset the lock of `dl_iterate_phdr` (seen with glibc 2.36). If a thread is in `dl_iterate_phdr` during a
-/// fork, the next call of `dl_iterate_phdr` in the child waits for ever, even if the host makes the call.
+/// `fork` resets, in the child, all locks that this function takes. This function does not call `dl_iterate_phdr`, whose lock
+/// `fork` does not reset (seen with glibc 2.36). If a thread is in `dl_iterate_phdr` during a fork, the next call of
+/// `dl_iterate_phdr` in the child waits for ever, even if the host makes the call.
 pub fn keep_this_loaded() {
     static DONE: AtomicBool = AtomicBool::new(false);
     if DONE.load(Ordering::Relaxed) || stays_loaded() {
         return;
     }
-    // `dlopen` is looked up by name, because a program without shared libraries is linked without a loader. In a program
-    // without shared libraries, `stays_loaded` returns true, and the code below does not run.
+    // `dlopen` is looked up by name, because a program without shared libraries is linked without a loader. In such a program
+    // `stays_loaded` returns true, and this code does not run.
     type Open = unsafe extern "C" fn(*const libc::c_char, c_int) -> *mut c_void;
     // SAFETY: the function of that name has this type, and the pointer may be NULL.
     let dlopen: Option<Open> = unsafe { std::mem::transmute(function(c"dlopen")) };
     let here = asked(keep_this_loaded as *const c_void).filter(|here| !here.dli_fname.is_null());
     if let (Some(dlopen), Some(here)) = (dlopen, here) {
-        // The call only sets a flag of the object, which is already loaded. Nothing can be done about a failure.
+        // The call only sets a flag of the object, which is already loaded. A failure is ignored.
         // SAFETY: the name of a loaded object ends with a NUL, and exists as long as the object is loaded. This object is
         // loaded, because it contains the code that is running now.
         unsafe { dlopen(here.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) };

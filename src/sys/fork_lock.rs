@@ -1,18 +1,17 @@
 //! The fork lock keeps other threads from forking while a thread changes state that a forked child takes over.
 //!
-//! This state consists of the regions, the code allocator's pieces of memory, and the records of the collector, the bridge and
-//! the unwinder. Any number of threads may be inside the lock at a time. While the process forks, no thread may be inside.
+//! This state consists of the regions, the code allocator's memory, and the records of the collector, the bridge and the
+//! unwinder. Any number of threads may be inside the lock at a time. While the process forks, no thread may be inside.
 //!
-//! Every wait has a limit. A fork waits for a limited time, because a thread inside the lock may be waiting for a disk. A
-//! thread waits for a fork for a limited time, because the thread may hold a lock of the host. The host's own fork handlers run
-//! between this library's handler and the fork, and one of the host's handlers may wait for the lock that the thread holds. A
-//! thread waits only once for the same fork. Otherwise the waits of many calls would add up before the thread releases the
-//! host's lock.
+//! Every wait has a limit. The wait of a fork has a limit, because a thread inside the lock may be waiting for a disk. The
+//! wait of a thread for a fork has a limit, because the thread may hold a lock of the host, and one of the host's fork
+//! handlers may wait for that lock. The host's fork handlers run between this library's handler and the fork. A thread waits
+//! only once for the same fork. Otherwise the waits of many calls would add up before the thread releases the host's lock.
 //!
-//! `Parting` marks the time in which code memory is a mapping of a file that is about to change. A child that is forked in this
-//! time would execute the changed bytes of the file. The time is short, because the thread waits for no disk. So a fork may
-//! wait longer for a parting thread than for other threads. If a fork does not wait until a parting thread is done, the thread
-//! notices that fork, and does not change the file.
+//! `Parting` marks the time in which code memory is a mapping of a file that is about to change. A child that is forked in
+//! this time would execute the changed bytes of the file. The time is short, because the thread waits for no disk. So a fork
+//! may wait longer for a parting thread than for other threads. If a fork does not wait until a parting thread is done, the
+//! thread detects that fork, and does not change the file.
 
 use std::cell::Cell;
 use std::ptr;
@@ -41,14 +40,14 @@ struct Counts {
 static COUNTS: AtomicPtr<Counts> = AtomicPtr::new(ptr::null_mut());
 /// Whether a forked child must clear the counts, because the kernel does not clear them.
 static TO_BE_CLEARED: AtomicBool = AtomicBool::new(false);
-/// How many forks went on although a thread may have been parting memory.
+/// How many forks continued although a thread may have been parting memory.
 static HASTY: AtomicU64 = AtomicU64::new(0);
-/// How many forks have begun.
+/// The number of forks that have begun.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// How many times the thread has entered the lock, minus how many times the thread has left the lock. A thread that is
-    /// already inside the lock enters again without waiting for a fork, because the fork waits for this thread.
+    /// How often the thread has entered the lock without leaving it yet. A thread that is inside the lock enters again
+    /// without waiting for a fork, because the fork waits for this thread.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
     /// The value that `BEGUN` had when the thread last gave up waiting for a fork.
     static IN_VAIN: Cell<u64> = const { Cell::new(0) };
@@ -64,7 +63,7 @@ fn end_of_wait() -> Instant {
     Instant::now() + if has_waited() { Duration::ZERO } else { FORK_TIMEOUT }
 }
 
-/// Records that the thread has given up waiting for the latest fork.
+/// Notes that the thread has given up waiting for the latest fork.
 pub fn give_up() {
     IN_VAIN.set(BEGUN.load(Ordering::SeqCst));
 }
@@ -118,8 +117,8 @@ impl Drop for Inside {
     }
 }
 
-/// Enters the lock. If a fork is under way, first waits for a limited time, and then enters the lock even if the fork is still
-/// under way.
+/// Enters the lock. If a fork is under way, the function first waits for a limited time. Then the function enters the lock
+/// even if the fork is still under way.
 pub fn enter() -> Inside {
     if let Some(inside) = try_enter() {
         return inside;
@@ -135,7 +134,7 @@ pub fn enter() -> Inside {
     inside()
 }
 
-/// Enters the lock without waiting. If a fork is under way and the calling thread is not inside the lock yet, returns `None`.
+/// Enters the lock without waiting. Returns `None` if a fork is under way and the calling thread is not inside the lock yet.
 pub fn try_enter() -> Option<Inside> {
     let is_nested = DEPTH.get() > 0;
     // The thread is counted before it looks for forks, so that a fork that begins now finds the thread in the count.
@@ -149,17 +148,17 @@ fn inside() -> Inside {
     Inside(())
 }
 
-/// A thread has a value of this type as long as the thread parts memory from a file. To part memory from a file means to give
-/// the process its own copies of the pages of a file mapping. Later changes of the file then show neither in this process nor
-/// in its children.
+/// A thread has a value of this type while the thread parts memory from a file. To part memory from a file means to give the
+/// process its own copies of the pages of a file mapping. Afterwards changes of the file do not affect this process or its
+/// children.
 #[derive(Debug)]
 pub struct Parting {
     hasty: u64,
 }
 
 impl Parting {
-    /// Begins to part memory. If a fork is under way, first waits for a limited time. Returns `None` if the fork is still under
-    /// way after that time.
+    /// Begins to part memory. If a fork is under way, this function first waits for a limited time. Returns `None` if the
+    /// fork is still under way after that time.
     pub fn begin() -> Option<Parting> {
         let end = end_of_wait();
         loop {
@@ -180,7 +179,7 @@ impl Parting {
         }
     }
 
-    /// Whether every fork since `begin` has waited until all parting threads were done. The child of a fork that has not waited
+    /// Whether every fork since `begin` has waited until all parting threads were done. If a fork has not waited, its child
     /// may have memory that is not parted from the file.
     pub fn is_undisturbed(&self) -> bool {
         HASTY.load(Ordering::SeqCst) == self.hasty
@@ -215,8 +214,8 @@ pub fn wait(end: Instant) {
     }
 }
 
-/// Begins a fork without waiting. If the forking thread itself may be inside the lock, this function must be called before the
-/// fork instead of `wait`.
+/// Begins a fork without waiting. If the forking thread itself may be inside the lock, call this function instead of `wait`
+/// before the fork.
 pub fn hurry() {
     begin();
     HASTY.fetch_add(1, Ordering::SeqCst);
@@ -266,7 +265,7 @@ mod tests {
             over();
             assert!(try_enter().is_some() && !is_any(&counts().inside) && !is_any(&counts().forks));
         });
-        // A fork waits longer for a thread that parts memory from a file. The thread notices a fork that does not wait.
+        // A fork waits longer for a thread that parts memory from a file. The thread detects a fork that does not wait.
         let inside = enter();
         let parting = Parting::begin().unwrap();
         std::thread::scope(|scope| {
@@ -291,7 +290,7 @@ mod tests {
         drop(enter());
         assert!(has_waited() && Parting::begin().is_none() && end_of_wait() <= Instant::now());
         over();
-        // If a thread stays inside the lock, a fork waits for the thread until the limit of the fork, and no longer.
+        // If a thread stays inside the lock, a fork waits for that thread until the fork's limit, and no longer.
         let hangs = enter();
         wait(Instant::now() + Duration::from_millis(1));
         over();

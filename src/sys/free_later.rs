@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long the memory is kept. An unwinder needs only some nanoseconds to read the memory. But on a busy machine, the thread
-/// that runs the unwinder may lose the processor before the unwinder has read everything.
+/// that runs the unwinder may be preempted before the unwinder has read everything.
 const RETIREMENT: Duration = Duration::from_secs(10);
 /// The time between two calls of `keep` counts only up to this limit. If more time has passed, a debugger or SIGSTOP may have
 /// stopped the whole process, and one of the stopped threads may still be reading the memory.
@@ -17,7 +17,7 @@ pub(super) struct FreeLater<T>(Mutex<Kept<T>>);
 struct Kept<T> {
     /// The pieces of memory, the oldest first. Each piece is stored with the value that `age` had when the piece was added.
     all: VecDeque<(Duration, T)>,
-    /// The sum of the times between the calls of `keep` so far, each of which counts up to `STEP`. `looked` is the time of the
+    /// The sum of the times between the calls of `keep`. Each of these times counts up to `STEP`. `looked` is the time of the
     /// last call of `keep`.
     age: Duration,
     looked: Option<Instant>,

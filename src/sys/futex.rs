@@ -1,16 +1,16 @@
-//! Waits for a word in memory to change. These functions may run in signal handlers: they take no lock, allocate no memory, and
-//! use no thread-local storage except errno.
+//! Waits for a word in memory to change. These functions may run in signal handlers, because they take no lock, allocate no
+//! memory, and use no thread-local storage except errno.
 
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use rustix::thread::futex::{self, Flags};
 
-/// If `count` is this number, `wake` wakes all waiting threads.
+/// With this value of `count`, `wake` wakes all waiting threads.
 pub const ALL: u32 = i32::MAX as u32;
 
-/// Waits until another thread calls `wake`, or until `time` has passed if a time is given. Returns at once if the word does not
-/// have this value. May also return early for no reason.
+/// Waits until another thread calls `wake`, or until `time` has passed if `time` is given. Returns at once if the word does
+/// not have the value `value`. The wait may also end early for no reason.
 #[inline(never)]
 pub fn wait(word: &AtomicU32, value: u32, time: Option<Duration>) {
     let time = time.and_then(|time| time.try_into().ok());

@@ -1,8 +1,8 @@
 //! Keeps a directory open, so that the library continues to use this directory even if the path later leads to another
 //! directory.
 //!
-//! The library finds the files in the directory by name even after the process has changed its root directory. If another
-//! directory gets the same path, the library never mistakes a file in the other directory for a file of its own.
+//! The library finds the files in the directory even after the process has changed its root directory. If another directory
+//! gets the same path, the library never confuses the files of the two directories.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
@@ -26,7 +26,7 @@ impl Dir {
         let open = |how| open_at(CWD, path.as_os_str(), how | OFlags::DIRECTORY, 0);
         let file = match DescriptorTable::current().is_host() {
             // A directory that is opened with O_PATH cannot be marked (see `Held`). So in the host's descriptor table, O_PATH
-            // is only the second choice, for a directory that this user has no permission to list.
+            // is used only for a directory that this user has no permission to list.
             true => open(OFlags::RDONLY).or_else(|_| open(OFlags::PATH))?,
             false => open(OFlags::PATH)?,
         };
@@ -62,7 +62,7 @@ impl Dir {
         self.open_file(name, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, 0)
     }
 
-    /// Makes a new file for writing. Fails if the name exists, also as a symbolic link.
+    /// Makes a new file for writing. Fails if the name exists, even as a symbolic link.
     pub fn create_new(&self, name: &OsStr, mode: u32) -> io::Result<File> {
         self.open_file(name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, mode)
     }
@@ -77,12 +77,11 @@ impl Dir {
         listing::names_in(self.open_file(OsStr::new("."), OFlags::DIRECTORY, 0)?, |_| true)
     }
 
-    /// The metadata of the entry with this name. For a symbolic link, these are the metadata of the link itself.
+    /// The metadata of the entry with this name. For a symbolic link, the metadata of the link itself.
     pub fn look(&self, name: &OsStr) -> io::Result<Metadata> {
         self.open_file(name, OFlags::PATH, 0)?.metadata()
     }
 
-    /// The identity of the entry with this name.
     pub fn identity_of(&self, name: &OsStr) -> io::Result<Identity> {
         self.open_file(name, OFlags::PATH, 0).and_then(|file| look_at(&file))
     }

@@ -1,7 +1,7 @@
 //! The delegate is a thread of this library that acts in the host's descriptor table on behalf of the background thread.
 //!
-//! The background thread has its own descriptor table. The delegate shares the table of the host's threads. The delegate opens
-//! no file in this table by itself, and sleeps nearly all the time.
+//! The background thread has its own descriptor table, and the delegate shares the table of the host's threads. The delegate
+//! itself opens no file in this table, and sleeps nearly all the time.
 //!
 //! The state is in atomic words, without a lock. A forked child inherits the state as it was at the fork, but has no
 //! delegate.
@@ -16,10 +16,11 @@ use super::descriptors::DescriptorTable;
 use super::thread::Thread;
 use super::{futex, panic_guard, thread, valgrind};
 
-/// The maximum time of one wait. This limit bounds the harm if a wake-up is lost.
+/// The maximum time of one wait. This limit bounds the delay if a wake-up is lost.
 const LONGEST_WAIT: Option<Duration> = Some(Duration::from_secs(60));
 
-/// The futex word. The word changes whenever the delegate, or a thread that waits for the delegate, should look at the state.
+/// The futex word, which changes whenever the state has changed for the delegate, or for a thread that waits for the
+/// delegate.
 static BELL: AtomicU32 = AtomicU32::new(0);
 /// The number of the delegate that is wanted now, or 0 if no delegate is wanted. Each delegate has its own number. `LAST` is
 /// the number of the latest delegate.
@@ -31,7 +32,7 @@ static PID: AtomicU32 = AtomicU32::new(0);
 static TID: AtomicU32 = AtomicU32::new(0);
 /// Whether the delegate must end the process.
 static ENDS: AtomicBool = AtomicBool::new(false);
-/// The task that the delegate must do next, or NULL. The task lies on the stack of a thread that waits until the task is done.
+/// The task that the delegate must do next, or NULL. The task is on the stack of a thread that waits until the task is done.
 static TASK: AtomicPtr<Task<'static>> = AtomicPtr::new(std::ptr::null_mut());
 
 struct Task<'t> {
@@ -39,10 +40,10 @@ struct Task<'t> {
     done: AtomicBool,
 }
 
-/// Announces that the delegate is about to be started, so that threads that need the delegate wait for it. Only one delegate
-/// exists at a time.
+/// Announces that the delegate is about to be started, so that threads that need the delegate wait until it runs. Only one
+/// delegate exists at a time.
 pub fn want() {
-    // A forked child has inherited the values of its parent. The threads of the parent do not exist in the child.
+    // A forked child has inherited the values of its parent, but the parent's threads do not exist in the child.
     TASK.store(std::ptr::null_mut(), Ordering::Relaxed);
     ENDS.store(false, Ordering::Relaxed);
     TID.store(0, Ordering::SeqCst);
@@ -69,8 +70,8 @@ pub fn stop() {
     ring();
 }
 
-/// Returns the delegate's thread id, or `None` if no delegate is wanted in this process. If a delegate is wanted but does not
-/// run yet, waits until the delegate runs.
+/// Returns the delegate's thread id, or `None` if no delegate is wanted in this process. Waits until the delegate runs, if a
+/// delegate is wanted but does not run yet.
 pub fn tid() -> Option<u32> {
     loop {
         let (bell, tid) = (BELL.load(Ordering::SeqCst), TID.load(Ordering::SeqCst));
@@ -89,9 +90,9 @@ fn ring() {
     futex::wake(&BELL, futex::ALL);
 }
 
-/// Makes the delegate end the process (`thread::end_process`), so that exit handlers find the descriptors that the host has
-/// left open. The caller is the writer, which must not wait for the end of the process, because an exit handler asks the writer
-/// to write. If the delegate has to call `exit` itself, the delegate does no more tasks.
+/// Makes the delegate end the process (`thread::end_process`), so that exit handlers can use the descriptors that the host
+/// has left open. The caller is the writer, which must not wait for the end of the process, because an exit handler waits for
+/// the writer to write. If the delegate has to call `exit` itself, the delegate does no more tasks.
 pub fn end_process() {
     match tid() {
         Some(_) => {
@@ -169,8 +170,8 @@ fn serve_until_unwanted(number: usize) {
     }
 }
 
-/// Does one task. This function is not inlined, because it uses thread-local storage. In a library that was loaded by `dlopen`,
-/// the first use of this storage allocates memory. A delegate that gets no task should allocate no memory.
+/// Does one task. This function is not inlined because it uses thread-local storage. In a library that was loaded by
+/// `dlopen`, the first use of this storage allocates memory, and a delegate without tasks should allocate no memory.
 #[inline(never)]
 fn perform(task: &Task<'_>) {
     panic_guard::enter_for_good();

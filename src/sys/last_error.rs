@@ -1,5 +1,5 @@
-//! Records why the last call of a thread was refused. The code that finds the reason notes it here. The text is made only when
-//! somebody asks for it.
+//! Keeps the reason why the last call of a thread was refused. The code that finds the reason notes it here. The text is made
+//! only when the host requests it.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -14,7 +14,7 @@ pub struct Refusal {
     /// The number of this failure. The failures of a process are numbered in the order in which they happen.
     pub number: u64,
     /// The process in which the call was refused. After a fork, the child's thread still has the refusal of the parent's
-    /// thread. That refusal does not count in the child.
+    /// thread, which does not count in the child.
     pid: u32,
     /// The number of the error; 0 if no call was refused.
     pub error: u32,
@@ -53,8 +53,8 @@ pub fn note(error: u32, text: &'static str, numbers: [u64; 3]) {
     panic_guard::set_noted();
 }
 
-/// Returns the current call's note for this error, or a refusal without text if there is no such note. Notes for other errors
-/// and notes of earlier calls are ignored, because they are about problems that the library has overcome.
+/// Returns the current call's note for this error, or a refusal without text if there is no such note. Other notes are about
+/// problems that the library has overcome, and are ignored.
 fn noted(error: u32) -> Refusal {
     let noted = NOTED.get();
     if noted.error == error && panic_guard::has_noted() {
@@ -75,7 +75,7 @@ pub fn note_code(error: u32, name: &[u8]) {
     panic_guard::set_noted();
 }
 
-/// Must be called when a call of this thread is refused with an error. Keeps the refusal for `last`, and returns it.
+/// Keeps a refusal for `last`, and returns it. Must be called when a call of this thread is refused with an error.
 pub fn tell(error: u32) -> Refusal {
     let refusal = noted(error);
     NOTED.set(NONE);

@@ -1,5 +1,5 @@
-//! Finds out from `/proc` whether the host has a thread left. The answer is unknown without `/proc`, or if `/proc` does not
-//! show this process.
+//! Determines from `/proc` whether threads of the host still run. The answer is unknown without `/proc`, or if `/proc` does
+//! not show this process.
 
 use std::fs;
 use std::path::Path;
@@ -14,14 +14,14 @@ pub fn first_has_ended() -> bool {
     fs::read_to_string("/proc/self/stat").is_ok_and(is_zombie)
 }
 
-/// Whether the process has no threads except the calling thread, the first thread, and threads of this library and its other
-/// copies. Threads of the library are recognized by their names. False if unknown.
+/// Whether the process has no threads except the calling thread, the first thread, and threads of this library and of other
+/// copies of this library. Threads of the library are recognized by their names. False if unknown.
 pub fn is_this_one() -> bool {
     is_alone().unwrap_or(false)
 }
 
-/// Like `is_this_one`, but returns `None` if unknown. All thread ids in this function are from `/proc`, which may show the ids
-/// of another pid namespace.
+/// Like `is_this_one`, but returns `None` if unknown. All thread ids in this function are from `/proc`, which may show the
+/// ids of another pid namespace.
 fn is_alone() -> Option<bool> {
     let link = fs::read_link("/proc/thread-self").ok()?;
     let (first, own) = link.to_str()?.split_once("/task/")?;

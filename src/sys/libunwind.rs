@@ -1,15 +1,15 @@
 //! Registers unwind tables in memory with nongnu libunwind.
 //!
 //! A process may have libunwind in addition to the unwinder that its exceptions use. To find unwind data, libunwind first
-//! searches a list whose entries are `unw_dyn_info_t` (libunwind-dynamic.h). An entry of the format `UNW_INFO_FORMAT_IP_OFFSET`
-//! has an array that is sorted by address. Each element of the array has the address of code, and the place of the FDE for this
-//! code.
+//! searches a list whose entries are `unw_dyn_info_t` (libunwind-dynamic.h). An entry of the format
+//! `UNW_INFO_FORMAT_IP_OFFSET` has an array that is sorted by address. Each element of the array has the address of code and
+//! the location of the FDE for this code.
 //!
 //! libunwind reads the list without a lock (src/mi/Gfind_dynamic_proc_info.c, `local_find_proc_info`). `_U_dyn_cancel` clears
-//! the link of the entry that it removes, so a reader at that entry misses all later entries. Therefore this library registers
-//! two empty entries, which are the two ends of its part of the list. Between the ends, this library links and unlinks its
-//! tables itself, and frees unlinked tables later. A new table is linked after all other tables. If the new table replaces an
-//! old table, the old table is unlinked afterwards. So a reader of the list always finds the old table or the new table.
+//! the link of the entry that it removes, so a reader at that entry misses all later entries. Therefore this library
+//! registers only two empty entries, called the ends. Between the ends, this library links and unlinks its tables itself, and
+//! frees unlinked tables later. A new table is linked after all other tables. An old table is unlinked only after its
+//! replacement has been linked, so a reader of the list always finds one of the two tables.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -38,7 +38,7 @@ struct Functions {
 // SAFETY: only the loader writes to the structure.
 unsafe impl Sync for Functions {}
 
-/// `unw_proc_info_t`, with spare room at the end.
+/// `unw_proc_info_t`, with additional room at the end.
 type ProcInfo = [u64; 32];
 
 /// `unw_dyn_info_t`. From libunwind 1.6 on, the fields after `format` begin one word later, because another field was added
@@ -91,8 +91,8 @@ fn functions() -> &'static Functions {
 }
 
 /// Returns no functions, because this library uses libunwind only on x86-64. On other processors libunwind also reads
-/// `.debug_frame`. When libunwind's cache is flushed, libunwind frees its copy of this section, although another thread may
-/// still be reading the copy.
+/// `.debug_frame`. When libunwind's cache is flushed, libunwind frees its copy of this section, even if another thread is
+/// still reading the copy.
 #[cfg(not(target_arch = "x86_64"))]
 fn functions() -> &'static Functions {
     static NONE: Functions =
@@ -100,14 +100,14 @@ fn functions() -> &'static Functions {
     &NONE
 }
 
-/// Whether the process has libunwind, and this module knows the layout of libunwind's entries.
+/// Whether libunwind is in the process, and this module has determined the layout of libunwind's entries.
 pub fn is_there() -> bool {
     rest_at().is_some()
 }
 
-/// The index in `Info::rest` at which the table's fields begin. The index depends on libunwind's version, and libunwind has no
-/// function that returns the version. So this function registers an entry without a table for a moment, and finds out which of
-/// the entry's fields libunwind takes for `handler`.
+/// The index in `Info::rest` at which the table's fields begin. The index depends on libunwind's version, and libunwind has
+/// no function that returns the version. So this function registers an entry without a table for a moment, and determines
+/// which of the entry's fields libunwind uses as `handler`.
 fn rest_at() -> Option<usize> {
     /// The values of three fields of the entry. No other field has one of these values.
     const MARKS: [u64; 3] = [0x6a69_7473_796d_0001, 0x6a69_7473_796d_0002, 0x6a69_7473_796d_0003];
@@ -138,8 +138,8 @@ fn rest_at() -> Option<usize> {
     })
 }
 
-/// An element of the array. It has the address of code, relative to the first code of the table, and the place of the code's
-/// FDE in `Memory::entries`.
+/// An element of the array. The element has the address of code, relative to the first code of the table, and the offset of
+/// the code's FDE in `Memory::entries`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
 struct Place {
@@ -158,14 +158,13 @@ struct Memory {
 // SAFETY: the pointers refer to the value's own memory, and to other entries of the list.
 unsafe impl Send for Memory {}
 
-/// The two empty entries that enclose the tables in the list. Only the last of the two entries is stored.
+/// The two empty entries between which the tables are in the list. Only the last of the two entries is stored.
 struct Ends {
     last: &'static Info,
 }
 
 impl Ends {
-    /// Registers the two ends. Returns `None` if another library has registered an entry between the two ends at the same
-    /// moment.
+    /// Registers the two ends. Returns `None` if another library has registered an entry between them at the same moment.
     fn new() -> Option<Ends> {
         let (register, cancel) = (functions().register?, functions().cancel?);
         let [first, last] = [(); 2].map(|()| Box::into_raw(Box::<Info>::default()));
@@ -199,8 +198,8 @@ impl Ends {
     /// `put` must have inserted `info` into the list, and `info` must still be in the list.
     unsafe fn take_out(&self, info: &Info) {
         let (next, prev) = (info.next.load(Ordering::Relaxed), info.prev.load(Ordering::Relaxed));
-        // SAFETY: each neighbour is one of the ends or a table between them. The links of `info` itself do not change, so that
-        // a reader that has arrived at `info` finds the next entry.
+        // SAFETY: each neighbour is one of the ends or a table between them. The links of `info` itself do not change, so a
+        // reader that has arrived at `info` finds the next entry.
         unsafe {
             (*next).prev.store(prev, Ordering::Relaxed);
             (*prev).next.store(next, Ordering::Release);
@@ -222,8 +221,8 @@ fn between_ends(body: impl FnOnce(&Ends)) -> Option<()> {
 /// The memory of tables that were taken out of the list. Another thread may still be reading this memory.
 static RETIRED: FreeLater<Box<Memory>> = FreeLater::new();
 
-/// Unwind data for code from `start` to `end`. `bytes` contains a CIE, an FDE at the offset `fde`, and four zero bytes at the
-/// end. The FDE contains the absolute address of the code. `Table::new` copies the bytes.
+/// Unwind data for code from `start` to `end`. `bytes` contains a CIE, then an FDE at the offset `fde`, and four zero bytes
+/// at the end. The FDE contains the absolute address of the code. `Table::new` copies the bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
     pub start: u64,
@@ -268,8 +267,8 @@ impl Table {
         Some(Table(Some(memory)))
     }
 
-    /// Removes the code that begins at an address, by setting the size in the code's FDE to zero. In an FDE, the size has four
-    /// bytes and begins at the offset `size_at`.
+    /// Removes the code that begins at an address, by setting the size in the code's FDE to zero. `size_at` is the offset of
+    /// the size in an FDE. The size has four bytes.
     pub fn end(&mut self, addr: u64, size_at: usize) {
         let Some(memory) = &mut self.0 else { return };
         let start = addr.wrapping_sub(memory.info.get_mut().start);
@@ -299,8 +298,8 @@ impl Drop for Table {
 fn flush_cache() {
     let functions = functions();
     if let Some(flush) = functions.flush_cache {
-        // SAFETY: `local` is libunwind's own address space. The two zeros select all addresses in this address space. The call
-        // increments a counter.
+        // SAFETY: `local` is libunwind's own address space. The two zeros select all addresses in this address space. The
+        // call increments a counter.
         unsafe { flush(*functions.local, 0, 0) };
     }
 }

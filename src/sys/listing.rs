@@ -1,7 +1,7 @@
 //! Lists the names in a directory.
 //!
-//! This module does not use the standard library to read a directory, because the standard library panics if somebody has
-//! closed the descriptor that it reads from.
+//! This module does not use the standard library's directory reader, which panics if another part of the process has closed
+//! its descriptor.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -19,13 +19,13 @@ pub fn names(path: &Path) -> io::Result<Vec<OsString>> {
     names_that(path, |_| true)
 }
 
-/// The names in a directory for which `wanted` returns true. This function is for directories in which other programs may have
-/// any number of files.
+/// The names in a directory for which `wanted` returns true. This function is for a directory in which other programs may
+/// have any number of files.
 pub fn names_that(path: &Path, wanted: impl Fn(&OsStr) -> bool) -> io::Result<Vec<OsString>> {
     names_in(open_at(CWD, path.as_os_str(), OFlags::DIRECTORY, 0)?, wanted)
 }
 
-/// Like `names_that`, for a directory that is open.
+/// Like `names_that`, for a directory that is already open.
 pub(super) fn names_in(dir: File, wanted: impl Fn(&OsStr) -> bool) -> io::Result<Vec<OsString>> {
     let (mut names, mut room) = (Vec::new(), [MaybeUninit::uninit(); 4096]);
     let mut entries = RawDir::new(dir, &mut room);

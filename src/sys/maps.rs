@@ -9,7 +9,7 @@ use super::code_memory::heap_end;
 use super::mapping::{done, page_size};
 
 /// The minimum size of the buffer for the text of the list. A buffer of this size never comes from the reserve
-/// (`sys::reserve`), which has other purposes.
+/// (`sys::reserve`), which is kept for other purposes.
 const ROOM: usize = 128 << 10;
 
 /// A line of `/proc/self/maps` (linux Documentation/filesystems/proc.rst).
@@ -26,8 +26,7 @@ pub struct Mapping {
     pub inode: u64,
     /// Whether the kernel has given the mapping a name in brackets: heap, stack, vdso and the like.
     pub special: bool,
-    /// What the host has asked the kernel to do with this memory. The lists of this module leave this field at its default:
-    /// see `look_up_attributes`.
+    /// What the host has asked the kernel to do with this memory. Only `look_up_attributes` sets this field.
     pub attributes: Attributes,
 }
 
@@ -37,7 +36,7 @@ impl Mapping {
         !self.shared && self.inode == 0 && !self.special
     }
 
-    /// How many bytes of the mapping lie in the range `[start, end)`. The mapping must overlap this range.
+    /// The number of bytes of the mapping in the range `[start, end)`. The mapping must overlap this range.
     pub fn len_within(&self, start: u64, end: u64) -> u64 {
         self.end.min(end) - self.start.max(start)
     }
@@ -55,7 +54,7 @@ pub fn all() -> io::Result<Vec<Mapping>> {
     collect(text.split(|&byte| byte == b'\n').filter_map(parse))
 }
 
-/// The mappings that overlap `[start, end)`. From Linux 6.11 on, this function asks the kernel for one mapping at a time. So
+/// The mappings that overlap `[start, end)`. From Linux 6.11 on, this function asks the kernel for one mapping at a time, so
 /// the time of a call does not depend on the number of other mappings.
 pub fn within(start: u64, end: u64) -> io::Result<Vec<Mapping>> {
     let file = open()?;
@@ -75,12 +74,12 @@ pub fn within(start: u64, end: u64) -> io::Result<Vec<Mapping>> {
     Ok(found)
 }
 
-/// Looks up the attributes of mappings, which must be in order of their addresses. Each of them must be a part of a single
-/// mapping of the kernel.
+/// Looks up the attributes of mappings, which must be in order of their addresses. Each of these mappings must be a part of a
+/// single mapping of the kernel.
 ///
-/// The kernel has no quick way to tell this. It visits the page tables of all memory below the mappings: 50 microseconds in a
-/// small process, plus 12 microseconds for each other mapping, plus 20 milliseconds for each GiB of small pages in use. So callers
-/// that replace memory often should not call this function.
+/// The kernel has no quick way to report attributes. The kernel visits the page tables of all memory below the mappings. This
+/// takes 50 microseconds in a small process, plus 12 microseconds for each other mapping, plus 20 milliseconds for each GiB
+/// of small pages in use. So callers that replace memory often should not call this function.
 pub fn look_up_attributes(mappings: &mut [Mapping]) -> io::Result<()> {
     let Some(last) = mappings.last().map(|last| last.end) else { return Ok(()) };
     mappings.iter_mut().for_each(|mapping| mapping.attributes.add_policy(mapping.start));
@@ -136,7 +135,7 @@ const COVERING_OR_NEXT: u64 = 0x10;
 
 /// The mapping that contains an address, or the next mapping above the address. `file` is from `open`.
 fn query(file: &File, addr: u64) -> io::Result<Option<Mapping>> {
-    // The kernel is asked only for names of memory without a file. Names that the host has given have at most 80 bytes
+    // The kernel is asked for the name only if the memory has no file. Names that the host has given have at most 80 bytes
     // (`ANON_VMA_NAME_MAX_LEN`), and names that the kernel has given are short.
     let mut name = [0_u8; 256];
     let mut ask = |with_name: bool| {
@@ -144,8 +143,7 @@ fn query(file: &File, addr: u64) -> io::Result<Option<Mapping>> {
         if with_name {
             (query.name, query.name_size) = (name.as_mut_ptr() as u64, name.len() as u32);
         }
-        // SAFETY: the descriptor is open. The kernel writes only to `query` and to `name`, and finds the sizes of both in
-        // `query`.
+        // SAFETY: the descriptor is open. The kernel writes only to `query` and to `name`, whose sizes are in `query`.
         done(unsafe { libc::ioctl(file.as_raw_fd(), PROCMAP_QUERY as _, &raw mut query) }).map(|()| query)
     };
     let query = match ask(false) {
@@ -171,8 +169,8 @@ fn is_special(name: &[u8]) -> bool {
     name.starts_with(b"[") && !name.starts_with(b"[anon")
 }
 
-/// Collects mappings into a list. Fails if there is no memory for the list. This error is handled because a process may have
-/// tens of thousands of mappings.
+/// Collects mappings into a list. Fails if there is no memory for the list, because a process may have tens of thousands of
+/// mappings.
 pub fn collect(mappings: impl Iterator<Item = Mapping>) -> io::Result<Vec<Mapping>> {
     let mut found = Vec::new();
     for mapping in mappings {
@@ -220,10 +218,11 @@ pub fn gap(maps: &[Mapping], low: u64, high: u64, len: u64, align: u64, near: u6
 /// Like `gap`, for a heap that ends at the address `heap`.
 fn gap_beside(heap: u64, maps: &[Mapping], low: u64, high: u64, len: u64, align: u64, near: u64) -> Option<u64> {
     /// The distance that is kept below each stack. The kernel keeps at least this distance too (linux arch/x86/mm/mmap.c,
-    /// `MIN_GAP`). The kernel marks the heap like a stack, and a distance below the heap does no harm.
+    /// `MIN_GAP`). The heap is treated like a stack, because the kernel marks both in the same way, and a distance below the
+    /// heap does no harm.
     const BELOW_STACK: u64 = 128 << 20;
-    /// The distance that is kept above the heap. Only if there is no other place, the found place is nearer to the heap. It
-    /// is then as far away from the heap as possible.
+    /// The distance that is kept above the heap. If there is no other free range, the result is nearer to the heap, but as
+    /// far from the heap as possible.
     const ABOVE_HEAP: u64 = 2 << 30;
     let heap = heap.next_multiple_of(page_size() as u64);
     let is_stack = |mapping: &Mapping| mapping.special && mapping.protection & libc::PROT_WRITE != 0;
@@ -279,7 +278,7 @@ mod tests {
     fn both_ways_find_the_same() {
         let all = all().unwrap();
         let code = both_ways_find_the_same as *const () as u64;
-        // Other tests map memory at the same time, but change neither of these two mappings. The second mapping is the vdso.
+        // Other tests map memory at the same time, but do not change these two mappings. The second mapping is the vdso.
         let code = all.iter().find(|mapping| mapping.start <= code && code < mapping.end).unwrap();
         let special = all.iter().find(|mapping| mapping.special && mapping.is_executable()).unwrap();
         for found in [code, special] {
@@ -288,8 +287,8 @@ mod tests {
         }
         assert_eq!(within(0, 1).unwrap(), []);
         if let Ok(file) = open() {
-            // This line shows whether the kernel supports `query`. If the kernel does not, the assertions above have tested
-            // only the way that reads the whole list.
+            // This line shows whether the kernel supports `query`. If not, the assertions above have tested only the way that
+            // reads the whole list.
             println!("{:?}", query(&file, 0).map(|found| found.is_some()));
         }
     }
@@ -317,12 +316,12 @@ mod tests {
         let stack = Mapping { special: true, protection: libc::PROT_WRITE, ..mapping(20 * GIB, 21 * GIB) };
         let maps = [mapping(GIB, 2 * GIB), mapping(10 * GIB, 11 * GIB), stack];
         let find = |heap, low, near| gap_beside(heap, &maps, low, 22 * GIB, 0x1000, 0x1000, near);
-        // Another place is nearer, or at least as good.
+        // Another address is nearer, or equally near.
         assert_eq!(find(2 * GIB, 0x1000, 2 * GIB), Some(GIB - 0x1000));
         assert_eq!(find(3 * GIB - 1, 0x1000, 2 * GIB), Some(GIB - 0x1000));
         assert_eq!(find(2 * GIB, 3 * GIB, 2 * GIB), Some(4 * GIB));
         assert_eq!(find(2 * GIB, 2 * GIB, 7 * GIB), Some(7 * GIB));
-        // There is no other place.
+        // There is no other free range.
         assert_eq!(gap_beside(2 * GIB, &maps, 2 * GIB, 3 * GIB, 0x1000, 0x1000, 0), Some(3 * GIB - 0x1000));
         assert_eq!(find(2 * GIB, 2 * GIB, 20 * GIB - 1), Some(20 * GIB - (128 << 20) - 0x1000));
     }

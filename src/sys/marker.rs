@@ -1,9 +1,9 @@
-//! The marker mapping, which tells `perf record` that a process writes a jitdump.
+//! The marker mapping, which announces to `perf record` that a process writes a jitdump.
 //!
-//! Without `-d`, perf records only executable mappings (linux tools/perf/builtin-record.c). perf looks for a mapping whose file
-//! is called `jit-PID.dump` (tools/perf/util/jitdump.c, `jit_detect`). A perf that attaches later finds the mapping in
+//! Without `-d`, perf records only executable mappings (linux tools/perf/builtin-record.c). perf looks for a mapping whose
+//! file is called `jit-PID.dump` (tools/perf/util/jitdump.c, `jit_detect`). A perf that attaches later finds the mapping in
 //! /proc/PID/maps. So the mapping must stay until the process ends, or until another file replaces the mapped file. For this
-//! reason, dropping a `Marker` does not unmap it.
+//! reason, dropping a `Marker` does not unmap the marker.
 
 use std::fs::File;
 use std::io;
@@ -24,15 +24,15 @@ impl Marker {
         Ok(Marker::keep(unsafe { MmapOptions::new().len(page_size()).map_exec(dump)? }))
     }
 
-    /// Maps the first page of a perf map. After the file is closed, other copies of this library in the process still find the
-    /// mapping, and so know that the file is in use.
+    /// Maps the first page of a perf map. By this mapping, other copies of this library in the process detect that the file
+    /// is in use, even after the file is closed.
     pub fn of_map(map: &File) -> io::Result<Marker> {
         // SAFETY: the mapping is never read, so changes of the file do not matter.
         Ok(Marker::keep(unsafe { MmapOptions::new().len(page_size()).map(map)? }))
     }
 
     fn keep(mapping: Mmap) -> Marker {
-        // A forked child has its own jitdump. perf 7 would mistake an inherited marker for a marker of the child.
+        // A forked child has its own jitdump. perf 7 would interpret an inherited marker as a marker of the child.
         let _ = mapping.advise(Advice::DontFork);
         Marker(ManuallyDrop::new(mapping))
     }

@@ -1,5 +1,5 @@
-//! Finds out whether other libraries in this process use or write a file. Such a library is another runtime, or another copy of
-//! this library.
+//! Determines whether other libraries in this process use or write a file. Such a library may be another runtime, or another
+//! copy of this library.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
@@ -28,7 +28,7 @@ fn descriptors(file: Identity) -> Vec<RawFd> {
         (false, Some(tid)) => format!("/proc/self/task/{tid}/fd"),
         _ => "/proc/thread-self/fd".into(),
     };
-    // Without `/proc`, all descriptor numbers below 1024 are tried. A process usually cannot have more descriptors.
+    // Without `/proc`, all descriptor numbers below 1024 are tried. The usual limit of a process is 1024 descriptors.
     let listed = listing::numbers(Path::new(&dir)).ok();
     in_host_table(|| {
         let numbers = listed.clone().unwrap_or_else(|| (0..1024).collect());
@@ -44,12 +44,12 @@ fn in_host_table<T: Default + Send + Sync>(body: impl Fn() -> T + Sync) -> T {
 
 /// The descriptor with this number in the calling thread's table.
 fn numbered(descriptor: RawFd) -> BorrowedFd<'static> {
-    // SAFETY: the kernel checks whether the descriptor is open. The descriptor is neither closed nor kept.
+    // SAFETY: the kernel checks whether the descriptor is open. The descriptor is not closed and not kept.
     unsafe { BorrowedFd::borrow_raw(descriptor) }
 }
 
-/// Device and inode of the file that a descriptor is open for. The kernel does not ask the server of a network file system,
-/// because the server may not answer.
+/// The device and the inode of the file for which a descriptor is open. The kernel does not ask the server of a network file
+/// system, because the server may not answer.
 fn file_of(descriptor: RawFd) -> Option<(u64, u64)> {
     let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
     let mut data = MaybeUninit::<libc::statx>::zeroed();
@@ -98,13 +98,13 @@ fn writers(file: Identity, ours: Option<&File>) -> Vec<(RawFd, OFlags)> {
     })
 }
 
-/// Whether somebody else in this process can write to the file. `ours` is the caller's own open file, if any.
+/// Whether other code in this process can write to the file. `ours` is the caller's own open file, if any.
 pub fn writes(file: Identity, ours: Option<&File>) -> bool {
     ours.is_some_and(has_other_copy) || !writers(file, ours).is_empty()
 }
 
-/// Whether somebody else in this process can write to the file, or is about to open it. If `is_cut` is true, the file was
-/// truncated, and the call may take a quarter of a second.
+/// Whether other code in this process can write to the file, or is about to open it for writing. If `is_cut` is true, the
+/// file was truncated, and the call may take a quarter of a second.
 ///
 /// When a thread opens a file with O_TRUNC, the kernel truncates the file some time before the descriptor exists (linux
 /// fs/open.c, `do_sys_openat2`). In the meantime the thread may wait for a processor. So a truncated file is checked several
@@ -120,7 +120,7 @@ pub fn writes_or_will(file: Identity, ours: Option<&File>, is_cut: bool) -> bool
 }
 
 /// Sets `O_APPEND` on all other descriptors of this process that can write to the file. Without this flag, a library writes
-/// where its own last write ended, and so overwrites what others have written since.
+/// at the offset at which its own last write ended, and overwrites data that others have written since.
 pub fn make_appending(file: Identity, ours: &File) {
     let others = writers(file, Some(ours));
     in_host_table(|| {
@@ -130,17 +130,17 @@ pub fn make_appending(file: Identity, ours: &File) {
     });
 }
 
-/// Each copy of this library locks one byte in each file that it writes to, because the copies cannot see each other's
-/// descriptors. The locked bytes begin at this offset, far beyond the end of any file. Each process has a range of bytes, and
-/// each copy in the process has one byte of the range.
+/// Each copy of this library locks one byte in each file that it writes to, because a copy cannot list the descriptors of the
+/// other copies. The locked bytes begin at this offset, far beyond the end of any file. Each process has a range of bytes,
+/// and each copy in the process has one byte of the range.
 pub(super) const COPIES: libc::off_t = 1 << 62;
 /// Length of the range of a process.
 const RANGE: libc::off_t = 1 << 30;
 
-/// Computes a number from the argument. If all copies of this library in this process give the same argument, they get the same
-/// number. Other processes get other numbers. The number is computed from the random bytes that the kernel has given to the
-/// process (getauxval(3), `AT_RANDOM`). Every process can see which bytes are locked. So the number must reveal neither an
-/// address nor the random bytes, from which the C library makes secrets.
+/// Computes a number from the argument. All copies of this library in this process get the same number for the same argument.
+/// Other processes get other numbers. The number is computed from the random bytes that the kernel has given to the process
+/// (getauxval(3), `AT_RANDOM`). Every process can read which bytes are locked. So the number must not reveal any address, or
+/// the random bytes, from which the C library makes secrets.
 fn secret(of: usize) -> libc::off_t {
     // SAFETY: getauxval returns 0 or the address of 16 bytes that never change.
     let random = unsafe { (libc::getauxval(libc::AT_RANDOM) as *const [u8; 16]).as_ref() };
@@ -159,7 +159,8 @@ fn this_process() -> libc::off_t {
 
 /// The offset of this copy's byte in the range, computed from the address of the copy's code.
 fn this_copy() -> libc::off_t {
-    // There are bytes on both sides, because a range without bytes would reach to the end of the file.
+    // The first and the last byte of the range are not used. Otherwise `has_other_copy` could check a range of length 0,
+    // which would extend to the end of the file.
     1 + secret(note as *const () as usize) % (RANGE - 2)
 }
 
@@ -168,11 +169,11 @@ fn bytes(start: libc::off_t, end: libc::off_t) -> range_lock::Bytes {
     (this_process() + start, end - start)
 }
 
-/// Tells other copies of this library whether this copy writes to a file, by locking or unlocking this copy's byte. Must be
-/// called with `false` before the file is closed, because a mapping of the file would keep the lock.
+/// Announces to other copies of this library whether this copy writes to a file, by locking or unlocking this copy's byte.
+/// Must be called with `false` before the file is closed, because a mapping of the file would keep the lock.
 pub fn note(ours: &File, writes: bool) {
     let bytes = bytes(this_copy(), this_copy() + 1);
-    // On a file system without locks, other copies do not see this copy, and this copy does not see them.
+    // On a file system without locks, the copies cannot detect each other.
     let _ = if writes { range_lock::lock(ours, bytes) } else { range_lock::unlock(ours, bytes) };
 }
 
@@ -181,9 +182,9 @@ fn has_other_copy(ours: &File) -> bool {
     around.into_iter().any(|(start, end)| range_lock::is_locked(ours, bytes(start, end)))
 }
 
-/// Whether a file was written to since this process started. `None` if this is unknown. The file has this process's pid in its
-/// name, and any earlier process with this pid ended before this process started. So only a library in this process can be the
-/// writer. That library may have closed the file since.
+/// Whether a file was written to since this process started. `None` if this is unknown. The file has this process's pid in
+/// its name, and any earlier process with this pid ended before this process started. So only a library in this process can
+/// be the writer, even if the library has closed the file.
 pub fn has_written(data: &Metadata) -> Option<bool> {
     Some(data.modified().ok()? >= start()?)
 }
@@ -192,14 +193,14 @@ fn start() -> Option<SystemTime> {
     start_of("self")
 }
 
-/// The time at which a process started (a pid or `self`), by the clock that the kernel uses for modification times of files. The
+/// The start time of a process (a pid or `self`), by the clock that the kernel uses for modification times of files. The
 /// result may be up to two clock ticks too early. `None` without `/proc`, or if there is no such process.
 pub fn start_of(process: &str) -> Option<SystemTime> {
     let (tick, now) = (clock::tick_ns() as u64, SystemTime::now());
-    // The age is read after `now`. If this thread is interrupted between the two readings, the result is too early. A result
-    // that is too early does no harm.
+    // The age is read after `now`. If this thread is interrupted between the two readings, the result is too early, which
+    // does no harm.
     let age = clock::boottime_ns().checked_sub(owner_process::start_time(process)? * tick)?;
-    // The clock of modification times advances only at timer interrupts, so it may be one tick behind.
+    // The clock of modification times advances only at timer interrupts, so it may lag by one tick.
     now.checked_sub(Duration::from_nanos(age + tick))
 }
 
@@ -225,7 +226,7 @@ mod tests {
         other.write_all(b"three\n").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"one\ntwo\nthree\n");
         let reader = File::open(&path).unwrap();
-        // The locks below stand for locks of another copy of the library. This copy could not see the other copy's
+        // The locks below stand for locks of another copy of the library, because this copy could not list the other copy's
         // descriptors.
         note(&ours, true);
         assert!(!has_other_copy(&ours) && !has_other_copy(&reader), "it is this one");
@@ -249,7 +250,7 @@ mod tests {
         let start = start().unwrap();
         let age = SystemTime::now().duration_since(start).unwrap();
         // The test does not compare the age with the age of the process's directory in `/proc`, because the kernel makes that
-        // directory only when somebody accesses it.
+        // directory only at the first access.
         assert!(age < Duration::from_secs(3600), "{age:?}");
     }
 }

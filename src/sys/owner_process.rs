@@ -1,4 +1,4 @@
-//! Finds out whether the process that owns a file still runs. Files may outlive their owners.
+//! Determines whether the process that owns a file still runs. Files may outlive their owners.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -33,8 +33,8 @@ impl Owner {
         }
     }
 
-    /// Whether the owner runs or may run, as far as this process can see. False if the owner is in another pid namespace. In
-    /// that case only the lock on the file shows whether the owner runs.
+    /// Whether the owner runs or may run, as far as this process can determine. False if the owner is in another pid
+    /// namespace. Then only the lock on the file shows whether the owner runs.
     pub fn is_visibly_alive(&self) -> bool {
         let here = namespace("pid");
         if self.pid_namespace != here && self.pid_namespace != 0 && here != 0 {
@@ -49,7 +49,7 @@ impl Owner {
         }
     }
 
-    /// Whether the pid and the start time of a running owner are enough for this process to recognise the owner.
+    /// Whether this process can recognise a running owner by pid and start time.
     pub fn is_visible(&self) -> bool {
         self.start_time != 0 && self.pid_namespace != 0 && self.pid_namespace == namespace("pid")
     }
@@ -60,8 +60,7 @@ impl Owner {
     }
 }
 
-/// Clock ticks between the machine's boot and the start of a process. `None` if the process is gone, or has ended and waits to
-/// be reaped.
+/// Clock ticks between the machine's boot and the start of a process. `None` if the process no longer exists, or is a zombie.
 pub fn start_time(process: &str) -> Option<u64> {
     start_in(&stat(process)?)
 }

@@ -1,5 +1,5 @@
-//! Facts about pages of this process (linux Documentation/admin-guide/mm/pagemap.rst): whether anybody has touched a page, and
-//! whether a forked child has the same page.
+//! Determines facts about pages of this process (linux Documentation/admin-guide/mm/pagemap.rst): whether a page was ever
+//! accessed, and whether a forked child has the same page.
 
 use std::fs::File;
 use std::io;
@@ -7,22 +7,23 @@ use std::os::unix::fs::FileExt;
 
 use super::mapping::{page_size, OwnedMapping, PRIVATE, READ_WRITE};
 
-/// The bit of an entry in `pagemap` that means that the page is in memory. The kernel shows this bit and the next one to
-/// unprivileged processes.
+/// The bit of a `pagemap` entry that means that the page is in memory. The kernel shows this bit and bit 62 to unprivileged
+/// processes.
 const IN_MEMORY: u64 = 1 << 63;
 /// The bits that mean that the page is in memory or in the swap.
 const TOUCHED: u64 = IN_MEMORY | 1 << 62;
-/// The bit of an entry that means that no other process maps the page. The kernel shows this bit to unprivileged processes too.
+/// The bit of a `pagemap` entry that means that no other process maps the page. The kernel shows this bit to unprivileged
+/// processes too.
 const EXCLUSIVE: u64 = 1 << 56;
 /// How many pages one read covers.
 const STEP: usize = 64;
 
-/// Finds the pages that nobody has touched since they were mapped. In private memory without a file, such pages are zero.
+/// Finds the pages that were not accessed since they were mapped. In private memory without a file, such pages are zero.
 #[derive(Debug)]
 pub struct Untouched(File);
 
 impl Untouched {
-    /// `None` if the kernel does not tell, or if the answers are about other memory, as under an emulator.
+    /// `None` if the kernel does not provide this data, or if the data are about other memory, as under an emulator.
     pub fn new() -> Option<Untouched> {
         let untouched = Untouched(File::open("/proc/thread-self/pagemap").ok()?);
         let page = OwnedMapping::new(page_size(), READ_WRITE, PRIVATE, None).ok()?;
@@ -54,15 +55,16 @@ fn is_touched(entry: u64) -> bool {
     entry & TOUCHED != 0
 }
 
-/// Notices each child that was made since `new` and still has a copy of this process's memory. Unlike a fork handler of the C
-/// library, a witness also notices a raw `clone` system call.
+/// Detects each child that was made since `new` and still has a copy of this process's memory. Unlike a fork handler of the C
+/// library, a witness also detects children of a raw `clone` system call.
 #[derive(Debug)]
 pub struct Witness(OwnedMapping);
 
 impl Witness {
     pub fn new() -> io::Result<Witness> {
         let page = OwnedMapping::new(page_size(), READ_WRITE, PRIVATE, None)?;
-        // In a page of its own mapping, nobody writes any more. A write after a fork would give the process another page.
+        // The page has a separate mapping, to which nobody writes later. A write after a fork would give the process another
+        // page.
         page.advise(0..page_size(), libc::MADV_NOHUGEPAGE);
         let word = page.start().cast::<usize>();
         // SAFETY: the page was just mapped. The value is unlike that of other pages, so the kernel does not merge the pages.
@@ -70,14 +72,14 @@ impl Witness {
         Ok(Witness(page))
     }
 
-    /// Whether there is such a child. `None` if the kernel does not tell.
+    /// Whether there is such a child. `None` if the kernel does not provide this data.
     pub fn has_child(&self) -> Option<bool> {
         let mut entry = [0; size_of::<u64>()];
         let page = self.0.start().as_ptr() as u64 / page_size() as u64;
         let file = File::open("/proc/thread-self/pagemap").ok()?;
         file.read_exact_at(&mut entry, page * size_of::<u64>() as u64).ok()?;
         let entry = u64::from_ne_bytes(entry);
-        // An emulator may show the entry of another page. The page of the witness is in memory, unless it lies in the swap.
+        // An emulator may show the entry of another page. The page of the witness is in memory, or in the swap.
         (entry & IN_MEMORY != 0).then_some(entry & EXCLUSIVE == 0)
     }
 }

@@ -1,4 +1,4 @@
-//! The panic guard makes sure that no panic of the library unwinds into the host or prints anything.
+//! The panic guard makes sure that no panic of the library unwinds into the host or prints a message.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The state that the library keeps for each thread. All fields are cells of plain values, so an access costs only the lookup
 /// of the thread's storage.
 pub struct PerThread {
-    /// Two flags. `INSIDE` means that the thread runs code of this library. `NOTED` means that the reason for refusing the
-    /// current call was noted (`last_error::note`).
+    /// Two flags. `INSIDE` means that the thread runs code of this library. `NOTED` means that `last_error::note` was called
+    /// for the current call.
     state: Cell<u8>,
-    /// Whether the thread runs inside `beside_host`. In that case, other threads may change or unmap the code that this thread
-    /// registers.
+    /// Whether the thread runs inside `beside_host`. During `beside_host`, other threads may change or unmap the code that
+    /// this thread registers.
     is_beside_host: Cell<bool>,
     /// The state that a registering thread keeps between its calls. `None` while there is no state, and while a call has taken
     /// the state out of the cell.
@@ -59,8 +59,8 @@ pub fn guarded<T>(body: impl FnOnce(&PerThread) -> T) -> Option<T> {
     }
 }
 
-/// Runs `body` as one call. Reasons that were noted for refusing earlier calls (`last_error::note`) do not count for `body`. Does
-/// not catch panics.
+/// Runs `body` as one call. Reasons for the refusal of earlier calls (`last_error::note`) do not count for `body`. Panics are
+/// not caught.
 #[inline]
 pub fn as_one_call<T>(body: impl FnOnce() -> T) -> T {
     PER_THREAD.with(|thread| {
@@ -71,7 +71,7 @@ pub fn as_one_call<T>(body: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Records that the reason for refusing the current call was noted.
+/// Notes that the reason for refusing the current call was noted.
 pub fn set_noted() {
     PER_THREAD.with(|thread| thread.state.set(thread.state.get() | NOTED));
 }
@@ -82,9 +82,10 @@ pub fn has_noted() -> bool {
 }
 
 /// Keeps Rust from printing messages about panics of this library to standard error. Panics of the host's own Rust code still
-/// reach the hook that was installed before.
+/// reach the host's panic hook.
 pub fn silence_panics() {
-    // `DONE` is an atomic and not a lock: if another thread holds a lock at a fork, nobody releases the lock in the child.
+    // `DONE` is an atomic and not a lock. If another thread held a lock during a fork, the lock would never be released in
+    // the child.
     static DONE: AtomicBool = AtomicBool::new(false);
     if !std::thread::panicking() && !DONE.swap(true, Ordering::Relaxed) {
         let before = panic::take_hook();
@@ -111,7 +112,8 @@ pub fn leave_for_good() {
     PER_THREAD.with(|thread| thread.state.set(0));
 }
 
-/// Runs `body`, which must not panic. The host's threads may write to the code that `body` registers, or unmap it, at any time.
+/// Runs `body`, which must not panic. The host's threads may write to the code that `body` registers, or unmap the code, at
+/// any time.
 pub fn beside_host<T>(body: impl FnOnce() -> T) -> T {
     PER_THREAD.with(|thread| {
         let outer = thread.is_beside_host.replace(true);
@@ -127,12 +129,12 @@ pub fn is_beside_host() -> bool {
 }
 
 /// Replaces the function from which Rust's backtrace printer gets the frames of the stack. This replacement reports no frame,
-/// so the compiler leaves out the code that prints frames. That code would be a fifth of the library, for messages that nobody
-/// sees.
+/// so the compiler leaves out the code that prints frames. The code that prints frames would be a fifth of the library, for
+/// messages that are never shown.
 ///
-/// Neither the shared nor the static C library of this project exports this name. But with the feature `capi` (cargo-c),
-/// programs are linked with the archive as rustc has written it. The archive would export the name. So builds with the feature
-/// `capi` do not contain this function.
+/// The shared and the static C library of this project do not export this name. But with the feature `capi` (cargo-c),
+/// programs are linked with the archive as rustc has written it, and the archive would export the name. So builds with the
+/// feature `capi` do not contain this function.
 #[cfg(all(feature = "reserve", not(feature = "capi")))]
 #[no_mangle]
 extern "C" fn _Unwind_Backtrace(_visit: *const c_void, _argument: *mut c_void) -> std::ffi::c_int {

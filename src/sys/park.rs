@@ -1,5 +1,5 @@
-//! Puts a thread to sleep until another thread wakes it. `std::thread::park` is not used, because it allocates a handle for the
-//! thread, and ends the process if there is no memory for the handle.
+//! Puts a thread to sleep until another thread wakes it. `std::thread::park` is not used, because it allocates a handle for
+//! the thread, and ends the process if there is no memory for the handle.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ const WOKEN: u32 = 1;
 /// The state of a sleeping thread: `EMPTY - 1`.
 const ASLEEP: u32 = u32::MAX;
 
-/// The place at which one thread sleeps.
+/// The state of one thread's sleep.
 #[derive(Debug, Default)]
 pub struct Parker(AtomicU32);
 
 impl Parker {
-    /// Sleeps until another thread wakes this thread. If `time` is given, the thread sleeps for at most this time. Returns at
-    /// once if `unpark` was called since the last call of `park`. May also wake up spuriously.
+    /// Sleeps until another thread wakes this thread, or until `time` has passed if `time` is given. Returns at once if
+    /// `unpark` was called since the last call of `park`. The thread may also wake up spuriously.
     pub fn park(&self, time: Option<Duration>) {
         if self.0.fetch_sub(1, Ordering::Acquire) == WOKEN {
             return;

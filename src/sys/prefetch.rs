@@ -5,7 +5,8 @@
 #[inline(always)]
 pub fn to_read(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the instruction is a hint, and takes any address. It belongs to SSE, which every x86-64 processor has.
+    // SAFETY: the instruction is a hint, and takes any address. The instruction belongs to SSE, which every x86-64 processor
+    // has.
     unsafe {
         use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
         _mm_prefetch::<_MM_HINT_T0>(at.cast());
@@ -19,11 +20,11 @@ pub fn to_read(at: *const u8) {
     let _ = at;
 }
 
-/// Prefetches a line for writing. The line lies `BYTES` bytes after the address `at`.
+/// Prefetches a line for writing. The line is `BYTES` bytes after the address `at`.
 #[inline(always)]
 pub fn to_write<const BYTES: usize>(at: *mut u8) {
-    // The compiler's intrinsic is not used, because it prefetches for reading unless the compiler is told that the processor
-    // has `prefetchw`.
+    // The compiler's intrinsic is not used: it prefetches for reading, unless the compiler is configured for a processor with
+    // `prefetchw`.
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the instruction is a hint, and takes any address. 64-bit processors that do not have the instruction ignore it.
     unsafe {

@@ -1,4 +1,4 @@
-//! Finds out whether other processes live and which files they use, and reads the user and the limits of this process.
+//! Determines whether other processes are alive and which files they use, and reads the user and the limits of this process.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,7 +30,7 @@ pub fn limit(resource: impl Into<i64>) -> Option<u64> {
     (is_known && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
-/// The mount namespaces of all processes whose namespaces this process can see. `None` if this process cannot see any
+/// The mount namespaces of all processes whose namespaces this process may read. `None` if this process may read no
 /// namespace.
 pub fn mount_namespaces() -> Option<Vec<u64>> {
     let pids = listing::numbers(Path::new("/proc")).ok()?;
@@ -39,8 +39,8 @@ pub fn mount_namespaces() -> Option<Vec<u64>> {
     (!found.is_empty()).then_some(found)
 }
 
-/// Device and inode of every file that any process has open or mapped, as far as the kernel shows them to this user. `None`
-/// without `/proc`, or if `/proc` does not even show this process.
+/// The device and the inode of every file that any process has open or mapped, as far as the kernel shows them to this user.
+/// `None` without `/proc`, or if `/proc` does not show this process.
 pub fn files_in_use() -> Option<BTreeSet<(u64, u64)>> {
     let mut found = BTreeSet::new();
     fs::read_dir("/proc/self/fd").ok()?;

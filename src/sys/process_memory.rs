@@ -1,4 +1,5 @@
-//! Reads this process's own memory by system calls. An unreadable page causes an error and no fault.
+//! Reads this process's own memory by system calls, which return an error for an unreadable page where a plain access would
+//! fault.
 
 use std::fs::File;
 use std::io;
@@ -8,8 +9,7 @@ use super::mapping::page_size;
 use super::thread::{id, uncancelled};
 
 /// Reads this process's memory at `addr` into `out` without ever faulting. Returns how many bytes could be read. Unreadable
-/// bytes become zero. `pid` is the pid of this process. The caller passes the pid, so that this function need not ask the
-/// kernel for it.
+/// bytes become zero. `pid` is the pid of this process, so that this function need not ask the kernel for the pid.
 pub fn read(pid: u32, addr: u64, out: &mut [u8]) -> usize {
     let mut read = 0;
     let mut done = 0;
@@ -28,8 +28,7 @@ pub fn read(pid: u32, addr: u64, out: &mut [u8]) -> usize {
     read
 }
 
-/// Does the same as `read`, but allocates the memory for the bytes. Returns the bytes, and whether all of the bytes could be
-/// read.
+/// Like `read`, but allocates the memory for the bytes. Returns the bytes, and whether all of them could be read.
 pub fn copy(pid: u32, addr: u64, size: u64) -> io::Result<(Vec<u8>, bool)> {
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(size as usize)?;
@@ -38,8 +37,8 @@ pub fn copy(pid: u32, addr: u64, size: u64) -> io::Result<(Vec<u8>, bool)> {
     Ok((bytes, is_whole))
 }
 
-/// Copies `size` bytes. Returns `None` if any of these bytes cannot be read. The copy is filled in steps of `STEP` bytes. So
-/// even if `size` is far too large, the function fills at most `STEP` bytes of memory beyond the readable bytes.
+/// Copies `size` bytes. Returns `None` if any of these bytes cannot be read. The copy is filled in steps of `STEP` bytes. If
+/// `size` is far too large, the function therefore fills at most `STEP` bytes of memory beyond the readable bytes.
 pub fn copy_whole(pid: u32, addr: u64, size: u64) -> io::Result<Option<Vec<u8>>> {
     const STEP: usize = 1 << 20;
     let Some(size) = usize::try_from(size).ok().filter(|_| addr.checked_add(size).is_some()) else { return Ok(None) };
@@ -64,8 +63,8 @@ fn read_some(pid: u32, addr: u64, out: &mut [u8]) -> usize {
     match readv(pid, addr, out).map_err(|error| error.raw_os_error()) {
         Ok(count) => count,
         Err(Some(libc::EFAULT)) => 0,
-        // The process's first thread has ended, so the kernel finds no process with this pid. The id of the calling thread can
-        // be used instead of the pid, because all threads have the same memory.
+        // The process's first thread has ended, so the kernel finds no process with this pid. The id of the calling thread
+        // works instead, because all threads have the same memory.
         Err(Some(libc::ESRCH)) if pid != id() => read_some(id(), addr, out),
         // A sandbox refuses the system call, or this kernel is built without it.
         Err(_) => uncancelled(|| {
@@ -95,7 +94,7 @@ mod tests {
         let page = page_size();
         let region = Region::private(3 * page).unwrap();
         let start = region.start().as_ptr();
-        // SAFETY: the region belongs to this test. Its middle page is made unreadable.
+        // SAFETY: the region belongs to this test. The middle page of the region is made unreadable.
         unsafe {
             ptr::write_bytes(start, 0xaa, 3 * page);
             assert_eq!(libc::mprotect(start.add(page).cast(), page, libc::PROT_NONE), 0);

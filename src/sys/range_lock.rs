@@ -1,8 +1,8 @@
 //! Locks on ranges of bytes of an open file (`F_OFD_SETLK`, fcntl(2)).
 //!
-//! A lock of this kind belongs to the open file. The lock lasts until the last descriptor and the last mapping of the open file
-//! are gone. A lock that belongs to the process (`F_SETLK`) would end earlier: when the process closes any descriptor of the
-//! file, or when the descriptor table of the locking thread is freed.
+//! A lock of this kind belongs to the open file. The lock lasts until the last descriptor and the last mapping of the open
+//! file are closed. A lock that belongs to the process (`F_SETLK`) would end earlier: when the process closes any descriptor
+//! of the file, or when the descriptor table of the locking thread is freed.
 
 use std::fs::File;
 use std::io;
@@ -41,7 +41,7 @@ pub fn is_taken(error: &io::Error) -> bool {
 
 /// Whether another open file has a lock for writing in a range. False on a file system without locks.
 ///
-/// A lock for reading does not count, because anyone who may read the file can take such a lock.
+/// A lock for reading does not count, because any process that may read the file can take such a lock.
 pub fn is_locked(file: &File, bytes: Bytes) -> bool {
     ask(file, libc::F_OFD_GETLK, libc::F_RDLCK, bytes).is_ok_and(|kind| kind != libc::F_UNLCK as libc::c_short)
 }

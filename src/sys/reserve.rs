@@ -1,14 +1,14 @@
-//! The reserve is memory that the allocator of this project's C libraries keeps for the time when the system has no more
-//! memory. Without the reserve, a failed allocation in Rust's standard library would end the host's process.
+//! The reserve is memory that the allocator of this project's C libraries uses when the system has no more memory. Without
+//! the reserve, a failed allocation in Rust's standard library would end the host's process.
 //!
 //! The reserve provides the small pieces that a call or a round of the writer needs to finish its work properly. Before the
-//! library begins something new, it calls [`is_short`]. While memory is short, the library begins nothing new. Large pieces do
-//! not come from the reserve: their allocation can fail, and the code handles the failure.
+//! library begins new work, it calls [`is_short`], and it begins none while memory is short. Large pieces do not come from
+//! the reserve: their allocation can fail, and the code handles the failure.
 //!
-//! Large pieces are mappings, which return to the kernel when they are freed. glibc also makes a mapping for each piece above a
-//! threshold. But when such a piece is freed, glibc raises the threshold for the whole process, up to 32 MiB. With the higher
-//! threshold, the host's heap would keep memory that this library has freed. If LeakSanitizer is linked, large pieces are in
-//! the heap like small ones, because LeakSanitizer finds no pointers in mappings.
+//! Large pieces are mappings, which return to the kernel when they are freed. glibc also makes a mapping for each piece above
+//! a threshold. But when such a piece is freed, glibc raises the threshold for the whole process, up to 32 MiB. With the
+//! higher threshold, the host's heap would keep memory that this library has freed. If LeakSanitizer is linked, large pieces
+//! are in the heap like small ones, because LeakSanitizer finds no pointers in mappings.
 //!
 //! Only this project's C libraries have the reserve (feature `reserve`). A Rust program has a single allocator, which it
 //! chooses itself.
@@ -18,7 +18,7 @@ use std::collections::TryReserveError;
 #[cfg(feature = "reserve")]
 pub use reserve::is_short;
 
-/// Whether memory has run out, and is not yet available again.
+/// Whether memory has run out and is still short.
 #[cfg(not(feature = "reserve"))]
 #[inline]
 pub fn is_short() -> bool {
@@ -33,7 +33,7 @@ pub fn copy_of(bytes: &[u8]) -> Result<Vec<u8>, TryReserveError> {
     Ok(copy)
 }
 
-/// Whether `bytes` bytes can be allocated. Callers ask this before an allocation that cannot report a failure.
+/// Whether `bytes` bytes can be allocated. Callers check this before an allocation that cannot report a failure.
 pub fn is_there(bytes: usize) -> bool {
     let mut probe: Vec<u8> = Vec::new();
     let is_there = probe.try_reserve_exact(bytes).is_ok();
@@ -42,8 +42,8 @@ pub fn is_there(bytes: usize) -> bool {
     is_there
 }
 
-/// Like `is_there`, but always true for sizes that the reserve can provide. Callers ask this before another library makes an
-/// allocation that cannot report a failure.
+/// Like `is_there`, but always true for sizes that the reserve can provide. Callers check this before another library makes
+/// an allocation that cannot report a failure.
 pub fn may_take(bytes: usize) -> bool {
     const LITTLE: usize = 64 << 10;
     bytes <= LITTLE || is_there(bytes)
@@ -62,8 +62,8 @@ mod reserve {
     /// The largest piece that the reserve provides.
     const LARGEST: usize = 64 << 10;
     const ALIGN: usize = align_of::<Reserve>();
-    /// Pieces of this size or more are mappings. Smaller pieces are allocated and freed often. If smaller pieces were mappings,
-    /// they might lie right below code memory, where a region needs room for its header page.
+    /// Pieces of at least this size are mappings. Smaller pieces are allocated and freed often. If smaller pieces were
+    /// mappings, they might be right below code memory, where a region needs room for its header page.
     const LARGE: usize = 512 << 10;
 
     #[global_allocator]
@@ -79,11 +79,11 @@ mod reserve {
 
     static RESERVE: Reserve = Reserve(UnsafeCell::new([0; SIZE]));
     /// How many pieces of the reserve are in use, and at which offset the next piece begins: `count:32 | next:32`. When no
-    /// piece is in use any more, the next piece is taken from the beginning again.
+    /// piece is in use, the next piece begins at offset 0 again.
     static STATE: AtomicU64 = AtomicU64::new(0);
     static SHORT: AtomicBool = AtomicBool::new(false);
 
-    /// Whether memory has run out, and is not yet available again.
+    /// Whether memory has run out and is still short.
     #[inline]
     pub fn is_short() -> bool {
         SHORT.load(Ordering::Relaxed) && is_still_short()
@@ -134,8 +134,8 @@ mod reserve {
         let _ = STATE.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
     }
 
-    // The linker sets this weak symbol to NULL if no LeakSanitizer is linked. So no allocation has to look up the name at run
-    // time.
+    // The linker sets this weak symbol to NULL if LeakSanitizer is not linked, so no allocation has to look up the name at
+    // run time.
     std::arch::global_asm!(
         ".weak __lsan_register_root_region",
         ".pushsection .data.rel.ro.jitsym_lsan,\"aw\",%progbits",
@@ -171,7 +171,7 @@ mod reserve {
     }
 
     // SAFETY: each piece is memory of the system's allocator, a mapping, or a part of the reserve, and is freed accordingly.
-    // The reserve gives out no memory that is in use.
+    // The reserve never returns memory that is in use.
     unsafe impl GlobalAlloc for Allocator {
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
             new_piece(layout, System::alloc)

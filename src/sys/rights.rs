@@ -1,4 +1,4 @@
-//! Tells whether this process has more rights than other processes of its user.
+//! Determines whether this process has more rights than other processes of its user.
 //!
 //! If this process has more rights, the kernel denies the other processes access to its memory (ptrace(2), "Ptrace access mode
 //! checking"). But if a part of this memory is a mapping of a file that the user owns, the other processes could still change
@@ -17,8 +17,8 @@ pub fn is_started_with_more() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// Whether this process has more rights than other processes of its user. Also true if the kernel hides this process's memory
-/// from the other processes for another reason.
+/// Whether this process has more rights than other processes of its user. The result is also true if the kernel hides this
+/// process's memory from the other processes for another reason.
 pub fn are_more() -> bool {
     is_started_with_more() || is_hidden() || ids_differ() || has_capabilities()
 }
@@ -26,12 +26,14 @@ pub fn are_more() -> bool {
 /// Whether the kernel hides the memory of this process from other processes of its user. The kernel does so after each change
 /// of the process's user or group, and at the request of the process (prctl(2), `PR_SET_DUMPABLE`).
 pub fn is_hidden() -> bool {
-    // SAFETY: the call only reports a value. If a sandbox refuses prctl(2), this function returns false. Such a sandbox also
-    // prevents the process from asking the kernel to hide its memory, because a process asks for this by prctl(2) too.
+    // SAFETY: the call only reports a value. If a sandbox refuses prctl(2), this function returns false. Under such a
+    // sandbox, the process cannot ask the kernel to hide its memory either, because prctl(2) is also the call for this
+    // request.
     matches!(unsafe { libc::prctl(libc::PR_GET_DUMPABLE, 0, 0, 0, 0) }, 0 | 2)
 }
 
-/// Whether the real, effective and saved ids of the process differ. If so, the process can change to another user or group.
+/// Whether the real, effective and saved ids of the process differ. If they differ, the process can change to another user or
+/// group.
 fn ids_differ() -> bool {
     let (mut users, mut groups) = ([0; 3], [0; 3]);
     // SAFETY: the pointers are valid. If a call fails, the three numbers of this call stay 0, and so are equal.

@@ -1,5 +1,5 @@
-//! Sorts lists slowly, but with little machine code. For each type of element, the standard library's sort takes some 4 KB of
-//! code, and this heapsort takes 300 bytes.
+//! Sorts lists slowly, but with little machine code. For each type of element, the standard library's sort has some 4 KB of
+//! code, and this heapsort has 300 bytes.
 
 use std::collections::BinaryHeap;
 

@@ -18,9 +18,9 @@ pub fn id() -> u32 {
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
-/// Whether a stack of the calling thread overlaps a range, as far as this can be known. A thread may have three stacks: the
-/// stack that it uses now, the stack that it began on, and its signal stack. The C library keeps the thread's data on the stack
-/// that the thread began on, so `pthread_self` is an address in that stack.
+/// Whether a stack of the calling thread overlaps a range, as far as this can be determined. A thread may have three stacks:
+/// the stack that it uses now, the stack that it began on, and its signal stack. The C library keeps the thread's data on the
+/// stack that the thread began on, so `pthread_self` is an address in that stack.
 pub fn has_stack_in(start: u64, end: u64) -> bool {
     let here = 0_u8;
     let mut signals = MaybeUninit::<libc::stack_t>::zeroed();
@@ -35,8 +35,8 @@ pub fn has_stack_in(start: u64, end: u64) -> bool {
     is_in((&raw const here) as u64) || is_in(own) || overlaps
 }
 
-/// Sleeps for this number of microseconds or slightly longer. After a spurious wakeup, the sleep is shorter. A thread cannot
-/// be cancelled in this function. The function uses no thread-local storage. The standard library's sleep is not used, because
+/// Sleeps for this number of microseconds or slightly longer, or for less time after a spurious wakeup. A thread cannot be
+/// cancelled in this function. The function uses no thread-local storage. The standard library's sleep is not used, because
 /// it panics if a sandbox refuses the system call.
 #[cfg(not(jitsym_loom))]
 pub fn sleep_micros(micros: u64) {
@@ -49,7 +49,8 @@ pub fn sleep_micros(_: u64) {
     super::sync::yield_now();
 }
 
-/// Whether this process has no other thread, according to the C library. Also true if the C library has no such information.
+/// Whether this process has no other thread, according to the C library. The result is also true if the C library has no such
+/// information.
 pub fn is_alone() -> bool {
     let known = Optional::OneThread.get().cast::<AtomicU8>();
     // SAFETY: the symbol is a byte of glibc, from version 2.32 on.
@@ -63,15 +64,15 @@ pub fn cpu_time() -> u64 {
 
 /// Signals that a thread raises by its own actions. The library never blocks these signals: if a thread raises one of them
 /// while the signal is blocked, the kernel ends the process, even if the host has a handler for the signal. Crash reporters
-/// have such handlers, and so do sandboxes, which answer system calls in a handler for SIGSYS in place of the kernel.
+/// have such handlers. So do sandboxes, whose handler for SIGSYS answers system calls in place of the kernel.
 ///
 /// SIGABRT is not in this list. `abort` unblocks SIGABRT by itself, and a SIGABRT that another process or thread sends is like
 /// any other signal.
 const OWN_FAULTS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
-/// Returns a set of signals. If `all` is true, the set consists of all signals that are not in `but`. If `all` is false, the
-/// set consists of the signals in `but`.
+/// Returns a set of signals. If `all` is true, the set contains all signals that are not in `but`. If `all` is false, the set
+/// contains the signals in `but`.
 fn signals(all: bool, but: &[libc::c_int]) -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
     let (begin, change): (unsafe extern "C" fn(_) -> _, unsafe extern "C" fn(_, _) -> _) = match all {
@@ -94,8 +95,8 @@ fn change_blocked(how: libc::c_int, signals: &libc::sigset_t) -> Option<libc::si
     unsafe { (libc::pthread_sigmask(how, signals, before.as_mut_ptr()) == 0).then(|| before.assume_init()) }
 }
 
-/// Runs `body` while the calling thread takes no signals except those of `OWN_FAULTS`, and cannot be cancelled. If a write in
-/// `body` raises SIGXFSZ, the signal is discarded, because the write has already failed with EFBIG.
+/// Runs `body` while the calling thread receives no signals except those of `OWN_FAULTS`, and cannot be cancelled. If a write
+/// in `body` raises SIGXFSZ, the signal is discarded, because the write has already failed with EFBIG.
 pub fn quietly<T>(body: impl FnOnce() -> T) -> T {
     with_others_blocked(&[libc::SIGXFSZ], body)
 }
@@ -125,9 +126,9 @@ fn is_pending(signal: libc::c_int) -> bool {
 /// The signals that a thread had blocked before, and the signals that `restore_blocked` discards.
 type Blocked = (libc::sigset_t, [Option<libc::c_int>; 2]);
 
-/// Blocks all signals except those of `OWN_FAULTS`. If a signal of `own` is already pending, somebody has sent it to the host,
-/// so `restore_blocked` will not discard it. Only a signal that the host has blocked can be pending, so the kernel is asked
-/// only about blocked signals.
+/// Blocks all signals except those of `OWN_FAULTS`. If a signal of `own` is already pending, it was sent to the host, so
+/// `restore_blocked` will not discard it. Only a signal that the host has blocked can be pending, so the kernel is asked only
+/// about blocked signals.
 #[inline(never)]
 fn block_others(own: &[libc::c_int]) -> Option<Blocked> {
     let before = change_blocked(libc::SIG_BLOCK, &signals(true, &OWN_FAULTS))?;
@@ -165,9 +166,9 @@ pub fn uncancelled<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs code that takes a lock. The calling thread is a thread of the host. While the code runs, the thread is not cancelled,
-/// and no signal stops it. (Some hosts stop threads by a signal, to collect garbage.) If the thread were stopped or cancelled
-/// while it holds the lock, other threads would wait for the lock.
+/// Runs code that takes a lock on a thread of the host. While the code runs, the thread is not cancelled, and no signal stops
+/// it. (Some hosts stop threads by a signal, to collect garbage.) If the thread were stopped or cancelled while it holds the
+/// lock, other threads would wait for the lock.
 pub fn undisturbed<T>(body: impl FnOnce() -> T) -> T {
     uncancelled(|| quietly(body))
 }
@@ -179,12 +180,12 @@ extern "C" {
 /// Whether the host wants no thread of this library.
 static FORBIDDEN: AtomicBool = AtomicBool::new(false);
 
-/// Sets whether this process and its children may start no thread of the library.
+/// Sets whether this process and its children must not start threads of the library.
 pub fn forbid(is_forbidden: bool) {
     FORBIDDEN.store(is_forbidden, Ordering::Release);
 }
 
-/// Whether no thread may be started (`forbid`). Then the calls of the host do the work of the threads.
+/// Whether no thread may be started (`forbid`). Without threads, the calls of the host do the work of the threads.
 pub fn are_forbidden() -> bool {
     FORBIDDEN.load(Ordering::Acquire)
 }
@@ -229,16 +230,15 @@ pub const STACK: usize = 512 << 10;
 /// calls `exit`, because exit handlers expect a stack and a signal mask like those of the host's threads.
 ///
 /// A sandbox or a limit may forbid the new thread. In that case the calling thread, which belongs to the library, becomes an
-/// ordinary thread and calls `exit` itself. Before the calling thread calls `exit`, it calls `leave`, so that nobody waits for
-/// this thread any longer.
+/// ordinary thread and calls `exit` itself. Before this call it calls `leave`, so that no other thread waits for it.
 pub fn end_process(leave: fn()) {
     /// The pid of the process, from the first call of this function until the exiting thread has the name `jitsym-exit`;
-    /// otherwise 0. Until the exiting thread has this name, its name is one of `OURS`. So another thread of the library may
-    /// find that the host has no thread left, and may call this function too. That second call must do nothing.
+    /// otherwise 0. Until then the exiting thread's name is one of `OURS`. So another thread of the library may determine
+    /// that the host has no thread left, and may call this function too. The second call must do nothing.
     static BEGINS: AtomicU32 = AtomicU32::new(0);
     extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
-        // The thread gets a name that is not in `OURS`. If a thread has a name in `OURS`, all copies of the library treat the
-        // thread as a thread of the library.
+        // The thread gets a name that is not in `OURS`, because all copies of the library treat a thread with a name in
+        // `OURS` as a thread of the library.
         let _ = set_name(c"jitsym-exit");
         BEGINS.store(0, Ordering::Release);
         change_blocked(libc::SIG_SETMASK, &signals(false, &[]));
@@ -260,8 +260,8 @@ pub fn end_process(leave: fn()) {
     }
 }
 
-/// Starts a thread that takes no signals except those of `OWN_FAULTS`. So the host's handlers, for SIGPROF or SIGINT for
-/// example, do not run on the thread.
+/// Starts a thread that receives no signals except those of `OWN_FAULTS`. So the host's handlers, for example those for
+/// SIGPROF or SIGINT, do not run on the thread.
 ///
 /// `std::thread` is not used, because it ends the process if there is no memory for its record of a thread. For the same
 /// reason, nothing that runs in the new thread may call `std::thread::current`.
@@ -279,19 +279,19 @@ pub fn spawn_quiet(name: &'static CStr, stack: usize, body: impl FnOnce() + Send
 /// A function that the C library can run in a new thread.
 pub type Body = extern "C" fn(*mut libc::c_void) -> *mut libc::c_void;
 
-/// Like `spawn_quiet`, but for a thread that never allocates memory. Such a thread saves address space, because glibc reserves
-/// 64 MiB of address space when a thread first allocates memory. The body must begin with a call of `become_quiet`.
+/// Like `spawn_quiet`, for a thread that never allocates memory. Such a thread saves address space, because glibc reserves 64
+/// MiB of address space when a thread first allocates memory. The body must begin with a call of `become_quiet`.
 pub fn spawn_bare(stack: usize, body: Body, argument: *mut libc::c_void) -> io::Result<Thread> {
     if are_forbidden() {
         return Err(io::Error::from_raw_os_error(libc::EPERM));
     }
-    // A new thread inherits its creator's signal mask. So the thread takes no signals even before it calls `become_quiet`.
+    // A new thread inherits its creator's signal mask, so the thread receives no signals even before it calls `become_quiet`.
     quietly(|| create(stack, body, argument)).map_err(io::Error::from_raw_os_error)
 }
 
-/// A thread of the library. The code that tells the thread to end should also join the thread. Otherwise this thread could
-/// become the last thread of the process, and the C library runs the exit handlers on the last thread. The host expects that
-/// its exit handlers run on a thread of the host.
+/// A thread of the library. The code that ends the thread should also join it. Otherwise this thread could become the last
+/// thread of the process. The C library runs the exit handlers on the last thread, and the host expects its exit handlers to
+/// run on a thread of the host.
 #[derive(Debug)]
 pub struct Thread(libc::pthread_t);
 
@@ -299,8 +299,8 @@ pub struct Thread(libc::pthread_t);
 unsafe impl Send for Thread {}
 
 impl Thread {
-    /// Waits until the thread ends. The thread must already be about to end. If the calling thread is this thread itself, the
-    /// function does not wait. This happens when the thread exits the process (`end_process`).
+    /// Waits until the thread ends. The thread must already be about to end. The function does not wait if the calling thread
+    /// is this thread itself, which happens when the thread exits the process (`end_process`).
     pub fn join(self) {
         // SAFETY: the thread is joinable, and nobody else waits for it.
         unsafe {
@@ -349,7 +349,7 @@ extern "C" fn run(start: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: `spawn_quiet` has made the value for this thread.
     let Start { name, body } = *unsafe { Box::from_raw(start.cast::<Start>()) };
     become_quiet(name);
-    // Nothing may unwind into the C library. The body itself reports its result.
+    // A panic must not unwind into the C library. The body itself reports its result.
     let _ = valgrind::without_races(|| catch_unwind(AssertUnwindSafe(body)));
     if name != APART {
         count_permanent(-1);
@@ -357,22 +357,21 @@ extern "C" fn run(start: *mut libc::c_void) -> *mut libc::c_void {
     std::ptr::null_mut()
 }
 
-/// Makes the calling thread a thread of the library: the thread gets this name, and takes no signals except those of
+/// Makes the calling thread a thread of the library. The thread gets this name, and receives no signals except those of
 /// `OWN_FAULTS`.
 pub fn become_quiet(name: &'static CStr) {
     change_blocked(libc::SIG_SETMASK, &signals(true, &OWN_FAULTS));
     let _ = set_name(name);
-    // A call of the host waits for a thread named `APART`. So such a thread keeps the caller's priority and processors.
+    // A call of the host waits for a thread named `APART`, so such a thread keeps the caller's priority and processors.
     if name != APART {
         be_ordinary();
     }
 }
 
-/// Gives the calling thread the scheduling policy and the niceness of an ordinary thread, and also lets it run on the
-/// processors of the process's first thread. The kernel may refuse each change. The calling thread has inherited its policy,
-/// niceness and processors from the thread that opened the session. A thread in the background must not have a real-time
-/// priority. It must not have a very low priority either, because records are dropped if the writer gets hardly any time on a
-/// processor.
+/// Gives the calling thread the scheduling policy and the niceness of an ordinary thread, and lets it run on the processors
+/// of the process's first thread. The kernel may refuse each change. The calling thread has inherited its policy, niceness
+/// and processors from the thread that opened the session. A background thread must not have a real-time priority. A very low
+/// priority is also harmful, because records are dropped if the writer gets hardly any time on a processor.
 fn be_ordinary() {
     let own = |kind: libc::c_int| kind & !libc::SCHED_RESET_ON_FORK;
     // The system calls are made by number, because musl's functions for scheduling policies only return ENOSYS.
@@ -399,8 +398,9 @@ fn be_ordinary() {
 
 /// Makes the C library call `end` when the calling thread ends. Returns false if there is no memory for this.
 ///
-/// `end` must stay loaded until the process ends (`dynamic_symbols`). When a plugin is unloaded, the C library forgets the plugin's exit
-/// handlers, but would still call `end`. The C library would even unload the plugin while another thread runs `end`.
+/// `end` must stay loaded until the process ends (`dynamic_symbols`). When a plugin is unloaded, the C library drops the
+/// plugin's exit handlers, but would still call `end`. The C library would even unload the plugin while another thread runs
+/// `end`.
 ///
 /// A destructor of thread-local storage is no alternative, because the C library ends the process if there is no memory to
 /// register the destructor.

@@ -25,7 +25,7 @@ struct State {
 // SAFETY: only the holder of the lock has a guard, so one thread at a time uses the value.
 unsafe impl<T: Send> Sync for TimedLock<T> {}
 
-/// A guard: as long as it exists, nobody else can use the value.
+/// A guard. While it exists, no other thread can use the value.
 pub struct Locked<'l, T>(&'l TimedLock<T>);
 
 impl<T> TimedLock<T> {
@@ -34,7 +34,7 @@ impl<T> TimedLock<T> {
         TimedLock { state: Mutex::new(state), came_back: Condvar::new(), value: UnsafeCell::new(value) }
     }
 
-    /// Waits for the lock. Returns `None` if others hold the lock until `end`.
+    /// Waits for the lock. Returns `None` if other threads hold the lock until `end`.
     pub fn lock_until(&self, end: Instant) -> Option<Locked<'_, T>> {
         let mut state = self.state();
         if state.is_taken {
@@ -47,24 +47,25 @@ impl<T> TimedLock<T> {
         Self::take(state).then(|| Locked(self))
     }
 
-    /// Waits for the lock. Returns `None` if others hold the lock for longer than `PATIENCE`.
+    /// Waits for the lock. Returns `None` if other threads hold the lock for longer than `PATIENCE`.
     pub fn lock_in_time(&self) -> Option<Locked<'_, T>> {
         self.lock_until(Instant::now() + PATIENCE)
     }
 
-    /// Takes the lock without waiting. Returns `None` if somebody holds the lock, or is just taking it. A forked child uses
-    /// this function, because nobody in the child releases a lock that another thread of the parent held at the fork.
+    /// Takes the lock without waiting. Returns `None` if another thread holds the lock, or is just taking it. A forked child
+    /// uses this function: if another thread of the parent held the lock at the fork, the lock is never released in the
+    /// child.
     pub fn try_lock(&self) -> Option<Locked<'_, T>> {
         Self::take(self.state.try_lock().ok()?).then(|| Locked(self))
     }
 
-    /// Called in a forked child, which has one thread. Returns whether the lock was free at the fork.
+    /// Returns whether the lock was free at the fork. Called in a forked child, which has one thread.
     pub fn is_free(&self) -> bool {
         self.try_lock().is_some()
     }
 
     /// Moves the parent's value to this lock, in a forked child that takes over its parent's state. No other thread of the
-    /// child knows this lock yet.
+    /// child uses this lock yet.
     pub fn take_over(&self, parent: &TimedLock<T>)
     where
         T: Default,

@@ -1,4 +1,4 @@
-//! The clock that registering threads and the writer share.
+//! The clock by which registering threads and the writer take time stamps.
 
 #[cfg(target_arch = "x86_64")]
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,14 +16,14 @@ pub enum Timekeeper {
     #[cfg(target_arch = "x86_64")]
     Tsc {
         clock: Calibrated,
-        /// A time stamp. It was taken when the latest end or move of code had already been published. `now_after_ends` needs
-        /// this stamp, because that function may read the counter before the thread's earlier loads have completed.
+        /// A time stamp that was taken after the latest end or move of code had been published. `now_after_ends` needs this
+        /// stamp, because that function may read the counter before the thread's earlier loads have completed.
         last_end: AtomicU64,
     },
 }
 
 impl Timekeeper {
-    /// Makes the clock. The first `rebase` determines whether the time stamp counter of this machine can tell the time.
+    /// Makes the clock. The first `rebase` determines whether the time stamp counter of this machine is usable as a clock.
     pub fn new(clock: Clock) -> Timekeeper {
         #[cfg(target_arch = "x86_64")]
         if clock == Clock::Monotonic {
@@ -32,8 +32,8 @@ impl Timekeeper {
         Timekeeper::Plain(clock)
     }
 
-    /// The time now. Never 0. If one thread takes a time and then publishes data, another thread that has read the data gets
-    /// no earlier time.
+    /// The time now, which is never 0. If one thread takes a time and then publishes data, a thread that has read the data
+    /// gets no earlier time.
     #[inline]
     pub fn now(&self) -> u64 {
         match self {
@@ -43,14 +43,16 @@ impl Timekeeper {
         }
     }
 
-    /// Returns the current time for code that is being registered. If this thread has learned that other code has ended or
-    /// moved, the time is no earlier than that end or move.
+    /// Returns the current time for code that is being registered. If the end or move of other code is already visible to
+    /// this thread, the time is no earlier than that end or move.
     ///
-    /// The new code may lie where the other code was, so the new code's time has to be later. The counter alone might be read
-    /// slightly too early, so `last_end` is the lower limit. A thread that has learned of an end also sees the value of
-    /// `last_end` that was stored for that end. The end of the new code needs no such limit. Another thread learns of the new
-    /// code only after this thread has read the counter. So if the other thread ends the new code, it takes a time that is no
-    /// earlier than the new code's time.
+    /// The new code may have the address of the other code, so the new code's time has to be later. The counter alone might
+    /// be read slightly too early, so `last_end` is the lower limit. A thread to which an end is visible also reads the value
+    /// of `last_end` that was stored for that end.
+    ///
+    /// The end of the new code needs no such limit. The new code becomes visible to another thread only after this thread has
+    /// read the counter. So if the other thread ends the new code, it takes a time that is no earlier than the new code's
+    /// time.
     #[inline(always)]
     pub fn now_after_ends(&self) -> u64 {
         match self {
@@ -60,8 +62,8 @@ impl Timekeeper {
         }
     }
 
-    /// Stores the current time in `last_end`. Must be called when code has ended or moved: after this event was published, and
-    /// before the library's caller learns of the event.
+    /// Stores the current time in `last_end`. Must be called when code has ended or moved, after this event was published,
+    /// and before the call of the library returns to the host.
     #[inline]
     pub fn note_end(&self) {
         #[cfg(target_arch = "x86_64")]
@@ -70,7 +72,7 @@ impl Timekeeper {
         }
     }
 
-    /// Keeps the clock accurate. The writer calls this at the beginning of each round.
+    /// Keeps the clock accurate. The writer calls this function at the beginning of each round.
     pub fn rebase(&self) {
         #[cfg(target_arch = "x86_64")]
         if let Timekeeper::Tsc { clock, .. } = self {
@@ -78,7 +80,8 @@ impl Timekeeper {
         }
     }
 
-    /// Makes threads read the system's clock from now on. The writer calls this before it sleeps for an unknown time.
+    /// Makes threads read the system's clock from now on. The writer calls this function before it sleeps for an unknown
+    /// time.
     pub fn rest(&self) {
         #[cfg(target_arch = "x86_64")]
         if let Timekeeper::Tsc { clock, .. } = self {

@@ -1,4 +1,4 @@
-//! Finds out which debugger traces this process.
+//! Determines which debugger traces this process.
 
 /// The debuggers that read the list of code that a process generates at run time (`sys::debugger`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,14 +15,14 @@ pub fn debugger() -> Option<Debugger> {
     // Without a tracer the pid is 0, and reading the name fails.
     let read = |what| std::fs::read(format!("/proc/{tracer}/{what}")).ok();
     let name = read("comm")?;
-    // If somebody has started the debugger through the loader (`ld-linux-x86-64.so.2 gdb`), the process has the loader's name.
-    // In that case the command line contains the debugger's name.
+    // If the debugger was started through the loader (`ld-linux-x86-64.so.2 gdb`), the process has the loader's name. In that
+    // case the command line contains the debugger's name.
     called(&if name.starts_with(b"ld") { read("cmdline")? } else { name })
 }
 
-/// Returns the debugger that has this name or command line. Names of debuggers are, for example, gdb, gdbserver, gdb-multiarch,
-/// `.gdb-wrapped`, lldb-server and lldb-server-14. The command lldb and editors do not trace a process themselves, but run one
-/// of the programs above to trace it.
+/// Returns the debugger that has this name or command line. Names of debuggers are, for example, gdb, gdbserver,
+/// gdb-multiarch, `.gdb-wrapped`, lldb-server and lldb-server-14. The command lldb and editors do not trace a process
+/// themselves, but start one of these programs to trace it.
 fn called(name: &[u8]) -> Option<Debugger> {
     let has = |part: &[u8]| name.windows(part.len()).any(|found| found == part);
     match () {

@@ -1,8 +1,8 @@
 //! Registers unwind tables in memory with the unwinder of the process.
 //!
-//! The unwinder is the library that C++ exceptions, `backtrace` and `pthread_exit` use. It is an older libgcc, a newer libgcc,
-//! or LLVM libunwind. All three have functions with the names of libgcc's functions (gcc/unwind-dw2-fde.c,
-//! `__register_frame_info`; llvm libunwind, UnwindLevel1-gcc-ext.c, `__register_frame`).
+//! The unwinder is the library that C++ exceptions, `backtrace` and `pthread_exit` use. The unwinder is libgcc before version
+//! 13, a later libgcc, or LLVM libunwind. All three have functions with the names of libgcc's functions
+//! (gcc/unwind-dw2-fde.c, `__register_frame_info`; llvm libunwind, UnwindLevel1-gcc-ext.c, `__register_frame`).
 
 use std::ffi::c_void;
 use std::ptr;
@@ -12,12 +12,12 @@ use std::sync::OnceLock;
 use super::free_later::FreeLater;
 use super::libunwind;
 
-/// The kinds of unwinders, which differ in how they store many tables.
+/// The kinds of unwinders, which differ in how they store tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// libgcc before version 13 keeps the tables in a list, and each search reads the list from its beginning. For an address,
-    /// libgcc asks only the table that begins closest below the address. So a table must describe all code from its own
-    /// beginning to the beginning of the next table. Apart from that, the ranges of tables may overlap.
+    /// libgcc before version 13 keeps the tables in a list, and each search reads the list from its beginning. For an
+    /// address, libgcc searches only the table that begins closest below the address. So a table must describe all code from
+    /// its own beginning to the beginning of the next table. Apart from that, the ranges of tables may overlap.
     List,
     /// libgcc from version 13 on keeps the tables in a tree. No two tables may overlap.
     Tree,
@@ -28,8 +28,7 @@ pub enum Dialect {
     Offsets,
 }
 
-/// The addresses of the unwinder's functions. If no library of the process has a function, the function's address in this table
-/// is 0.
+/// The addresses of the unwinder's functions. The address of a function that no library of the process has is 0.
 #[repr(C)]
 struct Functions {
     register_info: Option<unsafe extern "C" fn(*const u8, *mut c_void)>,
@@ -41,12 +40,12 @@ struct Functions {
     llvm_add: Option<unsafe extern "C" fn(u64)>,
 }
 
-/// What `_Unwind_Find_FDE` returns in addition to the FDE: two base addresses, and the address at which the code begins
-/// (gcc/unwind-dw2-fde.h, `struct dwarf_eh_bases`).
+/// The data that `_Unwind_Find_FDE` returns in addition to the FDE: two base addresses, and the address at which the code
+/// begins (gcc/unwind-dw2-fde.h, `struct dwarf_eh_bases`).
 type Bases = [u64; 3];
 
-// The addresses are collected in assembly, because Rust cannot refer to weak symbols. `dlsym` would find none of these
-// functions in a static program.
+// The addresses are collected in assembly, because Rust cannot refer to weak symbols. In a static program, `dlsym` would not
+// find these functions.
 std::arch::global_asm!(
     ".pushsection .data.rel.ro.jitsym_unwinder,\"aw\",%progbits",
     ".weak __register_frame_info",
@@ -77,7 +76,7 @@ unsafe extern "C" {
 }
 
 fn functions() -> &'static Functions {
-    // SAFETY: the table is defined above, and nobody but the loader writes to it.
+    // SAFETY: the table is defined above, and only the loader writes to it.
     unsafe { &*std::hint::black_box(&raw const jitsym_unwinder_functions) }
 }
 
@@ -104,11 +103,12 @@ pub fn dialect() -> Option<Dialect> {
     })
 }
 
-/// Returns which version of libgcc unwinds in this process; `None` if another library unwinds. libgcc has no function that
-/// returns its version. But when a table is registered, the old version links the table's object into a list, and the new
-/// version leaves the link untouched. Older versions of LLVM libunwind have functions with the names of libgcc's functions, but
-/// these functions do nothing. Later versions of LLVM libunwind do not have these functions. A process that unwinds with LLVM
-/// libunwind may also have libgcc's functions.
+/// Returns which version of libgcc unwinds in this process, or `None` if another library unwinds. libgcc has no function that
+/// returns its version. But when a table is registered, libgcc before version 13 links the table's object into a list, and a
+/// later libgcc leaves the link untouched.
+///
+/// A process that unwinds with LLVM libunwind may also have functions with the names of libgcc's functions. Older versions of
+/// LLVM libunwind have such functions, which do nothing. With a later version, the process may also contain libgcc.
 fn dialect_of_libgcc() -> Option<Dialect> {
     /// Index of the link in the object: after `pc_begin`, `tbase`, `dbase`, `u` and `s`.
     const NEXT: usize = 5;
@@ -121,13 +121,13 @@ fn dialect_of_libgcc() -> Option<Dialect> {
     entries.extend_from_slice(&[24, 0, 0, 0, 24, 0, 0, 0]);
     entries.extend_from_slice(&(NOWHERE.as_ptr() as u64).to_ne_bytes());
     entries.extend_from_slice(&(NOWHERE.len() as u64).to_ne_bytes());
-    // There are no augmentation data and no instructions. The zero word ends the table.
+    // The FDE has no augmentation data and no instructions. The zero word ends the table.
     entries.extend_from_slice(&[0; 8]);
     let functions = functions();
     let (register, deregister) = (functions.register_info?, functions.deregister_info?);
     let mut object: Box<Object> = Box::new([UNTOUCHED; 8]);
-    // SAFETY: the entries end with a zero word, and the object has room for libgcc's data. Both stay until they are
-    // deregistered.
+    // SAFETY: the entries end with a zero word, and the object has room for libgcc's data. The entries and the object stay
+    // until they are deregistered.
     unsafe { register(entries.as_ptr(), (&raw mut *object).cast()) };
     let is_asked = functions.find.is_none() || find(NOWHERE.as_ptr() as u64).is_some();
     // SAFETY: the entries were registered above. If `register` has done nothing, `deregister` does nothing either.
@@ -141,9 +141,9 @@ fn dialect_of_libgcc() -> Option<Dialect> {
 }
 
 /// A table without entries. An array of tables consists of the addresses of the tables. If the first four bytes of the array
-/// are zero, libgcc mistakes the array for an empty table, and does not forget the array when the array is deregistered. These
-/// bytes are zero if the address of the first table is a multiple of 4 GiB. So each array begins with the address of the second
-/// word of this table. That address is not a multiple of 8.
+/// are zero, libgcc treats the array as an empty table, and does not remove the array when the array is deregistered. These
+/// bytes are zero if the address of the first table is a multiple of 4 GiB. So each array begins with the address of the
+/// second word of this table. That address is not a multiple of 8.
 #[repr(align(8))]
 struct Empty([u32; 2]);
 
@@ -152,15 +152,15 @@ static EMPTY: Empty = Empty([0; 2]);
 /// A table that is registered with the unwinder until this value is dropped. This value does not contain the table's bytes.
 #[derive(Debug)]
 pub struct Registered {
-    /// The address under which the table is registered. The table is registered with LLVM libunwind if `object` is `None`, and
-    /// otherwise with libgcc.
+    /// The address under which the table is registered. If `object` is `None`, the table is registered with LLVM libunwind,
+    /// and otherwise with libgcc.
     begin: *const u8,
     object: Option<Box<Object>>,
     /// The array of tables that is registered with libgcc. The array ends with NULL. The array is empty if a single table is
     /// registered.
     array: Vec<*const u8>,
-    /// Used only by `Registered::part`. The first element points to the code's address and size in the FDE. The second element
-    /// has the address and size that the FDE had when the table was registered.
+    /// Used only by `Registered::part`. The pointer refers to the code's address and size in the FDE. The second element has
+    /// the address and size that the FDE had when the table was registered.
     part: Option<(*mut Code, Code)>,
 }
 
@@ -189,8 +189,8 @@ impl Registered {
     /// `__register_frame_info`.
     ///
     /// libgcc reads the code's address and size when the table is registered, and again when the table is deregistered. At
-    /// these two times, the FDE has the address and size of the part. At all other times, the FDE has the address and size of
-    /// the whole code.
+    /// these times, the FDE has the address and size of the part. At all other times, the FDE has the address and size of the
+    /// whole code.
     ///
     /// # Safety
     /// The table ends with a zero word, has the code's address and size at `addr_at`, and stays at its address until the
@@ -234,9 +234,9 @@ impl Registered {
     }
 }
 
-/// The objects of arrays that were deregistered from libgcc. After a search has found code by an array, libgcc up to version 12
-/// releases its lock, and then reads the array's object once more. Another thread may have deregistered the array by then, even
-/// if the code is live, because live code can get into another array.
+/// The objects of arrays that were deregistered from libgcc. After a search has found code by an array, libgcc up to version
+/// 12 releases its lock, and then reads the array's object once more. By then another thread may have deregistered the array.
+/// This can happen even if the code is live, because live code can move to another array.
 static RETIRED: FreeLater<Box<Object>> = FreeLater::new();
 
 impl Drop for Registered {
@@ -260,7 +260,7 @@ impl Drop for Registered {
 }
 
 /// Waits until no other thread changes the tables of `Dialect::Each`, by making the unwinder take and release its lock. In a
-/// forked child the function may never return, because the lock may belong to a thread that only the parent has.
+/// forked child the function may never return, because a thread that exists only in the parent may hold the lock.
 pub fn await_changes() {
     static NO_TABLE: u8 = 0;
     // SAFETY: the function searches for this address among the registered addresses, and does not find it.
@@ -270,17 +270,17 @@ pub fn await_changes() {
 /// Sets four bytes of a registered table to 0.
 pub fn clear(table: &mut [u8], at: usize) {
     if let Some(field) = table.get_mut(at..at + 4) {
-        // SAFETY: the field has four bytes. If the unwinder reads these bytes on another thread at the same time, it sees the
-        // old values or the new values.
+        // SAFETY: the field has four bytes. If the unwinder reads these bytes on another thread at the same time, it reads
+        // the old values or the new values.
         unsafe { field.as_mut_ptr().cast::<u32>().write_unaligned(0) };
         fence(Ordering::SeqCst);
     }
 }
 
-/// Asks libgcc for the code that contains an address. Returns where that code begins.
+/// Searches with libgcc for the code that contains an address. Returns the address at which that code begins.
 pub fn find(addr: u64) -> Option<u64> {
     let (find, mut bases) = (functions().find?, [0; 3]);
-    // SAFETY: libgcc only compares the address with addresses that it knows.
+    // SAFETY: libgcc only compares the address with registered addresses.
     let fde = unsafe { find(addr as *const c_void, &raw mut bases) };
     (!fde.is_null()).then_some(bases[2])
 }

@@ -1,9 +1,9 @@
-//! Makes requests to valgrind. A request is a sequence of instructions that valgrind recognises, and that changes nothing on a
-//! processor.
+//! Makes requests to valgrind, for example to discard translations of code. A request is a sequence of instructions that
+//! valgrind recognises, and that has no effect on a real processor.
 //!
 //! The number and the arguments of a request are six words in memory. One register has the address of the words, and valgrind
-//! puts the answer into a second register. Without valgrind, the second register keeps its value (valgrind's manual, "The
-//! Client Request mechanism"; valgrind's include/valgrind.h has the instructions for each architecture).
+//! puts the answer into another register. Without valgrind, that register keeps its value (valgrind's manual, "The Client
+//! Request mechanism"; valgrind's include/valgrind.h has the instructions for each architecture).
 
 use std::ffi::CStr;
 use std::sync::atomic::AtomicU8;
@@ -35,8 +35,8 @@ const LINE_SIZE: usize = 64;
 fn request(number: usize, one: usize, two: usize, three: usize) -> usize {
     let words = [number, one, two, three, 0, 0];
     let mut result = 0_usize;
-    // SAFETY: all registers keep their values, except for the one with the result. The callers know which memory a request
-    // reads and writes.
+    // SAFETY: all registers except the register with the result keep their values. The callers ensure that the request reads
+    // and writes only valid memory.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         std::arch::asm!(
@@ -79,22 +79,22 @@ fn request(number: usize, one: usize, two: usize, three: usize) -> usize {
     result
 }
 
-/// The tool of valgrind that runs the process. Only tools that make a difference to the library are distinguished.
+/// The tool of valgrind that runs the process. Tools that need no special treatment are all `Other`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tool {
     Memcheck,
-    /// The tools that look for races: helgrind and DRD.
+    /// The tools that detect races: helgrind and DRD.
     Races,
     Other,
     /// The process does not run under valgrind.
     Nothing,
 }
 
-/// The result of the first call of `tool`. Empty before this call.
+/// The result of the first call of `tool`. The value is empty before this call.
 static KNOWN: OnceRef<'static, Tool> = OnceRef::new();
 
-/// Returns the tool of valgrind that runs the process. Only the first call asks valgrind. The first call happens when the
-/// first session is opened, or earlier.
+/// Returns the tool of valgrind that runs the process. Only the first call asks valgrind. The first call happens at the
+/// latest when the first session is opened.
 #[inline]
 pub fn tool() -> Tool {
     *KNOWN.get_or_init(ask_for_tool)
@@ -104,11 +104,11 @@ pub fn tool() -> Tool {
 #[inline(never)]
 fn ask_for_tool() -> &'static Tool {
     // Each tool answers only its own requests. The request to memcheck concerns zero bytes, and so changes nothing. The
-    // request to helgrind concerns a byte that helgrind knows.
+    // request to helgrind concerns a byte that belongs to this library.
     static BYTE: AtomicU8 = AtomicU8::new(0);
     let known = std::ptr::from_ref(&BYTE) as usize;
-    // DHAT complains about requests to other tools. So the code must recognise DHAT before it makes these requests. Under
-    // DHAT, `LD_PRELOAD` contains DHAT's library.
+    // DHAT complains about requests to other tools. So DHAT must be recognised before these requests are made. Under DHAT,
+    // `LD_PRELOAD` contains DHAT's library.
     let is_dhat = || {
         let loaded = std::env::var_os("LD_PRELOAD").unwrap_or_default();
         loaded.as_encoded_bytes().windows(DHAT.len()).any(|part| part == DHAT)
@@ -127,12 +127,12 @@ pub fn is_running() -> bool {
     tool() != Tool::Nothing
 }
 
-/// Makes valgrind forget its translation of code, because other code lies at the same addresses from now on.
+/// Makes valgrind discard its translation of code, because other code is at the same addresses from now on.
 pub fn discard_translations(addr: u64, size: u64) {
     request(DISCARD_TRANSLATIONS, addr as usize, size as usize, 0);
 }
 
-/// The file and the line that valgrind knows for an address. Empty if valgrind knows no line.
+/// The file and the line that valgrind has recorded for an address. The result is empty if valgrind has recorded no line.
 pub fn line_of(addr: u64) -> String {
     let mut text = [0_u8; LINE_SIZE];
     request(MAP_IP_TO_SRCLOC, addr as usize, text.as_mut_ptr() as usize, 0);
@@ -160,31 +160,31 @@ impl Drop for Silence {
     }
 }
 
-/// Runs `body` while valgrind reports no error for the calling thread.
+/// Runs `body` while valgrind reports no errors for the calling thread.
 pub fn unreported<T>(body: impl FnOnce() -> T) -> T {
     let _silence = Silence::begin();
     body()
 }
 
 /// Runs code of the library on any thread. While `body` runs, helgrind and DRD report no error of this thread. Otherwise they
-/// would report the library's atomic operations as accesses without a lock. Helgrind and DRD still report errors of the host's
-/// code before and after `body`.
+/// would report the library's atomic operations as accesses without a lock. helgrind and DRD still report errors of the
+/// host's code before and after `body`.
 #[inline]
 pub fn without_races<T>(body: impl FnOnce() -> T) -> T {
     let _silence = (tool() == Tool::Races).then(Silence::begin);
     body()
 }
 
-/// Does the same as `without_races`, but may be called by a signal handler. A signal handler must not ask valgrind for the
-/// tool, so this function uses the answer that valgrind gave earlier. If valgrind was not asked yet, no session was opened yet,
-/// and there are no errors to hide.
+/// Like `without_races`, but may be called by a signal handler. A signal handler must not ask valgrind for the tool, so this
+/// function uses valgrind's earlier answer. If valgrind was not asked yet, no session was opened yet, and there are no errors
+/// to hide.
 #[inline]
 pub fn without_races_in_handler<T>(body: impl FnOnce() -> T) -> T {
     let _silence = (KNOWN.get() == Some(&Tool::Races)).then(Silence::begin);
     body()
 }
 
-/// Makes helgrind and DRD report no race on a value that threads of the host read in every call.
+/// Prevents reports of helgrind and DRD about races on a value that threads of the host read in every call.
 pub fn share<T>(value: &T) {
     let (start, size) = (std::ptr::from_ref(value) as usize, size_of::<T>());
     if tool() == Tool::Races {
@@ -193,20 +193,21 @@ pub fn share<T>(value: &T) {
     }
 }
 
-/// Makes memcheck treat bytes of code as initialised. Code has padding that was never written, and memcheck would report errors
-/// for it.
+/// Makes memcheck treat bytes of code as initialised. Code has padding that was never written, and memcheck would report
+/// errors for the padding.
 pub fn make_defined(bytes: &[u8]) {
     if tool() == Tool::Memcheck {
         request(MAKE_MEM_DEFINED, bytes.as_ptr() as usize, bytes.len(), 0);
     }
 }
 
-/// Makes the calling thread begin a new turn. Under valgrind one thread runs at a time, and a turn lasts 100,000 blocks of
-/// instructions. So if the thread's next work is short and does not wait, no other thread runs before the work is finished.
+/// Makes the calling thread begin a new time slice. Under valgrind one thread runs at a time, and a time slice lasts 100,000
+/// blocks of instructions. So if the thread's next work is short and does not wait, no other thread runs before the work is
+/// finished.
 ///
-/// A pause instruction shortens the thread's turn to 300 blocks (valgrind, coregrind/m_scheduler/scheduler.c,
-/// `VEX_TRC_JMP_YIELD`). This function executes a pause instruction, and then more than 300 blocks. So when this function
-/// returns, the thread's next turn has begun.
+/// A pause instruction shortens the thread's time slice to 300 blocks (valgrind, coregrind/m_scheduler/scheduler.c,
+/// `VEX_TRC_JMP_YIELD`). This function executes a pause instruction, and then more than 300 blocks. So the thread's next time
+/// slice has begun when this function returns.
 pub fn begin_turn() {
     const BLOCKS: usize = 400;
     #[inline(never)]

@@ -2,9 +2,9 @@
 //! place of the pages.
 //!
 //! valgrind reads a file's debugging information when a program maps the file, and drops the information when the program
-//! unmaps the file. When a program moves pages (`mremap`), valgrind neither reads nor drops anything. So the pages are moved
-//! away, the file is mapped, and the pages are moved back over the file. The pages have the same contents, protection and
-//! sharing as before, and valgrind keeps what it has read.
+//! unmaps the file. When a program moves pages (`mremap`), valgrind reads and drops nothing. So the pages are moved away, the
+//! file is mapped, and the pages are moved back over the file. The pages have the same contents, protection and sharing as
+//! before, and valgrind keeps the information that it has read.
 //!
 //! During the exchange the pages are not mapped at their addresses. So the exchange works only under valgrind, where one thread
 //! runs at a time.
@@ -21,8 +21,8 @@ use super::valgrind;
 /// `data_page` reserves address space in pieces of this size.
 const ROOM: u64 = 16 << 20;
 
-/// Returns a page of address space for the data of a file. Never returns the same page twice. valgrind remembers at which
-/// address it found a file's data, and forgets the file when something else is mapped there.
+/// Returns a page of address space for the data of a file. Never returns the same page twice. valgrind remembers the address
+/// of a file's data, and drops the file's information when other memory is mapped at that address.
 pub fn data_page() -> io::Result<u64> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     static END: AtomicU64 = AtomicU64::new(0);
@@ -44,14 +44,14 @@ pub fn data_page() -> io::Result<u64> {
 pub struct Origin<'a> {
     pub file: &'a File,
     pub text_at: u64,
-    /// The address at which the file's first page is mapped in addition to the code. valgrind takes this page for the file's
+    /// The address at which the file's first page is mapped in addition to the code. valgrind treats this page as the file's
     /// data.
     pub data: u64,
 }
 
-/// Makes valgrind forget what it has read for some pages. If an origin is given, valgrind reads the origin's file instead.
-/// `pieces` lists the pages, in order and without gaps. Each piece is a mapping or a part of one mapping. If the function
-/// fails, the pages are unchanged.
+/// Makes valgrind drop the information that it has read for some pages. If an origin is given, valgrind reads the origin's
+/// file instead. `pieces` lists the pages, in order and without gaps. Each piece is a mapping or a part of one mapping. If
+/// the function fails, the pages are unchanged.
 ///
 /// # Safety
 /// The process runs under valgrind, and the data page is from `data_page`.
@@ -71,7 +71,8 @@ pub unsafe fn exchange(pieces: &[Range<u64>], origin: Option<&Origin<'_>>) -> io
         unsafe { code_memory::unmap(aside, len) };
         return Err(io::Error::from_raw_os_error(libc::EFAULT));
     }
-    // SAFETY: no other thread runs before the pages are back, and nobody else knows the range that begins at `aside`.
+    // SAFETY: no other thread runs before the pages are back, and the range that begins at `aside` is private to this
+    // function.
     unsafe {
         let mut result = Ok(());
         let mut away = 0;

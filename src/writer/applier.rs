@@ -1,4 +1,4 @@
-//! The applier: changes the registry as each record says, and reports the changes to the sinks.
+//! Applies the records of code that threads have registered: changes the registry, and reports the changes to the sinks.
 //!
 //! The writer has one applier for its process. The recovery of a dead process's spool makes another applier for that
 //! process.
@@ -18,21 +18,21 @@ use crate::sink::set::SinkSet;
 use crate::sink::{Loaded, Origin};
 use crate::sys::reserve;
 
-/// See the module's description.
+/// The registry and the sinks of one process, to which records are applied.
 pub struct Applier {
     pub status: Arc<Status>,
     pub registry: Registry,
     pub sinks: SinkSet,
     /// Notices about ids. The writer passes them to `Shared::ids`.
     pub notices: Vec<Notice>,
-    /// Whether the process lives. Only a living process can have regions.
+    /// Whether the process is alive. Only a live process can have regions.
     pub alive: bool,
-    /// Time of the last applied record.
+    /// The time of the last applied record.
     pub last_time: u64,
-    /// Code memory that is a mapping of an ELF file.
+    /// The regions: code memory that is a mapping of an ELF file.
     pub regions: Arc<Regions>,
     /// Whether the code of the present record may lie in a region. If `watching` is true, `make_room` has made room in the
-    /// registry for both cases: that the code lies in a region, and that it lies outside of regions.
+    /// registry for code in a region and for code outside of regions.
     pub(super) watching: bool,
     /// The ids of overwritten code that is not reported yet. Empty between two records.
     pub(super) overwritten: Vec<u64>,
@@ -78,7 +78,7 @@ impl Applier {
         }
     }
 
-    /// Makes room for a record's additions to the registry. False if memory is short.
+    /// Makes room for a record's additions to the registry. Returns false if memory is short.
     #[inline]
     pub fn make_room(&mut self, event: &Event) -> bool {
         if event.kind != EventKind::Load {
@@ -159,9 +159,9 @@ impl Applier {
     }
 
     /// Times in a file must increase. A record may be stamped before the end of an earlier round, but published after that end.
-    /// Such a record gets a new time, which is later than the time of the last applied record. The new time is just as correct:
-    /// the call had not returned, so its code had not run. The clock may stand still for some microseconds. So a record that
-    /// has the same time as the last applied record also gets a new time, because readers rely on the order.
+    /// Such a record gets a new time, which is later than the time of the last applied record. The new time is just as correct,
+    /// because the call had not returned, and so the code had not run. The clock may stand still for some microseconds. So a
+    /// record that has the same time as the last applied record also gets a new time, because readers rely on the order.
     fn keep_order(&mut self, chunk: Chunk, event: &mut Event) {
         if event.timestamp <= self.last_time {
             event.timestamp = self.last_time.saturating_add(1);
@@ -176,7 +176,7 @@ impl Applier {
     fn load(&mut self, chunk: Chunk, event: &Event) {
         self.status.counters.registered.add(1);
         let (addr, size, index) = (event.addr, event.size, event.index);
-        // SAFETY: the chunk is not recycled yet, and nobody writes to this body any more.
+        // SAFETY: the chunk is not recycled yet, and nobody writes to this body now.
         let Some(load) = Load::new(event, unsafe { chunk.body(event) }) else { return };
         let live = Live { addr, size, index, stored: None, home: Home::Plain };
         self.insert(event.id, &live, load.name(), Origin::Registered(chunk, event, &load));
@@ -190,19 +190,19 @@ impl Applier {
         if self.move_by_region(event) {
             return;
         }
-        // If the code's group is not in the jitdump's file yet, it is written now, because a child that is forked meanwhile
-        // must find the code at its old place, or nowhere.
+        // If the code's group is not in the jitdump's file yet, the group is written now. A child that is forked meanwhile must
+        // find the code at its old address, or not at all.
         if let Some(stored) = self.registry.get(event.id).and_then(|live| live.stored) {
             self.sinks.dump().into_iter().for_each(|dump| dump.write_until(stored));
         }
         let name = self.registry.name_of(event.id).map(Vec::from);
         let mut info = reserve::copy_of(self.registry.info_of(event.id).bytes()).unwrap_or_default();
-        // If the code was unregistered or overwritten meanwhile, the move came too late.
+        // If the code was unregistered or overwritten meanwhile, the move is too late.
         let (Some(mut live), Some(name)) = (self.registry.remove(event.id), name) else {
             return self.notify_read(event);
         };
         self.status.counters.moved.add(1);
-        // The group in the jitdump describes the code at its old place, so `stored` is taken out below.
+        // The group in the jitdump describes the code at its old address, so `stored` is removed below.
         (live.addr, live.index) = (event.addr, event.index);
         map_tables(&mut info, live.size, event.has(flag::GAP));
         // SAFETY: the chunk is not recycled yet.
@@ -229,7 +229,8 @@ impl Applier {
         }
     }
 
-    /// Adds code outside of regions to the registry, which has room for it, and tells the sinks.
+    /// Adds code outside of regions to the registry, and reports the code to the sinks. The registry must have room for the
+    /// code.
     pub(super) fn insert(&mut self, id: u64, live: &Live, name: &[u8], origin: Origin<'_>) {
         if self.watching {
             self.name_parts(id, live, name, &origin);

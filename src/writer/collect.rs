@@ -1,4 +1,4 @@
-//! The start and the end of a round: collects requests and chunks, and afterwards gives chunks and ids back.
+//! Collects requests and chunks at the start of a writer's round, and gives chunks and ids back at the end of the round.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,18 +28,18 @@ impl Writer {
     pub(super) fn collect(&mut self) {
         self.look_at_requests();
         for source in &mut self.sources {
-            // The slots are read before the channel is emptied: if a thread has ended, its full chunks are in the channel,
-            // and its last chunk is in the slot.
+            // The slots are read before the channel is emptied. If a thread has ended, its full chunks are in the channel, and
+            // its last chunk is in the slot.
             source.ended = source.slot.is_detached();
             source.current = source.slot.current();
         }
-        // The channel is read after the slots. So if a thread changes its chunk now, the full chunk is found at least once.
-        // A thread's older chunks are found before its newer ones.
+        // The channel is read after the slots. So if a thread changes its chunk now, the full chunk is found at least once. A
+        // thread's older chunks are found before its newer chunks.
         while self.sources.try_reserve(1).is_ok() {
             let Some(message) = self.shared.receive() else { return };
             match message {
                 Message::Attach(slot) => {
-                    // The thread's full chunks, if any, follow this message.
+                    // If the thread has full chunks, they follow this message.
                     let ended = slot.is_detached();
                     let current = slot.current();
                     let source = Source { slot, full: VecDeque::new(), current, ended };
@@ -63,12 +63,12 @@ impl Writer {
         self.sources.binary_search_by_key(&slot, |source| source.slot.number)
     }
 
-    /// Gives back the chunks that are read to their end and no longer written to.
+    /// Gives back the chunks that are read to their end and that no thread writes to.
     pub(super) fn recycle(&mut self) {
         let pool = &self.shared.pool;
         self.sources.retain_mut(|source| {
             while let Some(&chunk) = source.full.front() {
-                // The thread has sent the chunk, and is about to take it out of its slot.
+                // The thread has sent the chunk, and is about to remove the chunk from its slot.
                 let still_in_slot = source.slot.current() == Some(chunk);
                 if still_in_slot || chunk.consumed() < chunk.committed() {
                     break;
@@ -99,7 +99,7 @@ impl Writer {
         }
     }
 
-    /// Takes back chunks that contain nothing unread, from threads that are not writing a record.
+    /// Takes back chunks without unread records, from threads that are not writing a record.
     pub(super) fn take_back(&self) {
         let slots = self.sources.iter().map(|source| &source.slot);
         let idle = |slot: &&Arc<ThreadSlot>| slot.current().is_some_and(|chunk| chunk.consumed() == chunk.committed());
@@ -113,8 +113,8 @@ impl Writer {
         }
     }
 
-    /// The kernel may hide the memory of this process from other processes of the same user (`sys/rights`). Then nothing may
-    /// stay in files that those processes can open, so the writer removes the files of regions, and moves the records to
+    /// The kernel may hide the memory of this process from other processes of the same user (`sys/rights`). Then no data may
+    /// stay in files that those processes can open. So the writer removes the files of regions, and moves the records to
     /// private memory.
     pub(super) fn heed_rights(&self) {
         let pool = &self.shared.pool;
@@ -135,7 +135,7 @@ impl Writer {
             source.slot.wanted().into_iter().for_each(|chunk| pool.memory().take_from_spool(chunk));
             source.slot.keep();
         }
-        // A chunk that a thread uses now, or is about to use, is left for the next round.
+        // A chunk that a thread uses now, or is about to use, is handled in the next round.
         pool.leave_spool();
         if !pool.memory().has_spool() {
             self.host.last_error.set(format!("there is no spool any more: {}", rights::WHY_NO_FILE));
@@ -147,7 +147,7 @@ impl Writer {
         let ids = &self.shared.ids;
         for notice in self.applier.notices.drain(..) {
             match notice {
-                // The caller has retired the id, and nothing refers to it any more.
+                // The caller has retired the id, and nothing refers to the id now.
                 Notice::Unregistered(id) => ids.recycle(Id(id)),
                 // If the host unregisters the id first, the record of that call recycles the id.
                 Notice::FreeLater(id) if ids.retire(Id(id)) => ids.recycle(Id(id)),

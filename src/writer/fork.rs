@@ -1,4 +1,4 @@
-//! How the writer quiesces for a fork, and how a child finds the writer's state.
+//! Stops the writer's work during a fork, and lets a child find the writer's state.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ impl Writer {
         if self.is_to_pause() {
             let begin = Instant::now();
             self.quiesce().give_way();
-            // Works at least for as long as it has paused.
+            // The writer works at least as long as it has paused.
             self.works_until = Some(Instant::now() + begin.elapsed());
         }
     }
@@ -69,18 +69,18 @@ impl Writer {
         self.config.as_ref()
     }
 
-    /// Publishes the address of this writer, so that a forked child finds the writer. The writer stays at this address until
-    /// the writer has finished.
+    /// Publishes the address of this writer, so that a forked child finds the writer. The address stays valid until the writer
+    /// has finished.
     pub fn announce(&mut self) {
         let still = self.quiesce();
         still.begin((&raw mut *self).cast(), self.host.page.shared);
     }
 
-    /// In a forked child: the parent's writer, at the address that `announce` has published.
+    /// Returns the parent's writer in a forked child. `place` is the address that `announce` has published.
     ///
     /// # Safety
-    /// `place` is NULL or the address from `announce`. The writer was quiescent at the fork, and nobody else in the child
-    /// uses it.
+    /// `place` is NULL or the address from `announce`. The writer was quiescent at the fork, and nobody else in the child uses
+    /// the writer.
     pub unsafe fn of_parent(place: *mut ()) -> Option<&'static mut Writer> {
         // SAFETY: the caller's promise.
         unsafe { place.cast::<Writer>().as_mut() }

@@ -1,4 +1,4 @@
-//! A forked child's side of the writer: takes over the parent's data, and writes inherited code to the child's files.
+//! Takes over the data of the parent's writer in a forked child, and writes inherited code to the child's files.
 
 use std::time::{Duration, Instant};
 
@@ -11,22 +11,19 @@ use crate::sink::region::Regions;
 use crate::sink::Round;
 use crate::sys::reserve;
 
-/// The time between a child's first call and the moment at which the writer begins to write inherited code to the child's
-/// files. A recording that covers the fork has the names of this code from the parent's files, so a child that ends earlier
-/// does not need to write this code.
+/// The time between a child's first call and the first write of inherited code to the child's files. A recording that covers
+/// the fork has the names of this code from the parent's files, so a child that ends earlier does not need to write this code.
 const INHERIT_AFTER: Duration = Duration::from_secs(2);
 /// The child writes the inherited code in parts. The pause after a part takes this many times as long as the part.
 const INHERIT_PAUSE: u32 = 4;
-/// How long the child waits if the jitdump cannot be written, or memory is short.
+/// How long the child waits if the jitdump cannot be written, or if memory is short.
 const INHERIT_AGAIN: Duration = Duration::from_secs(1);
 /// The maximum number of ancestors whose jitdumps a child reads. Each of these jitdumps needs a mapping.
 const ANCESTORS_MOST: usize = 4;
 
 /// The data that a child inherits from its parent.
 pub struct Inheritance {
-    /// The live code.
     pub registry: Registry,
-    /// The parent's regions.
     pub regions: Option<&'static Regions>,
     pub dump: Option<Contents>,
     /// The sinks that ran in the parent.
@@ -36,15 +33,15 @@ pub struct Inheritance {
 }
 
 impl Writer {
-    /// In a forked child: takes, from the parent's writer, the data with which the child continues. The parent's files are
-    /// closed, except for the jitdump, which the child reads.
+    /// Returns the data of the parent's writer that a forked child continues to use. Closes the parent's files, except for the
+    /// jitdump, which the child reads.
     pub fn hand_down(&mut self, forked_at: u64) -> Inheritance {
         let registry = std::mem::take(&mut self.applier.registry);
         let sinks = self.shared.status.sinks();
         Inheritance { registry, regions: None, dump: self.applier.sinks.let_go(), sinks, forked_at }
     }
 
-    /// In a forked child, once the sinks are open: continues with the parent's data.
+    /// Continues with the parent's data in a forked child. The child's sinks must already be open.
     pub fn inherit(&mut self, inheritance: Inheritance) {
         let Inheritance { mut registry, dump, forked_at, sinks: of_parent, .. } = inheritance;
         // Dead code has never run in the child.
@@ -83,7 +80,7 @@ impl Writer {
         memory.commit(&self.committed);
     }
 
-    /// In a forked child: writes a part of the inherited code to the map and the jitdump, if it is time.
+    /// Writes a part of the inherited code to the map and the jitdump of a forked child, if this work is due.
     pub(super) fn write_inherited(&mut self) {
         if self.inherits_in().is_some_and(|left| left.is_zero()) {
             self.quiesce().enter();
@@ -92,7 +89,7 @@ impl Writer {
         }
     }
 
-    /// In a forked child: writes all inherited code to the map and the jitdump. Gives up if the jitdump cannot be written.
+    /// Writes all inherited code to the map and the jitdump of a forked child. Stops if the jitdump cannot be written.
     pub(super) fn write_all_inherited(&mut self) {
         while self.inherit_at.is_some() && self.write_inherited_part() {}
     }
@@ -102,8 +99,8 @@ impl Writer {
         let (begin, applier) = (Instant::now(), &mut self.applier);
         let time = self.until.max(applier.last_time);
         let written = applier.sinks.write_inherited(!self.is_inheriting, &mut applier.registry, time);
-        // A record that is published late may register code that overlaps some of the code written here. That record must get a
-        // later time than the code written here.
+        // A record that is published late may register code that overlaps some of the code written here. That record must have
+        // a later time than the code written here.
         applier.last_time = time + 1;
         self.round_inside(false);
         let pause = match written {
@@ -116,7 +113,7 @@ impl Writer {
         written.is_some()
     }
 
-    /// How long to wait until `write_inherited` has work. `None` if it has no work, or cannot work now.
+    /// How long to wait until `write_inherited` has work. `None` if there is no work, or no work is possible now.
     pub(super) fn inherits_in(&self) -> Option<Duration> {
         let at = self.inherit_at.filter(|_| !self.exiting && !reserve::is_short())?;
         Some(at.saturating_duration_since(Instant::now()))

@@ -1,5 +1,5 @@
-//! How the writer begins and ends: with the first and the last session, at the exit of the process, and after a failure of
-//! the writer.
+//! Starts and ends the writer: with the first and the last session, at the exit of the process, and after a failure of the
+//! writer.
 
 use std::time::{Duration, Instant};
 
@@ -14,25 +14,26 @@ use crate::queue::requests::Requests;
 use crate::queue::shared::Shared;
 use crate::sys::{barrier, host_fds, thread};
 
-/// How long an exit waits for threads that are writing a record, and the minimum number of times that it checks these
-/// threads. A limit on the time alone is not enough, because the whole process may be stopped during the wait.
+/// How long an exit waits for threads that are writing a record, and the minimum number of checks of these threads. A time
+/// limit alone is not enough, because the whole process may be stopped during the wait.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(1);
 const RECORD_LOOKS: u32 = 100;
 
 impl Writer {
     /// Starts the writer. Must be called on the thread that will run the writer. If `recover` is set, first cleans up the
-    /// spools of dead processes (`recover::tidy`). Then opens the spool and the sinks. Returns false if sinks are wanted,
-    /// but none of them runs.
+    /// spools of dead processes (`recover::tidy`). Then opens the spool and the sinks. Returns false if sinks are wanted, but
+    /// none of them runs.
     pub fn start(&mut self, config: &Config, recover: bool) -> bool {
         let shared = self.shared;
-        if recover {
-            recover::tidy(&shared.status, config, config.recover);
-        }
+        let has_earlier_map = recover && recover::tidy(&shared.status, config, config.recover);
         let was_open = shared.pool.is_open();
         if let Some(why) = shared.pool.open(config.spool.then_some(config.spool_dir.as_path())) {
             self.host.last_error.set(why);
         }
         self.begin();
+        if has_earlier_map {
+            self.applier.know_earlier_program(config);
+        }
         if self.open(config) == Sinks::NONE && config.sinks != Sinks::NONE {
             shared.status.stop_sinks();
             if !was_open {
@@ -59,7 +60,7 @@ impl Writer {
         running
     }
 
-    /// Prepares for a new run: ends the registrations that the last session left, and accepts requests again. Discards the
+    /// Prepares for a new session: ends the registrations that the last session left, and accepts requests again. Discards the
     /// records of calls that came too late for the last close. These calls have returned `Closed`.
     pub(super) fn begin(&mut self) {
         (self.off, self.inherit_at, self.is_inheriting) = (false, None, false);
@@ -69,7 +70,7 @@ impl Writer {
         self.heed_notices();
         self.collect();
         let mut requests = self.shared.requests();
-        // Requests made since `collect` count as answered too, because nobody else would answer them.
+        // Requests made since `collect` count as answered too, because no later round answers them.
         self.asked = requests.asked;
         (self.told, self.answered) = (self.asked, self.asked);
         let (asked, told, answered) = (self.asked, self.told, self.answered);
@@ -128,8 +129,8 @@ impl Writer {
         problem.map_or(Ok(()), Err)
     }
 
-    /// While the process exits: makes the calls of all threads except the exiting thread return an error, because the
-    /// registrations of these threads would no longer be written.
+    /// Makes the calls of all threads except the exiting thread return an error, while the process exits. The registrations of
+    /// these threads would no longer be written.
     pub(super) fn shut_out(&mut self) {
         self.shared.shut_out();
         barrier::all_threads();
@@ -150,7 +151,7 @@ impl Writer {
     }
 }
 
-/// Ends the library's work, but not the process, because the writer has panicked.
+/// Ends the library's work, but not the process, after the writer has panicked.
 pub fn fail(host: &Host, shared: &Shared) {
     host.last_error.set("the writer failed".into());
     host.set_broken();
@@ -160,12 +161,12 @@ pub fn fail(host: &Host, shared: &Shared) {
     end_requests(shared, Some(Error::Internal));
 }
 
-/// Tells waiting threads that nobody answers requests from now on. `problem`: why not everything is written. `None` if
-/// everything is written.
+/// Wakes the threads that wait for answers, because no request is answered from now on. `problem`: why not everything is
+/// written. `None` if everything is written.
 fn end_requests(shared: &Shared, problem: Option<Error>) {
     let mut requests = shared.requests();
     (requests.open, requests.result) = (false, problem);
-    // Dropping both requests tells the waiting threads that no answer will come.
+    // When both requests are dropped, the waiting threads learn that there will be no answer.
     (requests.stop, requests.change) = (None, None);
     shared.tell_waiting();
     drop(requests);

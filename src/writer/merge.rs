@@ -1,4 +1,4 @@
-//! The records of all threads in the order of their time stamps.
+//! Merges the records of all threads in the order of their time stamps.
 
 use std::collections::VecDeque;
 
@@ -16,35 +16,35 @@ pub const READ_MOST: u64 = 4096;
 /// The unread part of a chunk.
 struct Reading {
     chunk: Chunk,
-    /// How far the chunk is marked as read.
+    /// The number of events that are marked as read in the chunk.
     marked: u32,
     next: u32,
     end: u32,
-    /// Time and kind of the next event.
+    /// The time and the kind of the next event.
     order: Order,
 }
 
-/// The time stamp of an event, and whether the event is something other than a registration. Of events with the same time,
-/// registrations come first. The clock may stand still between the registration of code and the end of the same code, and the
-/// registration must precede the end.
+/// The time stamp of an event, and a flag that is false for a registration and true for other events. So of events with the
+/// same time, registrations come first. The clock may stand still between the registration of code and the end of the same
+/// code, and the registration must precede the end.
 type Order = (u64, bool);
 
 fn order(event: &Event) -> Order {
     (event.timestamp, event.kind != EventKind::Load)
 }
 
-/// Returns the events of all threads, the earliest first. The events of each single thread are in order already.
+/// Yields the events of all threads, the earliest first. The events of each single thread are already in order.
 pub struct Merge {
     /// One lane for each thread that has unread events.
     lanes: Vec<VecDeque<Reading>>,
-    /// The number of the lane that is being read, and the order of the earliest event that the other lanes contain.
+    /// The number of the lane that is being read, and the `Order` of the earliest event in the other lanes.
     run: Option<(usize, Order)>,
     /// Chunks that have been read to their end.
     done: Vec<Reading>,
 }
 
 impl Merge {
-    /// Takes each thread's chunks, oldest first, and notes how far they can be read now.
+    /// Takes each thread's chunks, oldest first, and records how far each chunk can be read now.
     pub fn new(threads: impl Iterator<Item = impl Iterator<Item = Chunk>>) -> Merge {
         let lane = |chunks| -> VecDeque<Reading> { Iterator::filter_map(chunks, Reading::new).collect() };
         let mut lanes = Vec::new();
@@ -62,8 +62,7 @@ impl Merge {
         self.next_if(until, |_| true)
     }
 
-    /// Does the same as `next`, but takes the event only if `may` returns true for it. Otherwise the event stays the next
-    /// event.
+    /// Does the same as `next`, but only if `may` returns true for the event. Otherwise the event stays the next event.
     pub fn next_if(&mut self, until: u64, may: impl FnOnce(&Event) -> bool) -> Option<(Chunk, Event)> {
         loop {
             let (lane, bound) = match self.run {
@@ -84,7 +83,7 @@ impl Merge {
         }
     }
 
-    /// The number of the lane with the earliest event, and the order of the earliest event that the other lanes contain.
+    /// The number of the lane with the earliest event, and the `Order` of the earliest event in the other lanes.
     fn next_run(&self) -> Option<(usize, Order)> {
         let mut earliest: Option<(Order, usize)> = None;
         let mut second = (u64::MAX, true);
@@ -123,8 +122,8 @@ impl Merge {
         self.lanes.iter().flatten().map(|reading| u64::from(reading.end - reading.next)).sum()
     }
 
-    /// Notes in each chunk how far this round has read it. Chunks that are read to their end are not touched again. Returns
-    /// whether anything has been read since the last call.
+    /// Records in each chunk how far this round has read the chunk. Chunks that are read to their end are not touched again.
+    /// Returns whether any record was read since the last call.
     pub fn mark(&mut self, round: u64) -> bool {
         let mut any = false;
         for reading in self.lanes.iter_mut().filter_map(VecDeque::front_mut).chain(&mut self.done) {
@@ -216,7 +215,7 @@ mod tests {
             let consumed = threads.iter().flatten().map(|chunk| chunk.consumed_up_to(round));
             assert!(consumed.eq(expected));
         }
-        // By now another thread may own a chunk that was read to its end.
+        // Another thread may already own a chunk that was read to its end.
         threads[0][0].set_consumed(9, 0);
         assert!(merge.next(u64::MAX).is_some() && merge.mark(10));
         assert_eq!((threads[0][0].consumed(), threads[1][0].consumed()), (0, 3));

@@ -1,9 +1,10 @@
-//! The background thread: collects the records of the registering threads, in the order of time, and writes them out.
+//! The background thread collects the records of the registering threads, in the order of time, and writes them to the sinks.
 //!
 //! The writer sleeps between rounds and never waits inside a channel, so registering threads do not pay for waking the
 //! writer. The pause adapts to the load. After a second without work the writer sleeps until it is woken.
 
 mod applier;
+mod before_exec;
 mod collect;
 mod fork;
 mod inherit;
@@ -48,20 +49,20 @@ use source::Source;
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
-/// A round with at least this many bytes shortens the pause. Each round has a fixed cost: with a region, about a dozen write
-/// calls.
+/// A round with at least this many bytes shortens the pause before the next round. Each round has a fixed cost: with a region,
+/// about a dozen write calls.
 const BUSY_BYTES: usize = 256 * 1024;
-/// A round writes and commits after about this many bytes, so that threads reuse the chunks while these are still in the
+/// A round writes and commits after about this many bytes, so that threads reuse the chunks while the chunks are still in the
 /// processor's caches.
 const COMMIT_BYTES: usize = 1 << 20;
-/// After each such number of bytes, the writer looks whether a fork needs a pause in the middle of the round.
+/// After this number of bytes, the writer checks again whether a fork needs a pause in the middle of the round.
 const LOOK_BYTES: usize = 64 << 10;
 /// How often a writer that has work checks whether its spool still exists.
 const LOOK_AT_SPOOL: Duration = Duration::from_millis(100);
-/// How long a writer runs before it registers the process for the kernel's barriers. In a process with several threads the
-/// registration takes time, and a program that ends early would wait for it in vain.
+/// How long a writer runs before it registers the process for the kernel's barriers. In a process with several threads, this
+/// registration takes time, which a program that ends early should not spend.
 const BARRIERS_AFTER: Duration = Duration::from_millis(100);
-/// A thread's clock is ahead of the writer's clock by less than this.
+/// A thread's clock is ahead of the writer's clock by less than this time.
 const CLOCK_AHEAD: Duration = Duration::from_millis(10);
 /// If a signal interrupts a thread, the thread's clock is ahead of the writer's clock by at most this many nanoseconds or
 /// ticks. The limit holds while the writer stays on its processor.
@@ -70,23 +71,23 @@ const SIGNAL_AHEAD: u64 = 50_000;
 /// until it is woken.
 const IDLE_ROUNDS: u32 = 20;
 
-/// The data that only the writer uses. When all sessions close and a session opens later, the thread of the old writer
-/// passes this data on to the next thread.
+/// The data that only the writer uses. If a session opens after all sessions have closed, the new thread continues with the
+/// data of the old thread.
 pub struct Writer {
     pub host: &'static Host,
     pub shared: &'static Shared,
     pub applier: Applier,
-    /// Sorted by the numbers of the threads' slots.
+    /// The registering threads, sorted by the numbers of their slots.
     sources: Vec<Source>,
-    /// Number of the last request. A request is answered after a round that began after the request.
+    /// The number of the last request. A request is answered after a round that began after the request.
     asked: u64,
-    /// Number of the last request to write everything.
+    /// The number of the last request to write everything.
     asked_to_write: u64,
-    /// When the latest request was made.
+    /// The time of the latest request.
     asked_at: u64,
-    /// Some calls wait until certain sinks know their code. `to_be_told` is the number of the last request that was made before
-    /// this round. In this round, these sinks learn all code that was registered before that request. `told` is the number of
-    /// the last request for which this is done.
+    /// Some calls wait until certain sinks have reported the calls' code. `to_be_told` is the number of the last request that
+    /// was made before this round. In this round, these sinks report all code that was registered before that request. `told`
+    /// is the number of the last request for which the sinks have done that.
     to_be_told: u64,
     told: u64,
     answered: u64,
@@ -99,39 +100,38 @@ pub struct Writer {
     committed: Progress,
     /// The options with which the sinks were opened.
     config: Option<Config>,
-    /// In a forked child: when the map and the jitdump get the next part of the inherited code. `None` if no inherited code is
-    /// left to write.
+    /// The time at which a forked child writes the next part of the inherited code to the map and the jitdump. `None` if no
+    /// inherited code is left to write.
     inherit_at: Option<Instant>,
-    /// Whether the map has the inherited code. If so, the jitdump may have a part of this code.
+    /// Whether the map has the inherited code. Then the jitdump may have a part of this code.
     is_inheriting: bool,
     /// All records stamped before this time have been read, except for records that were published late.
     until: u64,
     /// Whether memory has run out, so that some records are still unread.
     short: bool,
-    /// Until then the writer does not pause in the middle of a round, so that it also makes progress in a process that forks all
-    /// the time.
+    /// Before this time, the writer does not pause in the middle of a round. So the writer also makes progress in a process
+    /// that forks all the time.
     works_until: Option<sync::Instant>,
     /// Whether the gdb sink must not start automatically.
     no_debugger: bool,
-    /// When the writer last saw that the spool exists.
+    /// The last time at which the writer found that the spool exists.
     spool_seen: Option<Instant>,
     /// Set after somebody has removed the spool and the last attempt to make a new spool has failed.
     spool_retry: Option<Retry>,
 }
 
-/// The result of a turn of the writer (`Writer::turn`).
 enum Turn {
     /// The writer has to end.
     Stop(Stop),
-    /// The process exits, and nobody waits for the writer.
+    /// The process exits, and no thread waits for the writer.
     Exit,
     /// The writer has made a round.
     Done {
         /// How many bytes the round has read.
         bytes: usize,
-        /// Whether a request was the reason for the turn.
+        /// Whether a request was the reason for this call of `turn`.
         asked: bool,
-        /// Whether a request came during the turn.
+        /// Whether a request was made during this call.
         again: bool,
     },
 }
@@ -176,7 +176,7 @@ impl Writer {
         stop.ack.give(result);
     }
 
-    /// Ends a writer that has opened its files, but that no call waits for any more.
+    /// Ends a writer that has opened its files, but for which no call waits.
     pub fn end_unwanted(mut self: Box<Self>, home: Give<Box<Writer>>) {
         self.round(true);
         let _ = self.finish(false);
@@ -203,14 +203,14 @@ impl Writer {
             if again {
                 continue;
             }
-            // Registers for barriers only when no caller waits, because with several threads the kernel needs milliseconds.
-            // Until this registration, threads use fences.
+            // Registers for barriers only when no caller waits, because in a process with several threads the kernel needs
+            // milliseconds. Until this registration, threads use fences.
             if !has_registered && begin.elapsed() > BARRIERS_AFTER {
                 has_registered = true;
                 barrier::register();
             }
             pause = if bytes >= BUSY_BYTES { pause / 2 } else { pause * 2 }.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
-            // If a request was the reason for this round, the pause before the round was cut short, so the round does not count
+            // If a request was the reason for this round, the pause before the round was shorter, so the round does not count
             // as idle.
             let is_idle = bytes == 0 && pause == LONGEST_PAUSE;
             idle_rounds = if is_idle { idle_rounds + u32::from(!asked) } else { 0 };
@@ -233,8 +233,8 @@ impl Writer {
         if self.quiesce().is_asked() {
             self.be_quiescent();
         }
-        // Reads the requests before the round, so that this round serves them. Otherwise they would wait for a second round,
-        // after the writes of this round.
+        // Reads the requests before the round, so that this round serves these requests. Otherwise the requests would wait for
+        // a second round, after the writes of this round.
         self.look_at_requests();
         // A round that begins after a request reads all records that were committed before the request. An earlier round may
         // miss some of these records, because they may have been stamped or published after the earlier round began.
@@ -302,13 +302,13 @@ impl Writer {
         self.shared.tell_waiting();
     }
 
-    /// Some calls wait for certain sinks. Makes these sinks report their changes, and then answers these calls. This happens
-    /// before the writes at the end of the round.
+    /// Makes the sinks that calls wait for report their changes, and then answers these calls. This happens before the writes
+    /// at the end of the round.
     fn tell(&mut self) {
         if self.to_be_told > self.told {
             let applier = &mut self.applier;
             let time = applier.last_time;
-            // A debugger sets its breakpoints as soon as it is told of the code.
+            // A debugger sets its breakpoints as soon as the code is reported to it.
             applier.regions.heed_debugger();
             applier.sinks.tell(&mut Round { registry: &mut applier.registry, now: false, time, announce: &|_, _| {} });
             self.answer_told(self.to_be_told);
@@ -340,23 +340,23 @@ impl Writer {
         self.quiesce().enter();
         let bytes = self.round_inside(now);
         self.quiesce().leave();
-        // Called after `leave`, so that forks do not wait for this work.
+        // This call follows `leave`, so that forks do not wait for this work.
         self.tidy_children(false);
         bytes
     }
 
-    /// Returns the time of this round. The round must read all records that were stamped before the last request. But a
-    /// thread's clock may be ahead of the writer's clock. So the function waits until the writer's clock reaches the time of
-    /// the request. The wait takes at most `CLOCK_AHEAD`. A thread's clock can be ahead if the kernel stops the writer while
-    /// the clock is being changed (`sys/tsc`): until the writer continues, the old and the new clock diverge.
+    /// Returns the time of this round. The round must read all records that were stamped before the last request, but a
+    /// thread's clock may be ahead of the writer's clock. So this function waits until the writer's clock reaches the time of
+    /// the request, at most for `CLOCK_AHEAD`. A thread's clock can be ahead if the kernel stops the writer while the clock is
+    /// being changed (`sys/tsc`). The old and the new clock then diverge until the writer continues.
     fn time_of_round(&self) -> u64 {
         let begin = Instant::now();
-        // A signal handler cannot note the time of its request, so the latest possible time is taken.
+        // A signal handler cannot record the time of its request, so the latest possible time is used.
         let from_signal = self.shared.signal_flush.is_pending();
         let earliest = if from_signal { self.shared.clock.now() + SIGNAL_AHEAD } else { 0 };
         let asked_at = self.asked_at.max(earliest);
         loop {
-            // `is_late` is computed before `now`, because this thread may be stopped between the two lines.
+            // `is_late` is computed before `now`, because this thread may be stopped between these lines.
             let is_late = begin.elapsed() > CLOCK_AHEAD;
             let now = self.shared.clock.now();
             if now >= asked_at || is_late {
@@ -376,8 +376,8 @@ impl Writer {
             self.shared.set_short(true);
             return 0;
         }
-        // Records stamped later than `until` wait for the next round. If the call that wrote record A had returned before the
-        // call that wrote record B began, B is stamped after A was published. So a round that reads B also finds A.
+        // Records stamped later than `until` are read in the next round. If the call that wrote record A had returned before
+        // the call that wrote record B began, B is stamped after A was published. So a round that reads B also finds A.
         let until = self.time_of_round();
         self.until = until;
         fence(Ordering::SeqCst);
@@ -423,7 +423,7 @@ impl Writer {
         bytes
     }
 
-    /// Writes everything that was read, and recycles the chunks of these records. Everything stamped before `until` was
+    /// Writes everything that was read, and recycles the chunks of these records. All records stamped before `until` have been
     /// read.
     fn commit(&mut self, merge: &mut Merge, now: bool, until: u64) {
         let applier = &mut self.applier;
@@ -444,8 +444,8 @@ impl Writer {
         let has_dump = applier.sinks.dump().is_some();
         let announce = |_, file: FileState| {
             header.set_next_map(file.identity);
-            // If a jitdump runs, the rename of the map does not commit the round: recovery reads from the jitdump which code
-            // was where.
+            // If a jitdump runs, the rename of the map does not commit the round, because recovery reads the addresses of code
+            // from the jitdump.
             if !has_dump {
                 header.prepare(round, &Progress { last_time: time, map: Some(file), ..Progress::default() });
             }
@@ -483,16 +483,16 @@ impl Writer {
         pool.memory().header().published().set(&stats, &self.host.last_error);
     }
 
-    /// Makes a new spool if somebody has removed the old one, as cleaners of shared memory do. If records are unread, or if a
-    /// new spool cannot be made now, a later round makes the spool. While the process exits, no new spool is made, because the
-    /// exit itself removes the spool.
+    /// Makes a new spool if somebody has removed the old spool, as programs that clean up shared memory do. If records are
+    /// unread, or if a new spool cannot be made now, a later round makes the spool. While the process exits, no new spool is
+    /// made, because the exit itself removes the spool.
     fn renew_spool(&mut self) {
         if self.exiting {
             return;
         }
         let pool = &self.shared.pool;
         let is_due = self.spool_retry.as_ref().is_some_and(Retry::is_due);
-        // If the pool has been shut in the meantime, it gets a spool when it is reopened.
+        // If the pool has been shut meanwhile, the pool gets a spool when it is reopened.
         let is_wanted = is_due && pool.is_open() && !pool.memory().has_spool() || pool.memory().is_spool_lost();
         let Some(config) = self.config.as_ref().filter(|config| is_wanted && config.spool) else { return };
         if !is_due {
@@ -512,8 +512,8 @@ impl Writer {
         memory.commit(&self.applier.state());
     }
 
-    /// Removes the empty spools of forked children that ended without exit handlers. If `any` is false, does this only after
-    /// several forks. If `any` is true, one fork is enough.
+    /// Removes the empty spools of forked children that ended without exit handlers. If `any` is true, one fork is enough for
+    /// this. Otherwise several forks are necessary.
     fn tidy_children(&self, any: bool) {
         let Some(config) = self.config.as_ref().filter(|config| config.spool) else { return };
         // Checks the number of forks first, because the check of the rights takes several system calls.
@@ -522,8 +522,8 @@ impl Writer {
         }
     }
 
-    /// Locks the requests. Returns `None` if another thread has the lock while a signal handler waits for the writer: the
-    /// handler may have interrupted that thread.
+    /// Locks the requests. Returns `None` if another thread has the lock while a signal handler waits for the writer, because
+    /// the handler may have interrupted that thread.
     fn requests(&self) -> Option<MutexGuard<'static, Requests>> {
         match self.shared.try_requests() {
             None if !self.shared.signal_flush.is_pending() => Some(self.shared.requests()),

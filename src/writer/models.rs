@@ -1,9 +1,9 @@
-//! loom models of the interactions between threads. The models run the library's own code. loom runs the code in every order
+//! Checks the interactions between threads by loom models, which run the library's own code. loom runs the code in every order
 //! of events, up to a number of unforced switches between threads. For each order, loom tries every value that a load may
 //! return.
 //!
 //! Each model names the source lines on whose memory order it depends. If the memory order in one of these lines is weakened,
-//! the model has to fail: loom finds a race, a lost record, or a thread that waits for ever.
+//! the model has to fail. loom then finds a race, a lost record, or a thread that waits for ever.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a model fails by a panic")]
 
@@ -27,7 +27,6 @@ use crate::session::register::Local;
 use crate::sys::sync::atomic::{self, AtomicU64, Ordering};
 use crate::writer::Writer;
 
-/// See the module's description.
 struct Model {
     name: &'static str,
     /// The maximum number of times that loom interrupts a thread which could continue.
@@ -39,7 +38,7 @@ struct Model {
 
 const FENCE: &str = "            fence(Ordering::SeqCst);";
 
-/// How a thread marks a record as ended, and how the writer sees that.
+/// The line by which a thread marks a record as ended, and the line by which the writer reads this mark.
 const END: (&str, &str) = ("src/queue/thread_slot.rs", "self.busy.store(false, Ordering::Release)");
 const IS_BUSY: (&str, &str) = ("src/queue/thread_slot.rs", "self.busy.load(Ordering::Acquire)");
 
@@ -95,9 +94,9 @@ impl World {
         World { shared: Box::leak(Box::new(shared)), process }
     }
 
-    /// Called when all threads have ended.
+    /// Frees the state of the process, after all threads have ended.
     fn end(self) {
-        // SAFETY: nobody uses it any more.
+        // SAFETY: all threads that used `shared` have ended.
         let mut shared = unsafe { Box::from_raw(ptr::from_ref(self.shared).cast_mut()) };
         shared.ids.free();
     }
@@ -200,7 +199,7 @@ fn pool(world: &World) {
     assert_eq!(world.shared.pool.bytes_used(), 0);
 }
 
-/// The writer falls asleep while a thread registers code. The writer sees the record, or is woken.
+/// The writer falls asleep while a thread registers code. The writer finds the record, or is woken.
 fn sleep(world: &World) {
     let world = *world;
     let mut writer = world.writer();
@@ -217,7 +216,7 @@ fn sleep(world: &World) {
     drop(thread.join().expect("thread"));
 }
 
-/// When a flush is answered, everything registered before the flush is written.
+/// When a flush is answered, all code registered before the flush is written.
 fn flush(world: &World) {
     let world = *world;
     let stop = world.start();
@@ -233,11 +232,11 @@ fn flush(world: &World) {
     drop(local);
 }
 
-/// A session is closed while a thread registers code. The record is written, or the caller is told that the session is closed.
+/// A session is closed while a thread registers code. The record is written, or the call returns that the session is closed.
 fn close(world: &World) {
     let world = *world;
-    // The session's place. The model has a separate place, because the places in `process` are made only once, and loom
-    // needs new atomics in each run.
+    // The session's place. The model does not use the places in `process`, because these are made only once, and loom needs new
+    // atomics in each run.
     let place = std::sync::Arc::new(AtomicU64::new(1));
     let stop = world.start();
     let mut local = world.thread();
@@ -257,7 +256,7 @@ fn close(world: &World) {
     drop((local, writer));
 }
 
-/// A process forks while a thread begins to register code. The writer has the records of calls that returned before the
+/// A process forks while a thread begins to register code. The writer has read the records of calls that returned before the
 /// fork, and nothing changes until the fork is over.
 fn fork(world: &World) {
     let world = *world;
@@ -336,7 +335,7 @@ pub fn run(name: &str, weak: Option<&str>) -> bool {
     true
 }
 
-/// Runs a model in a separate process. True if the model holds.
+/// Runs a model in a separate process. Returns true if the model holds.
 fn holds(name: &str, weak: Option<&str>) -> bool {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     let output = command.arg(name).args(weak).output().expect("start it");
@@ -347,7 +346,8 @@ fn holds(name: &str, weak: Option<&str>) -> bool {
 }
 
 /// Runs each model with unchanged memory orders. Then runs the model once for each line in `Model::weak`, with the memory order
-/// in this line weakened. True if every model holds with unchanged memory orders, and fails with each of its lines weakened.
+/// in this line weakened. Returns true if every model holds with unchanged memory orders, and fails with each of its lines
+/// weakened.
 pub fn run_all() -> bool {
     let mut well = true;
     for model in MODELS {

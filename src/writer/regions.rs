@@ -1,4 +1,5 @@
-//! Moves code between regions and the other sinks: code in a region is named in the region's file, not in the map or jitdump.
+//! Decides which sink names code, and moves code between the sinks. Code in a region is named in the region's file, not in the
+//! map or jitdump.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -35,8 +36,8 @@ impl Applier {
         Some(region)
     }
 
-    /// Takes live code out of the other sinks when its memory has become a region. From now on the region's file names the
-    /// code, because profilers read no other file for that memory.
+    /// Removes live code from the other sinks when the code's memory has become a region. From now on the region's file names
+    /// the code, because profilers read no other file for that memory.
     fn take_in(&mut self, region: &'static Region) {
         if !region.is_new.load(Ordering::Relaxed) || !region.is_new.swap(false, Ordering::Relaxed) {
             return;
@@ -115,8 +116,8 @@ impl Applier {
         self.report_retired();
     }
 
-    /// Calls `take_in` for all new regions. Must be called before code ends, because the memory of this code may just have
-    /// become a region, and then the region's file must name the code.
+    /// Calls `take_in` for all new regions. Must be called before code ends. The memory of this code may just have become a
+    /// region, whose file must then name the code.
     pub(super) fn take_in_new(&mut self) {
         if self.regions.has_new() {
             self.take_in_all();
@@ -138,15 +139,15 @@ impl Applier {
         self.registry.live_count(Home::Plain) + self.registry.live_count(Home::Region)
     }
 
-    /// Ends a registration, in a region or elsewhere. False if there is no such registration.
+    /// Ends a registration. Returns false if there is no such registration.
     pub(super) fn remove(&mut self, id: u64) -> bool {
         let Some(live) = self.registry.remove(id) else { return false };
         self.has_ended(id, live.home);
         true
     }
 
-    /// Ends a registration that the host has not ended by its id. Other code has taken the place of the code, or the host has
-    /// ended all code in a range.
+    /// Ends a registration that the host has not ended by its id. Other code has replaced the code, or the host has ended all
+    /// code in a range.
     pub(super) fn end_uncalled(&mut self, id: u64) {
         if let Some(live) = self.registry.remove(id) {
             self.has_ended(id, live.home);
@@ -154,7 +155,7 @@ impl Applier {
         }
     }
 
-    /// Tells the sinks that code, in a region or elsewhere, has ended.
+    /// Reports to the sinks that code has ended.
     fn has_ended(&mut self, id: u64, home: Home) {
         match home {
             Home::Plain => self.sinks.gone(id),
@@ -164,7 +165,7 @@ impl Applier {
 
     pub(super) fn load_in_region(&mut self, region: &'static Region, chunk: Chunk, event: &Event) {
         self.status.counters.registered.add(1);
-        // SAFETY: the chunk is not recycled yet, and nobody writes to this body any more.
+        // SAFETY: the chunk is not recycled yet, and nobody writes to this body now.
         let Some(load) = Load::new(event, unsafe { chunk.body(event) }) else { return };
         let (addr, size, index) = (event.addr, event.size, event.index);
         let live = Live { addr, size, index, stored: None, home: Home::Region };
@@ -175,7 +176,7 @@ impl Applier {
         self.notify_read(event);
     }
 
-    /// Takes code out of the registry. The caller inserts the code again: in a region, outside of regions, or at another
+    /// Removes code from the registry. The caller inserts the code again: in a region, outside of regions, or at another
     /// address. Returns the code, its name, and the bytes of its info.
     fn take_out(&mut self, id: u64) -> Option<(Live, Vec<u8>, Vec<u8>)> {
         let name = self.registry.name_of(id)?.to_vec();
@@ -195,7 +196,7 @@ impl Applier {
         reserve::copy_of(self.registry.info_of(id).bytes()).unwrap_or_default()
     }
 
-    /// Applies a move out of a region, into a region, or within a region. False if the move concerns no region.
+    /// Applies a move out of a region, into a region, or within a region. Returns false if the move concerns no region.
     pub(super) fn move_by_region(&mut self, event: &Event) -> bool {
         let Some(before) = self.registry.get(event.id) else { return false };
         let to = self.region_of(event.addr, before.size, event.timestamp);
@@ -253,7 +254,7 @@ impl Applier {
         self.notify(Notice::FreeLater(id));
     }
 
-    /// In a forked child: takes over the live code of the parent's regions. If a piece of this code lies in a region of the
+    /// Takes over the live code of the parent's regions in a forked child. If a piece of this code lies in a region of the
     /// child, the file of that region names the piece. Otherwise the other sinks name the piece. Returns whether all code of
     /// the parent's regions lies in regions of the child.
     pub(super) fn inherit_regions(&mut self, time: u64) -> bool {
@@ -263,7 +264,7 @@ impl Applier {
         for id in self.registry.live_by_place(Some(Home::Region)).into_iter().flatten() {
             let Some(live) = self.registry.get(id) else { continue };
             if let Some(region) = self.region_of(live.addr, live.size, time) {
-                // The registry stays as it is, so the child gets no copies of the registry's pages.
+                // The registry is not changed, so the child does not copy the registry's pages.
                 region.count_live(live.addr, live.size);
                 self.sinks.region.inherit(&self.registry, region, id, &mut memory);
                 continue;

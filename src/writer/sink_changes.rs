@@ -1,4 +1,4 @@
-//! How sinks start and stop while the writer runs, and how the writer ends when no sink is wanted.
+//! Starts and stops sinks while the writer runs, and turns the library off when no sink is wanted.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::sys::{barrier, debugger, reserve, thread};
 const TURN_OFF_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Writer {
-    /// Starts and stops sinks, after a round that has written everything that was registered before.
+    /// Starts and stops sinks. The last round has written all code that was registered before that round.
     pub(super) fn change_sinks(&mut self, change: Change) {
         let Change { on, off, config, ack } = change;
         self.quiesce().enter();
@@ -25,9 +25,9 @@ impl Writer {
         ack.give(result);
     }
 
-    /// If a debugger listens, it can set breakpoints in all regions after this call, and the gdb sink starts automatically if
-    /// another sink runs. If the gdb sink already runs by default, with a limit, it continues without the limit. The debugger
-    /// finds the sink's entries also during this change.
+    /// If a debugger listens, lets it set breakpoints in all regions, and starts the gdb sink if another sink runs. A gdb sink
+    /// that already runs by default, with a limit, continues without the limit. The debugger finds the sink's entries also
+    /// during this change.
     pub(super) fn heed_debugger(&mut self) {
         self.applier.regions.heed_debugger();
         let status = &self.shared.status;
@@ -43,14 +43,14 @@ impl Writer {
         self.quiesce().leave();
         let status = &self.shared.status;
         if !status.sinks().has(Sinks::GDB) {
-            // Nobody has asked for the sink, so this is no failure.
+            // Nobody has asked for the sink, so this error is no failure.
             self.no_debugger = true;
             status.remove_sinks(Sinks::GDB, with_wants);
         }
     }
 
-    /// Returns the gdb sink if it should run in addition to `others`, for core files and for a debugger that starts later. It
-    /// should run if `others` want the same records anyway, so that callers do not pay for the gdb sink.
+    /// Returns the gdb sink if it should run in addition to `others`, for core files and for a debugger that starts later. The
+    /// sink should run if `others` want the same records anyway, so that callers do not pay for the gdb sink.
     pub(super) fn by_default(&self, config: &Config, others: Sinks) -> Sinks {
         let is_wanted = config.debugger && !self.no_debugger && !others.has(Sinks::GDB);
         let is_free = with_wants(others).has(Sinks::GROUPS) && debugger::is_alone();
@@ -87,14 +87,14 @@ impl Writer {
         let memory = self.shared.pool.memory();
         memory.header().set_files(&applier.sinks.files(&config));
         if started != Sinks::NONE {
-            // Reads everything registered so far, now that the files and the marker exist.
+            // Reads all code registered so far, now that the files and the marker exist.
             self.round_inside(false);
         }
         let applier = &mut self.applier;
         applier.sinks.announce(fresh.with(started), started);
         applier.sinks.announce_paths();
         if started.has(Sinks::MAP) {
-            // The new map lists only code that is live now or later.
+            // The new map must have only code that is live now or later.
             applier.registry.forget_dead(Home::Plain);
             applier.sinks.changed();
         }
@@ -104,7 +104,7 @@ impl Writer {
         let has_all = applier.sinks.load_live(started.with(raised), &mut applier.registry, time);
         if started.has(Sinks::JITDUMP) {
             // A record that is published late may register code that overlaps some of the code written here. That record must
-            // get a later time than the code written here.
+            // have a later time than the code written here.
             applier.last_time = time + 1;
         }
         self.config = Some(config);
@@ -122,7 +122,7 @@ impl Writer {
     /// records are written.
     ///
     /// Takes back the chunk of each thread. If a thread is writing a record, first waits until the record is written. A thread
-    /// that asks for a chunk afterwards gets none, and sees that no sink is wanted. The sinks end last, because their files
+    /// that requests a chunk afterwards gets none, and finds that no sink is wanted. The sinks end last, because their files
     /// must contain every record that was accepted.
     pub(super) fn turn_off(&mut self) -> bool {
         self.off = true;

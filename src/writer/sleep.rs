@@ -1,4 +1,4 @@
-//! How long the writer sleeps when it has no work, and what wakes it.
+//! Lets the writer sleep when there is no work, and ends the process if only the library's threads are left.
 
 use std::time::{Duration, Instant};
 
@@ -9,11 +9,11 @@ use crate::sys::{barrier, host_fds};
 
 /// After the writer has answered a signal handler, the writer writes nothing for this time.
 const REST: Duration = Duration::from_millis(100);
-/// Once the process's first thread has ended, the writer checks at this interval whether other threads exist. (A first
-/// thread that has used the library wakes the writer when it ends.) At the same interval, it checks whether a debugger is gone.
+/// Once the process's first thread has ended, the writer checks at this interval whether other threads exist. At the same
+/// interval, the writer checks whether a debugger is gone.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
-/// How often the writer checks whether the first thread has ended, if that thread does not wake the writer because it has
-/// never used the library.
+/// The end of the first thread wakes the writer, if this thread has used the library. Otherwise, the writer checks at this
+/// interval whether the first thread has ended.
 const LOOK_SELDOM: Duration = Duration::from_secs(10);
 
 impl Writer {
@@ -26,14 +26,14 @@ impl Writer {
         self.shared.clock.rest();
         self.shared.set_asleep(true);
         barrier::all_threads();
-        // A thread that publishes a record or sends a message from now on sees that the writer sleeps. `collect` finds
+        // From now on, a thread that publishes a record or sends a message finds that the writer sleeps. `collect` finds
         // earlier records and messages.
         self.collect();
         let is_asked = self.is_asked();
         if !is_asked && self.sources.iter().any(Source::has_unread) {
             self.end_with_the_last_thread();
         } else if !is_asked {
-            // If the debugger that may write to code goes, it wakes nobody.
+            // A debugger that may write to code does not wake the writer when the debugger detaches.
             let look = self.applier.regions.any_writable().then_some(LOOK_AROUND);
             let again = self.applier.sinks.again_in().into_iter().chain(self.inherits_in()).chain(look).min();
             if last_thread::first_has_ended() {
@@ -50,8 +50,8 @@ impl Writer {
         self.shared.set_asleep(false);
     }
 
-    /// Ends the process if no other thread exists. Called while there is work that the writer cannot do now, for instance
-    /// because memory is short.
+    /// Ends the process if no other thread exists. The writer calls this function while there is work that cannot be done now,
+    /// for instance because memory is short.
     pub(super) fn look_around(&mut self) {
         self.shared.set_asleep(true);
         self.end_with_the_last_thread();
@@ -66,8 +66,8 @@ impl Writer {
         }
     }
 
-    /// Pauses after a signal handler's flush. The handler most likely ends the process now, and this would cut a write
-    /// short.
+    /// Pauses after a signal handler's flush. The handler most likely ends the process now, and this end would interrupt a
+    /// write.
     pub(super) fn rest(&mut self) {
         let end = Instant::now() + REST;
         loop {

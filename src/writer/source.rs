@@ -1,4 +1,4 @@
-//! The writer's view of a registering thread: the chunks to read.
+//! Lists the chunks of a registering thread that the writer has to read.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::sync::Arc;
 use crate::queue::chunk::Chunk;
 use crate::queue::thread_slot::ThreadSlot;
 
-/// See the module's description.
+/// A registering thread.
 pub(super) struct Source {
     pub(super) slot: Arc<ThreadSlot>,
-    /// Chunks that are full, oldest first.
+    /// The full chunks, oldest first.
     pub(super) full: VecDeque<Chunk>,
     /// The chunk that the thread was filling when this round began.
     pub(super) current: Option<Chunk>,

@@ -21,8 +21,7 @@ struct World {
     writer: Box<Writer>,
 }
 
-/// A process with at most this much memory for records, whose threads wait at most this long for memory. The process writes
-/// no file.
+/// A process that writes no file. It has at most `max_memory` for records, and its threads wait at most `max_wait` for memory.
 fn world(max_memory: usize, max_wait: Duration) -> World {
     let options = Options { sinks: Some(Sinks::NONE), no_spool: true, max_wait: Some(max_wait), ..Options::default() };
     let config = Config { spool: false, max_memory, ..Config::new(&options).unwrap() };
@@ -53,7 +52,7 @@ fn register(local: &mut Local, size: usize) -> Result<()> {
     local.register(&code, 0).map(drop)
 }
 
-/// Many threads that begin at once get a chunk each while there is memory. No thread waits for the writer.
+/// As long as there is memory, each of many threads that begin at once gets a chunk. No thread waits for the writer.
 #[test]
 fn a_thousand_threads_have_a_chunk_each() {
     let mut world = world(64 << 20, Duration::ZERO);
@@ -66,8 +65,7 @@ fn a_thousand_threads_have_a_chunk_each() {
     assert_eq!((world.registered(), world.shared.pool.bytes_used()), (1000, 0));
 }
 
-/// Threads that have registered something and are idle hold a chunk each. The next thread still gets a chunk, however many
-/// threads are idle.
+/// Each idle thread that has registered code holds a chunk. The next thread still gets a chunk, however many threads are idle.
 #[test]
 fn chunks_come_back_when_there_are_few() {
     for (max_memory, count, at_once) in [(1 << 20, 100, 1), (64 << 20, 1500, 50)] {
@@ -85,7 +83,7 @@ fn chunks_come_back_when_there_are_few() {
     }
 }
 
-/// A large record gets room although idle threads hold chunks.
+/// There is room for a large record although idle threads hold chunks.
 #[test]
 fn chunks_come_back_for_a_large_record() {
     let mut world = world(8 << 20, Duration::ZERO);
@@ -137,7 +135,7 @@ fn threads_end_while_messages_have_no_room() {
 
 /// Forks a process whose writer has `count` records to read. `serve` acts as the writer, once the fork waits for the writer.
 /// Returns the state that the fork has found, and how many records the writer had read by then. `None` if this machine was too
-/// slow: the writer waits for a fork for a limited time only.
+/// slow, because the wait has a time limit.
 fn fork_with(count: u64, is_own: bool, serve: fn(&mut Writer)) -> Option<(Rest, u64)> {
     let mut world = world(64 << 20, Duration::ZERO);
     world.writer.announce();
@@ -164,8 +162,8 @@ fn fork_with(count: u64, is_own: bool, serve: fn(&mut Writer)) -> Option<(Rest, 
     found
 }
 
-/// A fork waits for all records if they are few, or if the last of them is the forking thread's own. Otherwise the fork waits
-/// neither for a round nor for its end.
+/// A fork waits for all records if there are few records, or if the last record is the forking thread's own. Otherwise the fork
+/// does not wait for the start or the end of a round.
 #[test]
 fn a_fork_waits_for_few_records_and_its_own() {
     let in_time = |count, is_own, serve| (0..100).find_map(|_| fork_with(count, is_own, serve)).expect("never in time");

@@ -1,4 +1,4 @@
-//! The writer without a thread: it opens its files in a call of the host, and later calls run its turns.
+//! Runs the writer without a thread. A call of the host opens the files, and later calls run the writer's rounds.
 
 use super::{fail, Inheritance, Turn, Writer};
 use crate::api::options::Config;
@@ -7,12 +7,12 @@ use crate::queue::oneshot::Give;
 use crate::sys::panic_guard;
 
 struct InPlace {
-    /// The writer, and who receives it when it ends. `None` after that.
+    /// The writer, and the sender by which it is passed back when it ends. `None` after the end.
     running: Option<(Box<Writer>, Give<Box<Writer>>)>,
 }
 
-/// Starts the writer on the calling thread (`Writer::start`). `inherited` returns what a forked child inherits, and is called
-/// once a sink runs. Returns false if no sink could be opened.
+/// Starts the writer on the calling thread (`Writer::start`). `inherited` returns the data that a forked child inherits, and is
+/// called once a sink runs. Returns false if no sink could be opened.
 pub fn begin(
     mut writer: Box<Writer>,
     config: &Config,
@@ -39,7 +39,7 @@ impl InPlace {
         };
         if panic_guard::guarded(|_| body(&mut self.running)).is_none() {
             if let Some((mut writer, home)) = self.running.take() {
-                // The callers that wait for these answers learn that none will come.
+                // The callers that wait for these answers learn that there will be no answer.
                 drop((writer.stop.take(), writer.change.take(), home));
                 // A destructor could panic again.
                 std::mem::forget(writer);
@@ -63,7 +63,7 @@ impl Turns for InPlace {
                     // A fork that waits is served before other requests, because the next round would wait for the fork.
                     Turn::Done { again: true, .. } if !writer.quiesce().is_asked() => {}
                     Turn::Done { .. } | Turn::Exit => {
-                        // Nobody knows when the next turn will be.
+                        // The time of the next turn is unknown.
                         writer.shared.clock.rest();
                         return;
                     }

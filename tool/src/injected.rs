@@ -1,8 +1,8 @@
 //! Removes files that were made from jitdumps for recordings.
 //!
 //! The files are objects of `perf inject` (`jitted-PID-N.so` beside the jitdump), objects of `jitsym inject`
-//! (`jitcode-PID-BUILDID.so`), and entries of perf's build-id cache (`~/.debug`). A file is removed only if it certainly is such a
-//! file, belongs to this user, and is of a dead process.
+//! (`jitcode-PID-BUILDID.so`), and entries of perf's build-id cache (`~/.debug`). A file is removed only if it certainly is
+//! such a file, belongs to this user, and belongs to a dead process.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -42,21 +42,21 @@ const PARTS: &[&str] = &["elf", "debug", "probes", "vdso"];
 const LINKS: &str = ".build-id";
 /// Larger objects are not examined.
 const SIZE_MAX: u64 = 256 << 20;
-/// The greatest depth of directories in the cache that are searched.
+/// The maximum depth of directories in the cache that are searched.
 const DEPTH: u32 = 40;
 
 /// Which files are removed.
 pub struct Clean {
-    /// Nothing is removed; the files are only named.
+    /// If this is true, nothing is removed, and the files are only printed.
     pub dry_run: bool,
-    /// Only files that nobody has written to since this time are removed.
+    /// If this is given, only files that were last written before this time are removed.
     pub before: Option<SystemTime>,
-    /// The files that living processes have open. `None` if that cannot be found out.
+    /// The files that living processes have open. `None` if they cannot be determined.
     used: Option<BTreeSet<(u64, u64)>>,
 }
 
 impl Clean {
-    /// Finds out which files are in use now.
+    /// Determines which files are in use now.
     pub fn new(dry_run: bool, before: Option<SystemTime>) -> Self {
         Clean { dry_run, before, used: process::files_in_use() }
     }
@@ -103,7 +103,7 @@ impl Clean {
 
     fn walk(&self, cache: &Place, place: &Place, depth: u32, found: &mut Vec<Cleaned>) -> io::Result<()> {
         for name in place.names()? {
-            // Enters only directories, and none through a link.
+            // Enters only directories, and follows no link.
             let Ok(below) = place.below(&name) else { continue };
             if name == LINKS && place.path == cache.path {
                 continue;
@@ -232,7 +232,7 @@ fn bytes(data: &Metadata) -> u64 {
     data.blocks() * 512 / data.nlink().max(1)
 }
 
-/// What a file with a certain name is.
+/// The kind of a file with a certain name.
 #[derive(Clone, Copy)]
 enum What {
     Object(Injector),
@@ -257,7 +257,7 @@ fn check_object(dir: &Dir, name: &OsStr, by: Injector) -> io::Result<()> {
     refuse(&format!("`{}` makes no such objects", by.program()))
 }
 
-/// Whether a file has functions, one in an object of perf, and only the sections that the program writes.
+/// Whether a file has functions, and only the sections that the program writes. An object of perf has one function.
 fn is_object(dir: &Dir, name: &OsStr, by: Injector) -> io::Result<bool> {
     let file = dir.open_to_read(name)?;
     let mut bytes = Vec::new();

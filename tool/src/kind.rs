@@ -1,4 +1,4 @@
-//! The kind of a file, by its first bytes or else by its name.
+//! Determines the kind of a file by its first bytes, or otherwise by its name.
 
 use jitsym::format::file_names::{parse, FileKind};
 use jitsym::format::jitdump::raw::RawHeader;
@@ -22,7 +22,7 @@ pub enum Kind {
 const ELF: &[u8] = b"\x7fELF";
 
 impl Kind {
-    /// By the first bytes, or else by the name.
+    /// The kind by the first bytes, or otherwise by the name.
     pub fn of(file: &[u8], facts: &Facts) -> Kind {
         if RawHeader::has_magic(file) || (is_named(facts, "dump") && !file.starts_with(ELF)) {
             Kind::Jitdump
@@ -47,7 +47,7 @@ fn is_named(facts: &Facts, extension: &str) -> bool {
     facts.path.as_deref().and_then(|path| path.extension()).is_some_and(|end| end == extension)
 }
 
-/// Files of other formats, known by their first bytes.
+/// Files of other formats, which are recognised by their first bytes.
 const OTHERS: &[(&[u8], &str)] = &[
     (
         b"PERFILE2",
@@ -67,7 +67,8 @@ const OTHERS: &[(&[u8], &str)] = &[
 /// The number of lines that are examined.
 const LINES: usize = 20;
 
-/// The format of a file that `jitsym` does not read. `None` if it does, or if the file's name says so.
+/// The format of a file that `jitsym` does not read. `None` if `jitsym` reads the file, or if the file's name is that of a
+/// kind that it reads.
 pub fn other(file: &[u8], facts: &Facts) -> Option<String> {
     if let Some((_, what)) = OTHERS.iter().find(|(start, _)| file.starts_with(start)) {
         return Some((*what).to_owned());

@@ -1,9 +1,9 @@
 //! The parts of the program `jitsym`.
 //!
-//! [`check`] finds faults that readers of jitdumps and perf maps cannot handle, and [`show`] prints the files. The library's
+//! [`check`] finds defects that readers of jitdumps and perf maps cannot handle, and [`show`] prints the files. The library's
 //! tests use the checker too.
 
-// Files come from anywhere, so nothing in a file may make the program panic.
+// Files may come from any source, so nothing in a file may make the program panic.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
 
 #[allow(missing_docs)]

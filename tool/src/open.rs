@@ -1,4 +1,5 @@
-//! Opens files that another user may have placed or may change: never blocks, opens no device, and follows no untrusted link.
+//! Opens files that another user may have placed or may change. Opening never blocks, opens no device, and follows no untrusted
+//! link.
 
 use std::ffi::CString;
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 use jitsym::sys::file::OURS;
 use jitsym::sys::process;
 
-/// The most bytes that are read from a stream of unknown length, even if more memory is free.
+/// The maximum number of bytes that are read from a stream of unknown length, even if more memory is free.
 const STREAM_MOST: u64 = 4 << 30;
 const MIB: u64 = 1 << 20;
 
@@ -25,9 +26,9 @@ pub fn named(path: &Path) -> io::Result<File> {
     checked(OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?)
 }
 
-/// Opens a file that belongs to a process by its mappings or its name. Whoever can write to the directory chose the file. So it
-/// must be a regular file, with no second name unless the library has marked it. If the process lives, the file must belong to
-/// one of its users.
+/// Opens a file that belongs to a process by its mappings or its name. Any user who can write to the directory may have
+/// chosen the file. So the file must be a regular file. The file must have no second name, or the mark of the library. If the
+/// process is alive, the file must belong to one of its users.
 pub fn of_process(path: &Path, pid: u32) -> io::Result<File> {
     let file = of_anyone(path)?;
     let owner = file.metadata()?.uid();
@@ -38,11 +39,11 @@ pub fn of_process(path: &Path, pid: u32) -> io::Result<File> {
     Ok(file)
 }
 
-/// The same, whoever owns the file.
+/// Like `of_process`, but any user may own the file.
 pub fn of_anyone(path: &Path) -> io::Result<File> {
     let file = match inside(path) {
         Some((root, below)) => match open_below(&root, &below) {
-            // Before Linux 5.6, or in a sandbox that does not know this system call.
+            // This happens before Linux 5.6, or in a sandbox that refuses this system call.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => open_here(path)?,
             other => other?,
         },
@@ -55,7 +56,8 @@ pub fn of_anyone(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Where a file with this path in a process may be: at the path here, or below the root directory of the process.
+/// The possible paths of a file that has this path in a process: the path here, and the path below the root directory of the
+/// process.
 pub fn places(pid: u32, path: &str) -> [PathBuf; 2] {
     [path.into(), format!("/proc/{pid}/root{path}").into()]
 }
@@ -82,7 +84,7 @@ fn check_regular(data: &Metadata) -> io::Result<()> {
     }
 }
 
-/// Checks the opened file, because somebody may have replaced the file that was examined before.
+/// Checks the opened file, because another user may have replaced the file that was examined before.
 fn checked(file: File) -> io::Result<File> {
     check_regular(&file.metadata()?)?;
     Ok(file)
@@ -134,7 +136,7 @@ fn open_below(root: &CString, below: &CString) -> io::Result<File> {
     refuse(io::ErrorKind::NotFound, "is not there")
 }
 
-/// The most bytes that are read into memory: half of the memory available to this program.
+/// The maximum number of bytes that are read into memory: half of the memory available to this program.
 pub fn most() -> u64 {
     let number = |path: &str, start: &str| {
         let text = fs::read_to_string(path).ok()?;
@@ -239,7 +241,7 @@ mod tests {
     fn no_more_than_there_is_memory_for() {
         let dir = crate::private::PrivateDir::new(&std::env::temp_dir(), "jitsym-most-").unwrap();
         let path = dir.path().join("sparse");
-        // Larger than the memory of any machine, and without any block on the disk.
+        // The file is larger than the memory of any machine, and has no block on the disk.
         File::create(&path).unwrap().set_len(1 << 43).unwrap();
         assert!(read(&named(&path).unwrap()).is_err_and(|error| error.kind() == io::ErrorKind::FileTooLarge));
         assert!(most() > 0);

@@ -6,7 +6,8 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// A directory with a random name, for this user alone. It is removed with all its contents, unless it is kept.
+/// A directory with a random name, for this user alone. The directory is removed with all its contents, if `keep` is not
+/// called.
 #[derive(Debug)]
 pub struct PrivateDir {
     path: PathBuf,
@@ -31,7 +32,7 @@ impl PrivateDir {
         PrivateDir::new(file.parent().unwrap_or(Path::new("")), ".jitsym-")
     }
 
-    /// Where it is.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -1,4 +1,4 @@
-//! The file of a region, as debuggers and profilers read it: any ELF file with symbols, line tables and unwind tables.
+//! Reads the file of a region as debuggers and profilers do: as any ELF file with symbols, line tables and unwind tables.
 
 use std::io;
 
@@ -16,7 +16,7 @@ pub struct Function<'a> {
     pub addr: u64,
     /// The size of the code in bytes.
     pub size: u64,
-    /// The name as the symbol table has it.
+    /// The name in the symbol table.
     pub name: &'a [u8],
 }
 
@@ -27,7 +27,7 @@ impl Function<'_> {
     }
 }
 
-/// From this address on, code belongs to this source line. `None` where a sequence ends.
+/// A source line, and the address from which code belongs to it. `None` where a sequence ends.
 pub type LineRow = (u64, Option<(String, u64, u64)>);
 
 /// The parts of the file.
@@ -37,16 +37,16 @@ pub struct Region<'a> {
     pub target: Target,
     /// `e_machine`
     pub machine: u32,
-    /// In the order of their addresses.
+    /// The functions in the order of their addresses.
     pub functions: Vec<Function<'a>>,
-    /// In the order of their addresses.
+    /// The rows in the order of their addresses.
     pub lines: Vec<LineRow>,
     /// The limit for rows of line tables: a file with more rows than bytes is damaged.
     rows_max: usize,
 }
 
 impl<'a> Region<'a> {
-    /// Fails for anything but a complete 64-bit ELF file.
+    /// Reads a file. Fails if it is not a complete 64-bit ELF file.
     pub fn read(bytes: &'a [u8]) -> io::Result<Self> {
         let file = ElfFile64::<Endianness>::parse(bytes)
             .map_err(|error| problem(format!("is no whole ELF file of 64 bits: {error}")))?;
@@ -75,7 +75,7 @@ impl<'a> Region<'a> {
         Some((section.address(), section.data().ok()?))
     }
 
-    /// The bytes of a function. Fewer than its size if the file does not contain all of them.
+    /// The bytes of a function. If the file does not contain all of them, the result is shorter.
     pub fn code(&self, function: &Function) -> &'a [u8] {
         let Some((at, text)) = self.section(".text") else { return &[] };
         let start = usize::try_from(function.addr.saturating_sub(at)).unwrap_or(usize::MAX);
@@ -130,7 +130,7 @@ impl<'a> Region<'a> {
         self.lines.get(at(function.addr)..at(function.end())).unwrap_or_default()
     }
 
-    /// Passes each row of the unwind tables to `each`. The error describes what cannot be decoded.
+    /// Passes each row of the unwind tables to `each`. The error describes the part that cannot be decoded.
     pub fn each_row(&self, each: &mut dyn FnMut(&Fde, &Row)) -> Result<(), String> {
         let Some((at, bytes)) = self.section(".eh_frame") else { return Ok(()) };
         let text = self.section(".text").map_or(0, |(at, _)| at);

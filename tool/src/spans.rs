@@ -1,4 +1,4 @@
-//! Values of address ranges.
+//! A map from address ranges to values.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -27,13 +27,12 @@ impl<T: Copy> Spans<T> {
         self.0.values().map(|&(_, value)| value)
     }
 
-    /// The value at an address.
     pub fn at(&self, addr: u64) -> Option<T> {
         let (_, &(end, value)) = self.0.range(..=addr).next_back()?;
         (addr < end).then_some(value)
     }
 
-    /// Removes all ranges that have an address of this range, and returns them.
+    /// Removes all ranges that overlap this range, and returns them.
     pub fn remove(&mut self, range: &Range<u64>) -> Vec<(Range<u64>, T)> {
         let mut removed = Vec::new();
         if range.is_empty() {

@@ -1,4 +1,4 @@
-//! Unwind tables from any producer, laid out as in the object that perf makes for a LOAD.
+//! Reads unwind tables from any producer, laid out as in the object that perf makes for a LOAD.
 
 use std::borrow::Cow;
 
@@ -14,11 +14,12 @@ pub type Fde<'a> = FrameDescriptionEntry<Reader<'a>>;
 /// A row of an unwind table: the rules for a part of the code.
 pub type Row = UnwindTableRow<usize>;
 
-/// The address of the code in the objects that are examined here. Any address will do that is not near the ends.
+/// The address of the code in the objects that are examined here. Any address that is not near an end of the address space is
+/// possible.
 pub const CODE: u64 = 1 << 40;
 
-/// The most bytes of CIEs that are parsed for one piece of code. Each FDE parses its whole CIE, so hostile tables could take
-/// hours. Tables of compilers stay far below this limit.
+/// The maximum number of bytes of CIEs that are parsed for one piece of code. Each FDE parses its whole CIE, so hostile
+/// tables could take hours. Tables of compilers stay far below this limit.
 const WORK_MAX: usize = 16 << 20;
 
 /// The offset of the row count in an `.eh_frame_hdr`.
@@ -55,7 +56,7 @@ impl Target {
         Target { endian, address_size, vendor, machine }
     }
 
-    /// The same target. If the machine is not known, the column of the return address decides.
+    /// Returns the same target. If the machine is not known, the column of the return address determines the machine.
     pub fn with_column(mut self, return_address: u16) -> Target {
         self.machine = match (self.machine, return_address) {
             (0, 16) => EM_X86_64,
@@ -70,12 +71,12 @@ impl Target {
         self.machine == EM_X86_64
     }
 
-    /// Whether it is that of AArch64.
+    /// Whether the code is that of AArch64.
     pub fn is_aarch64(&self) -> bool {
         self.machine == EM_AARCH64
     }
 
-    /// Tells a section what its decoding depends on.
+    /// Sets the properties of the machine on which the decoding of a section depends.
     pub fn prepare(&self, section: &mut EhFrame<Reader>) {
         section.set_address_size(self.address_size);
         section.set_vendor(self.vendor);
@@ -102,8 +103,8 @@ pub struct TableReader<'a> {
 }
 
 impl<'a> TableReader<'a> {
-    /// Laid out as in perf's objects: `.eh_frame` follows the code, aligned to 8 bytes, and `.eh_frame_hdr` follows it, aligned
-    /// to 4. `code_size` is below 2^32. The bytes come from [`readable`].
+    /// Makes a reader of tables that are laid out as in perf's objects: `.eh_frame` follows the code, aligned to 8 bytes, and
+    /// `.eh_frame_hdr` follows `.eh_frame`, aligned to 4 bytes. `code_size` is below 2^32. The bytes come from [`readable`].
     pub fn new(target: Target, eh_frame: &'a [u8], code_size: u64) -> Self {
         let mut section = EhFrame::new(eh_frame, target.endian);
         target.prepare(&mut section);
@@ -118,9 +119,9 @@ impl<'a> TableReader<'a> {
         self.bases.eh_frame.section.unwrap_or_default()
     }
 
-    /// The search table in the following `.eh_frame_hdr`, as perf reads it. Whatever encodings the header claims, each row has
-    /// two signed words relative to the header: the start of the code, and the place of its entry in `.eh_frame`. `None` for a
-    /// row that is missing.
+    /// The search table in the following `.eh_frame_hdr`, as perf reads it. Whatever the encodings in the header are, each
+    /// row has two signed words relative to the header: the start of the code, and the offset of its entry in `.eh_frame`. A
+    /// missing row is `None`.
     pub fn search_table<'b>(&self, hdr: &'b [u8]) -> impl Iterator<Item = Option<(u64, u64)>> + use<'b> {
         let (endian, at, frame) =
             (self.target.endian, self.bases.eh_frame_hdr.section.unwrap_or_default(), self.address());
@@ -149,8 +150,8 @@ impl<'a> TableReader<'a> {
     }
 }
 
-/// Passes all rows of a section to `each`, with their FDEs. Each FDE has at least one row. The error describes what cannot be
-/// decoded, or is an error of `each`.
+/// Passes all rows of a section to `each`, with their FDEs. Each FDE has at least one row. The error describes the part that
+/// cannot be decoded, or is an error of `each`.
 pub fn each_row<'a>(
     section: &EhFrame<Reader<'a>>,
     bases: &BaseAddresses,
@@ -196,12 +197,13 @@ fn entry_offsets(section: &[u8], target: Target) -> impl Iterator<Item = (usize,
     })
 }
 
-/// The section in a form that gimli can read: without announcements of V8 ([`without_omitted`]), and without the letter `B`.
-/// CIEs of AArch64 code that signs its return addresses with key B have this letter, and gimli does not know it.
+/// The section in a form that gimli can read: without V8's references to pointers that do not exist ([`without_omitted`]),
+/// and without the letter `B`. CIEs of AArch64 code that signs its return addresses with key B have this letter, which gimli
+/// does not support.
 pub fn readable(section: &[u8], target: Target) -> Cow<'_, [u8]> {
     let mut out = without_omitted(section, target);
     for (at, len) in entry_offsets(section, target).filter(|_| target.is_aarch64()) {
-        // The `S` (signal frame) has no operand, and does not affect the rules.
+        // The letter `S` (signal frame) has no operand, and does not affect the rules.
         if let Some(letter) = out.get(at + 4..at + 4 + len).and_then(b_key) {
             out.to_mut()[at + 4 + letter] = b'S';
         }
@@ -209,15 +211,15 @@ pub fn readable(section: &[u8], target: Target) -> Cow<'_, [u8]> {
     out
 }
 
-/// The section without announcements of pointers that do not exist. CIEs of V8 announce pointers to language-specific data,
-/// with the encoding "none" (`DW_EH_PE_omit`). Unwinders accept this, and gimli does not.
+/// The section without references to pointers that do not exist. CIEs of V8 declare pointers to language-specific data, with
+/// the encoding "none" (`DW_EH_PE_omit`). Unwinders accept this encoding, but gimli does not.
 pub fn without_omitted(section: &[u8], target: Target) -> Cow<'_, [u8]> {
     let mut out = Cow::Borrowed(section);
     for (at, len) in entry_offsets(section, target) {
         let Some(lsda) = section.get(at + 4..at + 4 + len).and_then(omitted_lsda) else { continue };
         let cie = &mut out.to_mut()[at + 4..at + 4 + len];
-        // The letter `L`, its operand, and the operand in the length of all operands. Two instructions without effect
-        // (DW_CFA_nop) fill the entry.
+        // The letter `L`, its operand, and the byte for this operand in the length of all operands are removed. Two
+        // instructions without effect (DW_CFA_nop) fill the entry.
         cie[lsda - 1] -= 1;
         cie.copy_within(AUGMENTATION + 2..lsda, AUGMENTATION + 1);
         cie.copy_within(lsda + 1.., lsda - 1);
@@ -242,7 +244,7 @@ fn omitted_lsda(cie: &[u8]) -> Option<usize> {
     if id != [0; 4] || !matches!(rest.first(), Some(1 | 3)) || !rest[1..].starts_with(b"zLR\0") {
         return None;
     }
-    // After two factors, the return address column, and the length of the augmentation data.
+    // The encoding follows two factors, the return address column, and the length of the augmentation data.
     let mut at = AUGMENTATION + 4;
     for _ in 0..4 {
         at += cie.get(at..)?.iter().position(|byte| byte & 0x80 == 0)? + 1;

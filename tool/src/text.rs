@@ -21,7 +21,7 @@ pub const RECORDS: [(u32, &str); 6] = [
 /// Text of unknown origin, made safe for a terminal: characters that are not printable are escaped.
 pub struct Printable<'a> {
     bytes: &'a [u8],
-    /// The most characters that are shown.
+    /// The maximum number of characters that are shown.
     max: usize,
 }
 
@@ -48,7 +48,7 @@ impl Shown for Path {
     }
 }
 
-/// `1 file`, `2 files`, `2 processes`.
+/// A number with its noun: `1 file`, `2 files`, `2 processes`.
 pub fn count<N: fmt::Display + PartialEq + From<u8>>(number: N, noun: &str) -> String {
     let end = match noun {
         _ if number == N::from(1) => "",
@@ -58,9 +58,10 @@ pub fn count<N: fmt::Display + PartialEq + From<u8>>(number: N, noun: &str) -> S
     format!("{number} {noun}{end}")
 }
 
-/// The most characters of a name in a message.
+/// The maximum number of characters of a name in a message.
 const SHORT: usize = 60;
-/// The most bytes that these characters and one more can have. One more character shows that the name is longer.
+/// The maximum number of bytes that these characters and one more character can have. The additional character shows that the
+/// name is longer.
 pub const SHORT_BYTES: usize = 4 * (SHORT + 1);
 
 /// The start of a text, for messages. Bytes after [`SHORT_BYTES`] are not examined.
@@ -96,7 +97,7 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
-/// Control characters, and characters that change the direction of a line or end it.
+/// Whether a character is a control character, or changes the direction of a line or ends it.
 pub(crate) fn is_bad(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -130,7 +131,7 @@ impl<W: Write> Write for Safe<W> {
                 rest = &rest[colour.len()..];
                 continue;
             }
-            // At least one byte, so that the loop ends.
+            // At least one byte is consumed, so that the loop ends.
             let end =
                 rest.iter().skip(1).position(|byte| is_plain(byte) || *byte == 0x1b).map_or(rest.len(), |at| at + 1);
             write!(self.0, "{}", printable(&rest[..end]))?;
@@ -146,7 +147,8 @@ impl<W: Write> Write for Safe<W> {
 
 /// Whether a name contains a character that breaks lines or controls terminals.
 pub fn has_control(name: &[u8]) -> bool {
-    // Bytes below 0x20 are control characters in UTF-8 as in ASCII. U+0085 is one too; in UTF-8 it has two bytes.
+    // Bytes below 0x20 are control characters in UTF-8 as in ASCII. U+0085 is also a control character, and has two bytes in
+    // UTF-8.
     name.iter().any(|&byte| byte < 0x20 || byte == 0x7f)
         || name.utf8_chunks().any(|chunk| chunk.valid().chars().any(is_bad))
 }

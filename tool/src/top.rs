@@ -1,4 +1,5 @@
-//! What a living process registers, how fast, and what it loses: from the counters in its spools and the end of its perf map.
+//! Shows which code a living process registers, how fast, and what it loses. The sources are the counters in its spools and
+//! the end of its perf map.
 
 use std::fmt::{self, Write};
 use std::io;
@@ -16,11 +17,11 @@ use crate::text::printable;
 /// Counters that are shown first, even while they are 0. Other counters are shown only if they are not 0.
 const FIRST: &[&str] =
     &["registered", "unregistered", "overwritten", "live", "region_code", "calls_refused", "dropped", "write_errors"];
-/// Values that are not numbers to be added up.
+/// Values that are not added up.
 const SINKS: [(&str, &str); 2] = [("sinks_running", "sinks that run"), ("sinks_failed", "sinks that failed")];
 /// The number of lines of the map that are shown.
 const LINES: usize = 8;
-/// The most bytes of these lines.
+/// The maximum number of bytes of these lines.
 const TAIL: u64 = 16 << 10;
 
 /// The state of a process at one time.
@@ -31,23 +32,23 @@ pub struct Look {
 }
 
 impl Look {
-    /// Reads the state of a process below `proc`.
+    /// Reads the state of a process. `proc` is the directory of the kernel's process files.
     pub fn at(pid: u32, proc: &Path) -> io::Result<Look> {
         let dir = proc.join(pid.to_string());
         let seen = Seen::read(&dir)?;
-        // The paths are those inside the process's own root.
+        // The paths are relative to the process's own root.
         let here = |path: &String| -> PathBuf { dir.join("root").join(path.trim_start_matches('/')) };
         let said = seen.spools.iter().filter_map(|path| jitsym::read_spool(&here(path)).ok()).collect();
         let names = seen.maps.iter().filter_map(|path| last_names(&here(path), pid).ok()).flatten().collect();
         Ok(Look { said, names })
     }
 
-    /// Whether the process publishes anything about itself.
+    /// Whether the process publishes data about itself.
     pub fn has_said(&self) -> bool {
         !self.said.is_empty()
     }
 
-    /// Formats the state. `before`: an earlier state, and its age.
+    /// Formats the state. `before` is an earlier state and its age.
     pub fn show(&self, before: Option<(&Look, Duration)>) -> String {
         let mut text = String::new();
         for (number, said) in self.said.iter().enumerate() {

@@ -25,7 +25,7 @@ pub const LOST: &[Lost] = &[
         scenarios: &["moves", "cache-flush", "reuse", "reuse-other-frames", "overwrite"],
         what: &[What::Names],
         at: None,
-        reason: "a perf map has no time: an address has the name of the code that lay there last",
+        reason: "a perf map contains no times: each address has the name of the code that was there last",
         instead: "a jitdump and `perf inject --jit`, or samply",
     },
     Lost {
@@ -46,7 +46,7 @@ pub const LOST: &[Lost] = &[
         ],
         what: &[What::Stacks],
         at: None,
-        reason: "libunwind remembers for an address how it has unwound there first, also when other code is there later",
+        reason: "for each address, libunwind remembers how it unwound there first, even if other code is there later",
         instead: "frame pointers; names are right in any case",
     },
     Lost {
@@ -57,7 +57,7 @@ pub const LOST: &[Lost] = &[
         scenarios: &["ends-with-call"],
         what: &[What::Stacks],
         at: Some(&[0]),
-        reason: "at the first instruction of code right behind a call that ends other code: libunwind takes it for the return address, which it has unwound from before",
+        reason: "the first instruction of code directly after a call that ends other code: libunwind treats it as a return address, and uses the tables of the other code",
         instead: "an instruction after the call; frame pointers; names are right in any case",
     },
     Lost {
@@ -97,7 +97,7 @@ pub const LOST: &[Lost] = &[
         scenarios: &["after-library"],
         what: &[What::Names],
         at: None,
-        reason: "perf tells nobody that a library is unloaded, and samply takes code at its addresses for the library's",
+        reason: "perf does not record that a library is unloaded, and samply attributes code at its addresses to the library",
         instead: "regions, or perf",
     },
     Lost {
@@ -105,7 +105,7 @@ pub const LOST: &[Lost] = &[
         scenarios: &["threads"],
         what: &[What::Names],
         at: None,
-        reason: "bpftrace 0.17 looks for names late, and finds none any more for a thread that has ended",
+        reason: "bpftrace 0.17 looks up names late, and finds no names for a thread that has ended",
         instead: "threads that live as long as bpftrace looks, or perf",
     },
     Lost {
@@ -113,7 +113,7 @@ pub const LOST: &[Lost] = &[
         scenarios: &["namespace"],
         what: &[What::Names],
         at: None,
-        reason: "samply opens the files of a process by the names that they have in its namespace, outside of it",
+        reason: "samply opens the files of a process by their names in the process's namespace, but in its own namespace",
         instead: "run samply in the container, or give it the directory with `--aux-file-dir`",
     },
     Lost {
@@ -121,7 +121,7 @@ pub const LOST: &[Lost] = &[
         scenarios: &["namespace"],
         what: &[What::Stacks, What::Annotate],
         at: None,
-        reason: "perf 7 does not find the jitdump of a process in another pid namespace, so that only the perf map is left: no tables, no code",
+        reason: "perf 7 does not find the jitdump of a process in another pid namespace; only the perf map is used, without tables and code",
         instead: "run perf in the container; or frame pointers, for names and stacks",
     },
     Lost {
@@ -129,7 +129,7 @@ pub const LOST: &[Lost] = &[
         scenarios: &["ends-with-call"],
         what: &[What::Sampled],
         at: None,
-        reason: "a function whose last instruction is a call has the return address of what follows, and perf 7 loses its caller unless there was a sample in that function before",
+        reason: "if the last instruction of a function is a call, the return address belongs to the next code; perf 7 then loses the caller, unless an earlier sample was in the function",
         instead: "an instruction after the call, regions, or frame pointers; names are right in any case",
     },
     Lost {
@@ -137,7 +137,7 @@ pub const LOST: &[Lost] = &[
         scenarios: &["moves", "moves-overlapping", "cache-flush", "reuse-other-frames", "overwrite"],
         what: &[What::Stacks],
         at: None,
-        reason: "perf 7 goes on with the tables of the code that it met first at an address",
+        reason: "for each address, perf 7 uses the tables of the first code that it found there",
         instead: "frame pointers, or a perf with libunwind; names are right in any case",
     },
     Lost {
@@ -145,7 +145,7 @@ pub const LOST: &[Lost] = &[
         scenarios: &["moves-overlapping", "reuse-other-frames", "region-reused", "region-replaced-in-pairs"],
         what: &[What::Stacks],
         at: None,
-        reason: "perf 7 goes on with the tables that it met first where an object begins, and code that moves over its own bytes begins no generation; some stacks of code that has just been replaced are lost too",
+        reason: "for each start of an object, perf 7 uses the first tables that it found, and code that moves over its own bytes starts no new generation; some stacks of code that has just been replaced are lost too",
         instead: "frame pointers; names are right in any case",
     },
     Lost {
@@ -153,7 +153,7 @@ pub const LOST: &[Lost] = &[
         scenarios: &["moves-overlapping", "cache-flush", "reuse-other-frames"],
         what: &[What::Stacks],
         at: None,
-        reason: "perf 7 goes on with the tables that it met first where an object begins, and memory whose protection changes begins where it does",
+        reason: "for each start of an object, perf 7 uses the first tables that it found, and memory whose protection changes keeps its start",
         instead: "regions of the library's own; or frame pointers, or a perf with libunwind; names are right in any case",
     },
     Lost {
@@ -161,7 +161,7 @@ pub const LOST: &[Lost] = &[
         scenarios: &["region-windows"],
         what: &[What::Stacks],
         at: None,
-        reason: "where mappings of single functions are used again, windows lie over one another, and libdw reads no objects that overlap",
+        reason: "if mappings of single functions are reused, windows overlap, and libdw does not read objects that overlap",
         instead: "a jitdump; or frame pointers, or a perf with libunwind; names are right in any case",
     },
     Lost {
@@ -169,7 +169,7 @@ pub const LOST: &[Lost] = &[
         scenarios: &["region-automatic", "cache-flush"],
         what: &[What::Annotate],
         at: None,
-        reason: "the header page takes the place of the first page of code in the file of adopted memory right after other executable memory",
+        reason: "in the file of adopted memory directly after other executable memory, the header page replaces the first page of code",
         instead: "a page without rights below the memory; names and stacks are right in any case",
     },
     Lost {
@@ -177,7 +177,7 @@ pub const LOST: &[Lost] = &[
         scenarios: &["moves", "moves-overlapping", "cache-flush", "region-allocated", "region-allocated-forked"],
         what: &[What::Annotate],
         at: None,
-        reason: "the file of a region of two views is the memory itself: when the next generation begins, other code is there already, and the bytes of what died are nowhere",
+        reason: "the file of a region with two views is the memory itself: when the next generation starts, the memory already has other code, and the bytes of the dead code are lost",
         instead: "a jitdump; names, stacks and lines are right in any case",
     },
     Lost {
@@ -185,7 +185,7 @@ pub const LOST: &[Lost] = &[
         scenarios: &["moves", "moves-overlapping"],
         what: &[What::Annotate],
         at: None,
-        reason: "the file of an old generation has other bytes in the place of some code that was moved",
+        reason: "the file of an old generation has other bytes at the address of some code that was moved",
         instead: "a jitdump; names, stacks and lines are right in any case",
     },
     Lost {
@@ -201,7 +201,7 @@ pub const LOST: &[Lost] = &[
         scenarios: &["namespace"],
         what: &[What::Annotate],
         at: None,
-        reason: "`perf annotate` looks for the file of a process in another mount namespace outside of it",
+        reason: "`perf annotate` looks for the file of a process in another mount namespace in its own namespace",
         instead: "run perf in the container, or copy the file and use `--symfs`",
     },
     Lost {
@@ -209,7 +209,7 @@ pub const LOST: &[Lost] = &[
         scenarios: &["namespace"],
         what: &[What::Annotate],
         at: None,
-        reason: "recordings by stepping have no build-ids, by which `perf annotate` finds objects of another mount namespace",
+        reason: "recordings by stepping have no build-ids, and `perf annotate` needs them to find objects of another mount namespace",
         instead: "`perf record`",
     },
     Lost {
@@ -217,7 +217,7 @@ pub const LOST: &[Lost] = &[
         scenarios: &["namespace"],
         what: &[What::Stacks, What::Annotate],
         at: None,
-        reason: "perf 7 looks for tables and code of a process in another mount namespace outside of it",
+        reason: "perf 7 looks for tables and code of a process in another mount namespace in its own namespace",
         instead: "run perf in the container, or copy the file and use `--symfs`; or frame pointers",
     },
     Lost {
@@ -225,7 +225,7 @@ pub const LOST: &[Lost] = &[
         scenarios: &["region-large"],
         what: &[What::Annotate],
         at: None,
-        reason: "in memory of more than 256 KiB the file of an old generation has no bytes of code that lived on",
+        reason: "for memory of more than 256 KiB, the file of an old generation lacks the bytes of code that stayed live",
         instead: "a jitdump; names, stacks and lines are right in any case",
     },
     Lost {
@@ -238,7 +238,7 @@ pub const LOST: &[Lost] = &[
         ],
         what: &[What::Names],
         at: None,
-        reason: "blazesym is asked about the process as it is at the end, and so knows neither what lay there before, nor its children",
+        reason: "blazesym is asked about the process at its end, so it does not know earlier code or child processes",
         instead: "ask it while the code lives; or perf or samply",
     },
     Lost {
@@ -246,7 +246,7 @@ pub const LOST: &[Lost] = &[
         scenarios: &["threads"],
         what: &[What::Names, What::Stacks],
         at: None,
-        reason: "when objects are put together they go before the one that takes their place comes, because debuggers have no rule for two of one address; other threads that are stopped between the two have frames without names",
+        reason: "when objects are merged, they are removed before the merged object is added, because debuggers have no rule for two objects at one address; other threads that are stopped in between have frames without names",
         instead: "go on for some milliseconds and stop again; nothing is lost once a program has registered its code",
     },
 ];

@@ -1,4 +1,4 @@
-//! From source to machine code with Cranelift, and from what Cranelift knows of the code to what libjitsym wants to know.
+//! Compiles source to machine code with Cranelift, and converts Cranelift's data about the code for libjitsym.
 
 use std::collections::HashMap;
 
@@ -15,14 +15,14 @@ use cranelift_jit::{JITBuilder, JITModule};
 use cranelift_module::{default_libcall_names, FuncId, Linkage, Module, ModuleReloc};
 use jitsym::{Bytes, Code, Line, Lines, Session, Unwind};
 
-/// What is kept of a function to register it when its address is known.
+/// The data of a function that are kept until its address is known and it can be registered.
 pub struct Function {
     pub name: String,
     id: FuncId,
     code: Vec<u8>,
-    /// How to unwind it; `None` if Cranelift does not know, or the table for it cannot be made.
+    /// The unwind data; `None` if Cranelift has none, or if no table can be made from it.
     unwind: Option<UnwindInfo>,
-    /// Offset in the code, and line of the source.
+    /// Offsets in the code, each with its line in the source.
     lines: Vec<(u32, u32)>,
 }
 
@@ -42,7 +42,7 @@ impl Compiler {
     /// Compiles all functions of a program.
     pub fn compile(&mut self, source: &str) -> Result<Vec<Function>> {
         let mut functions = Vec::new();
-        // Line numbers and words of the function at hand.
+        // Line numbers and words of the current function.
         let mut body: Vec<(u32, [&str; 2])> = Vec::new();
         for (number, text) in (1..).zip(source.lines()) {
             let words: Vec<&str> = text.split_whitespace().collect();
@@ -62,7 +62,7 @@ impl Compiler {
         Ok(functions)
     }
 
-    /// Compiles one function: its first statement is `fn NAME`.
+    /// Compiles one function, whose first statement is `fn NAME`.
     fn function(&mut self, body: &[(u32, [&str; 2])]) -> Result<Function> {
         let (_, ["fn", name]) = body[0] else { bail!("line {}: a function has to begin first", body[0].0) };
         let mut context = self.module.make_context();
@@ -89,7 +89,7 @@ impl Compiler {
             .map(|relocation| ModuleReloc::from_mach_reloc(relocation, &context.func, id))
             .collect();
 
-        // Free bytes behind the code let `perf inject` of older builds of perf unwind through it.
+        // Free bytes after the code let `perf inject` of older builds of perf unwind through the code.
         let mut padded = code.clone();
         padded.resize(code.len() + jitsym::CODE_GAP_SIZE as usize, 0);
         let alignment = u64::from(compiled.buffer.alignment);
@@ -97,13 +97,13 @@ impl Compiler {
         Ok(Function { name: name.to_string(), id, code, unwind, lines })
     }
 
-    /// Makes Cranelift's intermediate code of the statements.
+    /// Translates the statements to Cranelift's intermediate code.
     fn translate(&mut self, context: &mut Context, body: &[(u32, [&str; 2])]) -> Result<()> {
         let mut builder = FunctionBuilder::new(&mut context.func, &mut self.builder_context);
         let entry = builder.create_block();
         builder.switch_to_block(entry);
         for &(number, [word, argument]) in body {
-            // Goes through all of Cranelift's passes, and comes out as the place in the machine code.
+            // The line number passes through all of Cranelift's passes, and is returned with the offset in the machine code.
             builder.set_srcloc(SourceLoc::new(number));
             match word {
                 "fn" => {}
@@ -134,7 +134,7 @@ impl Compiler {
         Ok(())
     }
 
-    /// Puts the addresses into the code, and makes it executable.
+    /// Writes the addresses into the code, and makes the code executable.
     pub fn finish(&mut self) -> Result<()> {
         Ok(self.module.finalize_definitions()?)
     }
@@ -143,11 +143,11 @@ impl Compiler {
         self.module.get_finalized_function(function.id)
     }
 
-    /// Tells libjitsym of a function that is where it will run.
+    /// Registers a function with libjitsym. The function must be at the address at which it will run.
     pub fn register(&self, session: &Session, function: &Function, path: &str) -> Result<()> {
         let entry = self.entry(function);
         let addr = entry as u64;
-        // SAFETY: the code lies there, and stays as it is as long as the module lives.
+        // SAFETY: the code is at this address, and does not change as long as the module exists.
         let bytes = unsafe { std::slice::from_raw_parts(entry, function.code.len()) };
         let table = self.eh_frame(function.unwind.as_ref(), addr)?;
         let lines: Vec<Line<'_>> = function
@@ -165,7 +165,7 @@ impl Compiler {
         Ok(())
     }
 
-    /// An `.eh_frame` section for one function at an address, if Cranelift knows how to unwind it.
+    /// Makes an `.eh_frame` section for one function at an address. `None` if Cranelift has no unwind data for the function.
     fn eh_frame(&self, unwind: Option<&UnwindInfo>, addr: u64) -> Result<Option<Vec<u8>>> {
         let isa = self.module.isa();
         let (Some(UnwindInfo::SystemV(unwind)), Some(cie)) = (unwind, isa.create_systemv_cie()) else {

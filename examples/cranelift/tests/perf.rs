@@ -1,4 +1,4 @@
-//! What the real perf shows of the code that Cranelift has compiled: names, shares, whole stacks, source lines.
+//! Tests the output of the real perf for the code that Cranelift has compiled: names, shares, whole stacks, source lines.
 
 #[path = "../../../tests/support/lost.rs"]
 mod lost;
@@ -11,12 +11,12 @@ use std::process::Command;
 
 use tmp_files::TmpFiles;
 
-/// The most that a share may be off, in parts of one.
+/// The maximum error of a share, as a fraction of 1.
 const SHARE_TOLERANCE: f64 = 0.05;
 
 /// perf, with its cache of objects in the test's directory.
 fn perf(dir: &Path) -> Command {
-    // perf 6.1 writes to an addr2line that may have ended: it cannot read a mapping such as `//anon`.
+    // perf 6.1 writes to an addr2line that may have ended, because addr2line cannot read a mapping such as `//anon`.
     let mut perf = Command::new("env");
     perf.args(["--ignore-signal=PIPE", "perf", "--buildid-dir"]).arg(dir.join("buildid"));
     perf
@@ -29,11 +29,11 @@ fn run(command: &mut Command) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A stack: symbol and place in the source of each frame, innermost first.
+/// A stack: the symbol and the source line of each frame, innermost first.
 type Stack = Vec<(String, String)>;
 
-/// Records a program of the toy language for so many seconds, and returns the stacks of all samples in code that was compiled. `None` if
-/// perf has lost some.
+/// Records a program of the toy language for this number of seconds. Returns the stacks of all samples in compiled code, or
+/// `None` if perf has lost samples.
 fn record(dir: &Path, program: &Path, seconds: u32) -> Option<Vec<Stack>> {
     let (data, injected) = (dir.join("perf.data"), dir.join("jit.data"));
     let mut record = perf(dir);
@@ -42,7 +42,7 @@ fn record(dir: &Path, program: &Path, seconds: u32) -> Option<Vec<Stack>> {
     for name in ["JITSYM", "JITSYM_DIR", "JITDUMPDIR"] {
         record.env_remove(name);
     }
-    // The shell says its number before it becomes the program.
+    // The shell prints its pid before it executes the program.
     let program = format!("exec '{}' '{}' {seconds}", env!("CARGO_BIN_EXE_jitsym-cranelift"), program.display());
     let told = run(record.arg(&data).args(["--", "sh", "-c", &format!("echo $$; {program}")]));
     let _files = TmpFiles(told.trim().parse().expect("pid"));
@@ -56,7 +56,8 @@ fn record(dir: &Path, program: &Path, seconds: u32) -> Option<Vec<Stack>> {
     let mut stacks: Vec<Stack> = Vec::new();
     let mut is_head = true;
     for line in text.lines() {
-        // PID, then for each frame a line "\tADDRESS SYMBOL" and one "  PLACE", then an empty line.
+        // Each sample has a line with the PID, then for each frame a line "\tADDRESS SYMBOL" and a line "  PLACE", then an
+        // empty line.
         if is_head && !line.is_empty() {
             stacks.push(Vec::new());
         } else if let Some(frame) = line.strip_prefix('\t') {
@@ -77,12 +78,12 @@ fn names_stacks_and_lines() {
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("perf");
     std::fs::create_dir_all(&dir).expect("directory");
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hello.toy");
-    // On a machine that has other things to do there are fewer.
+    // On a busy machine there are fewer samples.
     let mut recordings = [2, 4, 8, 16, 32].into_iter().filter_map(|seconds| record(&dir, &program, seconds));
     let stacks = recordings.find(|stacks| stacks.len() > 300).expect("samples in compiled code");
     std::fs::remove_dir_all(&dir).expect("remove the recording");
 
-    // Turns of a loop in one call of `start`, by the lines of hello.toy that they stand in.
+    // The numbers of loop iterations in one call of `start`, with the lines of hello.toy that contain the loops.
     let truth = [("pixel", 4, 36000.0), ("pixel", 5, 12000.0), ("row", 8, 4000.0), ("image", 13, 4000.0)];
     let all: f64 = truth.iter().map(|(_, _, turns)| turns).sum();
     let mut found: BTreeMap<(&str, &str), usize> = BTreeMap::new();
@@ -93,12 +94,12 @@ fn names_stacks_and_lines() {
         let samples = found.get(&(name, &*format!("hello.toy:{line}"))).copied().unwrap_or_default();
         let share = samples as f64 / stacks.len() as f64;
         let expected = turns / all;
-        // Four standard deviations of what chance decides.
+        // Four standard deviations of the random error.
         let chance = 4.0 * (expected * (1.0 - expected) / stacks.len() as f64).sqrt();
         assert!((share - expected).abs() < chance.max(SHARE_TOLERANCE), "{name} in line {line}: {share} of {found:?}");
     }
 
-    // The callers, with the lines of the calls, up to where the program calls the code.
+    // The callers, with the lines of the calls, up to the program's call of the code.
     let callers = |name: &str| -> &[(&str, &[u32])] {
         match name {
             "pixel" => &[("row", &[9, 10]), ("image", &[14, 15]), ("start", &[18])],

@@ -45,10 +45,11 @@ fn check_code_flags(flags: u32, known: u32, reserved: u32) -> Result<()> {
     check_flags(flags & !known | reserved, 0)
 }
 
-/// A pointer to a `jitsym_code` of this version's size. Whoever makes a `CodeInput` promises that the struct and the
-/// data behind its pointers are valid, as the header demands.
+/// A pointer to a `jitsym_code` of this version's size. The code that makes a `CodeInput` promises that the struct and
+/// the data that its pointers refer to are valid, as the header demands.
 ///
-/// The structs of nearly all callers have this size and are not copied: each field is read where it is needed.
+/// Nearly all callers pass a struct of this size. The library does not copy the struct, but reads each field where it
+/// is needed.
 #[derive(Clone, Copy)]
 pub struct CodeInput<'a>(*const jitsym_code, PhantomData<&'a jitsym_code>);
 
@@ -72,7 +73,7 @@ pub unsafe fn code<'a>(from: *const jitsym_code, place: &'a mut MaybeUninit<jits
 impl<'a> CodeInput<'a> {
     /// Runs `body` with this code as a `Code` of the Rust API. Fails without calling `body` if the input is invalid.
     pub fn with_code<T>(self, body: impl FnOnce(&Code<'_>) -> Result<T>) -> Result<T> {
-        // SAFETY: all fields and the data behind the pointers among them are valid (see `CodeInput`).
+        // SAFETY: all fields and the data that they point to are valid (see `CodeInput`).
         let code = unsafe { self.0.read_unaligned() };
         check_code_flags(code.flags, STABLE | MORE | GAP, code.reserved | code.reserved2)?;
         check_range(code.addr, code.size)?;
@@ -100,24 +101,24 @@ impl<'a> CodeInput<'a> {
 
     /// Whether the caller registers more code before any of the code runs (`JITSYM_CODE_MORE`).
     pub fn more(&self) -> bool {
-        // SAFETY: the struct and the data behind its pointers are valid (see `CodeInput`).
+        // SAFETY: the struct and all data that it points to are valid (see `CodeInput`).
         unsafe { field!(self.0, flags) & MORE != 0 }
     }
 
     /// Whether the code has a file. If so, the registered name is composed of the code's name, file and line.
     #[inline(always)]
     pub fn has_file(&self) -> bool {
-        // SAFETY: the struct and the data behind its pointers are valid (see `CodeInput`).
+        // SAFETY: the struct and all data that it points to are valid (see `CodeInput`).
         unsafe { !field!(self.0, file).is_null() }
     }
 
     /// Runs `body` with an equivalent `jitsym_code` that has the composed name and no file. If the code has no line
     /// table, a line other than 0 becomes the only row of the line table. Returns `None` if the code is not usual
-    /// (`is_usual`), if the file is empty, or if a text has to be cleaned or cut. In these cases the caller has to use
-    /// `with_code`, because only the registration by `with_code` cleans texts and counts the cleaned texts.
+    /// (`is_usual`), if the file is empty, or if a text has to be cleaned or cut. Then the caller has to use
+    /// `with_code`, because only `with_code` leads to cleaning and counting of these texts.
     #[inline(never)]
     pub fn with_name<T>(self, body: impl FnOnce(CodeInput<'_>) -> T) -> Option<T> {
-        // SAFETY: here and below, the struct and the data behind its pointers are valid (see `CodeInput`).
+        // SAFETY: here and below, the struct and all data that it points to are valid (see `CodeInput`).
         let mut raw = unsafe { self.0.read_unaligned() };
         let file = mem::replace(&mut raw.file, ptr::null());
         if !self.is_usual() {
@@ -141,7 +142,7 @@ impl<'a> CodeInput<'a> {
     /// The line table.
     fn lines(&self) -> Result<LineInput<'a>> {
         let from = self.0;
-        // SAFETY: the struct and the data behind its pointers are valid (see `CodeInput`).
+        // SAFETY: the struct and all data that it points to are valid (see `CodeInput`).
         let rows = unsafe { Array::new(field!(from, lines), field!(from, line_count), field!(from, line_size))? };
         Ok(LineInput { rows, last_file: Cell::new((ptr::null(), 0)) })
     }
@@ -151,7 +152,7 @@ impl Given for CodeInput<'_> {
     #[inline(always)]
     fn is_usual(&self) -> bool {
         let from = self.0;
-        // SAFETY: here and below, the struct and the data behind its pointers are valid (see `CodeInput`).
+        // SAFETY: here and below, the struct and all data that it points to are valid (see `CodeInput`).
         let (flags, reserved) = unsafe { (field!(from, flags), field!(from, reserved) | field!(from, reserved2)) };
         // SAFETY: as above.
         let (bytes, inline_count) = unsafe { (field!(from, bytes), field!(from, inline_count)) };
@@ -160,43 +161,43 @@ impl Given for CodeInput<'_> {
 
     #[inline(always)]
     fn addr(&self) -> u64 {
-        // SAFETY: the struct and the data behind its pointers are valid (see `CodeInput`).
+        // SAFETY: the struct and all data that it points to are valid (see `CodeInput`).
         unsafe { field!(self.0, addr) }
     }
 
     #[inline(always)]
     fn size(&self) -> u64 {
-        // SAFETY: the struct and the data behind its pointers are valid (see `CodeInput`).
+        // SAFETY: the struct and all data that it points to are valid (see `CodeInput`).
         unsafe { field!(self.0, size) }
     }
 
     #[inline(always)]
     fn name(&self) -> &[u8] {
-        // SAFETY: the struct and the data behind its pointers are valid (see `CodeInput`).
+        // SAFETY: the struct and all data that it points to are valid (see `CodeInput`).
         unsafe { name(field!(self.0, name), field!(self.0, name_len)) }
     }
 
     #[inline(always)]
     fn bytes(&self) -> *const u8 {
-        // SAFETY: the struct and the data behind its pointers are valid (see `CodeInput`).
+        // SAFETY: the struct and all data that it points to are valid (see `CodeInput`).
         unsafe { field!(self.0, bytes) }.cast()
     }
 
     #[inline(always)]
     fn template<'c>(&self, cache: &'c mut Cache, addr: u64, size: u64) -> Result<Option<&'c UnwindingTemplate>> {
-        // SAFETY: the struct and the data behind its pointers are valid (see `CodeInput`).
+        // SAFETY: the struct and all data that it points to are valid (see `CodeInput`).
         unsafe { template(field!(self.0, unwind), cache, addr, size) }
     }
 
     #[inline(always)]
     fn has_gap(&self) -> bool {
-        // SAFETY: the struct and the data behind its pointers are valid (see `CodeInput`).
+        // SAFETY: the struct and all data that it points to are valid (see `CodeInput`).
         unsafe { field!(self.0, flags) & GAP != 0 }
     }
 
     #[inline(always)]
     fn has_lines(&self) -> bool {
-        // SAFETY: the struct and the data behind its pointers are valid (see `CodeInput`).
+        // SAFETY: the struct and all data that it points to are valid (see `CodeInput`).
         unsafe { field!(self.0, line_count) != 0 }
     }
 
@@ -243,7 +244,7 @@ unsafe fn inlines<'a>(code: &jitsym_code) -> Result<Vec<Inline<'a>>> {
 /// A line table that C has passed.
 pub struct LineInput<'a> {
     rows: Array<'a, jitsym_line>,
-    /// The last file name and its length. Most rows have the same file as the previous row, so the length need not be
+    /// The last file name and its length. Most rows have the same file as the previous row, and then the length is not
     /// computed again.
     last_file: Cell<(*const c_char, usize)>,
 }

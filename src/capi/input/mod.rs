@@ -1,10 +1,9 @@
 //! Input from C, checked and converted to the types of the Rust API.
 //!
-//! This module makes Rust references only to arrays of saved registers and to bytes. This module copies the bytes of
-//! all other C structs. If `struct_size` differs from this version's size, the bytes are copied over a struct of zeros.
-//! So callers that were compiled with an older or a newer header are supported. The usual registration copies no struct
-//! of this version's size: it reads the fields of the `jitsym_code` one by one, and compares the `jitsym_unwind` in
-//! place.
+//! Only arrays of saved registers and bytes are used by reference. All other C structs are copied. If `struct_size`
+//! differs from this version's size, the struct is copied over a struct of zeros, so that callers with an older or a
+//! newer header are supported. The usual registration is an exception: it copies no struct of this version's size. It
+//! reads the fields of the `jitsym_code` one by one, and compares the `jitsym_unwind` without a copy.
 
 mod code;
 mod options;
@@ -92,13 +91,13 @@ unsafe fn copy_other<T: Plain>(from: *const u8, size: usize) -> Result<T> {
 ///
 /// # Safety
 /// `from` is NULL or points to a struct. The struct begins with a `size_t`, and has as many readable bytes as this
-/// number says.
+/// number.
 #[inline(always)]
 unsafe fn read<T: Plain>(from: *const T) -> Result<T> {
     if from.is_null() {
         return Err(Error::Null.because("the pointer to a struct is NULL", []));
     }
-    // A larger size is an error of the caller, so a struct of a larger size is not read.
+    // A larger size is an error of the caller, so such a struct is not read.
     const LARGEST: usize = 4096;
     // SAFETY: by the caller's promise the struct is readable. The size is the first field of every struct that is read
     // this way.
@@ -121,7 +120,7 @@ fn check_flags(flags: u32, known: u32) -> Result<()> {
     }
 }
 
-/// An array of C structs. The structs may be larger or smaller than in this version.
+/// An array of C structs, which may be larger or smaller than in this version.
 #[derive(Clone, Copy)]
 struct Array<'a, T> {
     start: *const u8,
@@ -145,7 +144,7 @@ impl<T: Plain> Array<'_, T> {
         }
         let array = Array { start: start.cast(), count, stride, element: PhantomData };
         if count > 0 && stride != size_of::<T>() {
-            // Checks sizes and tails of all elements here, so that `get` cannot fail.
+            // The sizes and tails of all elements are checked here, so that `get` cannot fail.
             for index in 0..count {
                 // SAFETY: the caller's promise.
                 unsafe { copy::<T>(array.element(index), stride)? };

@@ -38,8 +38,8 @@ pub unsafe fn template(
     let known_size = unsafe { from.cast::<usize>().read_unaligned() } == size_of::<jitsym_unwind>();
     // SAFETY: as above. The comparison has shown that the struct has this size.
     if known_size && unsafe { cache.is_ready(from.cast::<usize>().add(1).cast::<unwind::Raw>(), code_size) } {
-        // SAFETY: as above. The last struct was valid, and this struct has the same fields. Only the data behind the
-        // struct's pointers may differ.
+        // SAFETY: as above. The last struct was valid, and this struct has the same fields. Only the data that the
+        // struct's pointers refer to may differ.
         let saved = unsafe { saved_registers(field!(from, saved), field!(from, saved_count))? };
         if cache.ready_saves(saved) {
             return Ok(Some(cache.ready_template()));
@@ -61,10 +61,9 @@ unsafe fn decode_and_encode(
 ) -> Result<Option<&UnwindingTemplate>> {
     // SAFETY: the caller's promise.
     let (raw, input) = unsafe { (read(from)?, unwind(from)?) };
-    // After `remember`, later calls compare only the struct and the saved registers. So the tables must depend only on
-    // the struct and the saved registers. Tables of kinds 3 and 4 also depend on rows or a section outside the struct.
-    // If `epilogue_end` is set, or if the code ends at `epilogue_begin`, the tables also depend on the code size
-    // (`resolve_epilogue`).
+    // After `remember`, later calls compare only the struct and the saved registers, so the tables must depend on
+    // nothing else. Tables of kinds 3 and 4 also depend on rows or a section outside the struct. If `epilogue_end` is
+    // set, or if the code ends at `epilogue_begin`, the tables also depend on the code size (`resolve_epilogue`).
     let any_larger = raw.epilogue_end == 0 && u64::from(raw.epilogue_begin) != code_size;
     if matches!(raw.kind, 1 | 2) && any_larger {
         cache.template(&input.as_unwind(), code_addr, code_size)?;
@@ -76,7 +75,7 @@ unsafe fn decode_and_encode(
     cache.template(&input.as_unwind(), code_addr, code_size)
 }
 
-/// A checked `jitsym_unwind`. Rows are stored here, because their layout differs from the layout of rows in C.
+/// A checked `jitsym_unwind`. Rows are stored here, because they have another layout than in C.
 #[allow(clippy::large_enum_variant, reason = "it lives on the stack, for the time of a call")]
 pub enum UnwindInput<'a> {
     Ready(Unwind<'a>),

@@ -4,56 +4,55 @@ use std::ffi::{c_char, c_void};
 
 use super::jitsym_unwind;
 
-/// Flags of a piece of code. Bits that can be combined.
+/// Bit flags of a piece of code.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_code_flag {
-    /// The writer reads the bytes later: keep them until a flush, move or unregistration.
+    /// The call does not copy the bytes: keep them until a flush, move or unregistration.
     ///
-    /// The call copies none of the bytes. The flag is for large code, and for runtimes that never free code. The bytes
-    /// must stay unchanged and in place until `jitsym_flush` has returned, or until `jitsym_unregister`,
-    /// `jitsym_unregister_range` or `jitsym_move` has returned for this code. Except for `jitsym_flush`, these calls
-    /// wait until the writer has read the bytes, 10 seconds at most. If the process is killed before the writer has
-    /// read the bytes, the record is recovered without the bytes.
+    /// The flag is for large code, and for runtimes that never free code. The writer reads the bytes later. The bytes
+    /// must stay unchanged at their address until `jitsym_flush` has returned, or until `jitsym_unregister`,
+    /// `jitsym_unregister_range` or `jitsym_move` has returned for this code. These three calls wait for the writer, 10
+    /// seconds at most. If the process is killed earlier, the record is recovered without the bytes.
     JITSYM_CODE_STABLE = 1,
-    /// This call waits for no sink: more code is registered before this code runs.
+    /// This call waits for no sink, because the host registers more code before this code runs.
     ///
     /// Without the flag, a call waits for `JITSYM_SINK_VALGRIND`, `JITSYM_SINK_UNWINDER`, and `JITSYM_SINK_GDB` while a
-    /// debugger listens, because these sinks must know of code before it runs. The next call without the flag, or
-    /// `jitsym_flush`, waits until the sinks know all code registered so far. `jitsym_move_target` does not accept the
-    /// flag.
+    /// debugger listens, because these sinks need code before it runs. The next call without the flag, or
+    /// `jitsym_flush`, waits until these sinks have all code that was registered before. `jitsym_move_target` does not
+    /// accept the flag.
     JITSYM_CODE_MORE = 2,
-    /// `JITSYM_CODE_GAP_SIZE` bytes after the code hold no other code as long as this code lives.
+    /// While this code is live, the next `JITSYM_CODE_GAP_SIZE` bytes have no other code.
     ///
-    /// Then `perf inject` maps the unwind tables of this code into these bytes, and a perf that is built with libunwind, as
-    /// most are before perf 7, can unwind through this code. Larger tables are not mapped. Other code in these bytes would
-    /// lose its name, also in a forked child that has the code of its parent. `jitsym inject`, perf 7 and regions need no
-    /// gap. For moved code, the flag of `jitsym_move_target` counts.
+    /// `perf inject` then maps the unwind tables of this code into these bytes, if the tables fit, so that a perf that
+    /// is built with libunwind can unwind through this code
+    /// ([docs/after-recording.md](after-recording.md#packed-code)). Most versions before perf 7 are built with
+    /// libunwind. Other code in these bytes would lose its name, also in a forked child that has the code of its
+    /// parent. For moved code, the flag of `jitsym_move_target` counts.
     JITSYM_CODE_GAP = 4,
 }
 
-/// Flags of a range of code. Bits that can be combined.
+/// Bit flags of a range of code.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_range_flag {
     /// The caller unmaps the memory next (`munmap`).
     ///
-    /// From the call until all whole pages in the range are unmapped, nobody may read, write or run the memory. The
-    /// library forgets the regions that the range covers. Without the flag, the library reads all mappings of the
-    /// process to notice that these regions are gone. The flag has no effect in memory that the library unmaps itself:
-    /// memory from `jitsym_alloc`, and regions with two views.
+    /// Until all whole pages in the range are unmapped, no thread may read, write or run the memory. Without the flag,
+    /// the library reads all mappings of the process to notice that regions in the range no longer exist. The flag has
+    /// no effect in memory that only the library unmaps: memory from `jitsym_alloc`, and regions with two views.
     JITSYM_RANGE_UNMAP = 1,
 }
 
-/// One row of a line table: from `offset` up to the next row, code belongs to this line.
+/// One row of a line table. The code from `offset` up to the next row belongs to this line.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct jitsym_line {
     /// Bytes from the start of the code, less than its size. Rows may be in any order.
     ///
-    /// Sorted rows are cheapest. Of two rows with the same offset, the later row in the table counts.
+    /// Sorted rows cost least. Of two rows with the same offset, the later row counts.
     pub offset: u32,
-    /// Line number, from 1. 0: the row is left out.
+    /// Line number, from 1. A row with 0 is left out.
     pub line: u32,
     /// Column, from 1; 0 if unknown.
     pub column: u32,
@@ -71,12 +70,12 @@ pub struct jitsym_inline {
     pub begin: u32,
     /// Bytes from the start of the code to the end of the range.
     ///
-    /// `end` must be greater than `begin`. `end` must not exceed the `end` of the parent or, without a parent, the size
-    /// of the code. Two ranges with the same parent must have no byte in common.
+    /// `end` must be greater than `begin`, and at most the `end` of the parent or, without a parent, the size of the
+    /// code. Two ranges with the same parent must have no byte in common.
     pub end: u32,
     /// Name of the inlined function, UTF-8. Must not be empty after cleaning.
     ///
-    /// The library cleans this name by the same rules as `jitsym_code.name`.
+    /// `jitsym_code.name` describes the cleaning.
     pub name: *const c_char,
     /// Length of `name` in bytes; 0 if a NUL ends `name`.
     pub name_len: usize,
@@ -86,37 +85,35 @@ pub struct jitsym_inline {
     pub call_line: u32,
     /// Column of the inlined call, from 1; 0 if unknown.
     pub call_column: u32,
-    /// Index of the earlier entry that contains this entry; `UINT32_MAX` if none.
-    ///
-    /// With `UINT32_MAX`, the function is inlined into the registered code itself.
+    /// Index of the earlier entry that contains this entry. `UINT32_MAX`: none.
     pub parent: u32,
     /// Must be 0.
     pub reserved: u32,
 }
 
-/// One piece of code. 0 is valid for every field but `struct_size`, `addr` and `size`.
+/// One piece of code. Every field except `struct_size`, `addr` and `size` may be 0.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct jitsym_code {
     /// `sizeof(jitsym_code)`.
     pub struct_size: usize,
-    /// Where the code runs.
+    /// Address at which the code runs.
     pub addr: u64,
     /// Size in bytes, 1 to `JITSYM_CODE_SIZE_MAX`.
     pub size: u64,
-    /// Name in UTF-8; cleaned, never refused. NULL or empty: `jit_ADDRESS`.
+    /// Name in UTF-8: cleaned, never refused. NULL or empty: `jit_ADDRESS`.
     ///
     /// Bytes that are not UTF-8 become U+FFFD, control characters become `_`, and white space at both ends is removed.
-    /// Cleaning can leave a name empty. A name of one or two bytes gets `()` appended, because perf drops such names or
-    /// demangles them.
+    /// Cleaning can leave a name empty. The library appends `()` to a name of one or two bytes, because perf drops or
+    /// demangles such names.
     pub name: *const c_char,
     /// Length of `name` in bytes; 0 if a NUL ends `name`.
     pub name_len: usize,
-    /// Bytes of the code: `addr` or its writable view. NULL: the kernel reads them.
+    /// Bytes of the code: `addr` or its writable view. NULL: the kernel reads the bytes.
     ///
-    /// Points to `size` readable bytes. Pass `addr`, or the address of a writable view of the same memory, right after
-    /// the code is emitted. With NULL the library asks the kernel to read at `addr`, which costs a system call.
-    /// Unreadable bytes are zero in the record, and `jitsym_stats.unreadable` counts the call.
+    /// Points to `size` readable bytes: pass `addr`, or the address of a writable view of the same memory. With NULL,
+    /// the library asks the kernel to read at `addr`, which costs a system call. Unreadable bytes are zero in the
+    /// record, and `jitsym_stats.unreadable` counts the call.
     pub bytes: *const c_void,
     /// How to unwind; NULL if unknown.
     pub unwind: *const jitsym_unwind,
@@ -132,9 +129,9 @@ pub struct jitsym_code {
     pub reserved: u32,
     /// Inlined functions (`jitsym_region.h`); may be NULL if `inline_count` is 0.
     ///
-    /// [docs/special-cases.md](special-cases.md#inlined-functions) has an example. In `lines`, each row has the file
-    /// and line of the innermost function. Profilers show inlined functions for code in regions, and elsewhere only on
-    /// request (`JITSYM_JITDUMP_INLINES`).
+    /// In `lines`, each row has the file and line of the innermost function. Profilers show inlined functions for code
+    /// in regions, and elsewhere only on request (`JITSYM_JITDUMP_INLINES`).
+    /// [docs/special-cases.md](special-cases.md#inlined-functions) has an example.
     pub inlines: *const jitsym_inline,
     /// Number of entries of `inlines`.
     pub inline_count: usize,
@@ -142,10 +139,9 @@ pub struct jitsym_code {
     pub inline_size: usize,
     /// File where the function begins, NUL-terminated; NULL if unknown.
     ///
-    /// Every reader except debuggers gets the name `NAME FILE:LINE`. If `line_count` is 0, the line table gets one row
-    /// at offset 0, with this file and line; an absolute path is best for this purpose. The library cleans the file by
-    /// the same rules as the name. A file that is empty after cleaning counts as unknown. `JITSYM_NAME_MAX` limits the
-    /// whole name.
+    /// Every reader except debuggers gets the name `NAME FILE:LINE`, which `JITSYM_NAME_MAX` limits. If `line_count` is
+    /// 0, the line table gets one row at offset 0 with this file and line, for which an absolute path is best. The
+    /// library cleans the file as it cleans `name`. A file that is empty after cleaning counts as unknown.
     pub file: *const c_char,
     /// Line in `file`, from 1; 0 if unknown.
     ///
@@ -155,21 +151,17 @@ pub struct jitsym_code {
     pub reserved2: u32,
 }
 
-/// The new place of code that has moved.
+/// The new address of code that has moved.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct jitsym_move_target {
     /// `sizeof(jitsym_move_target)`.
     pub struct_size: usize,
-    /// Where the code runs now. The size stays the same.
+    /// Address at which the code runs now. The size stays the same.
     pub addr: u64,
-    /// The code's bytes; see `jitsym_code.bytes`.
-    ///
-    /// These are the bytes at the new place.
+    /// The code's bytes at the new address; see `jitsym_code.bytes`.
     pub bytes: *const c_void,
-    /// `JITSYM_CODE_*` bits, for the new place.
-    ///
-    /// Only `JITSYM_CODE_STABLE` and `JITSYM_CODE_GAP` are allowed.
+    /// `JITSYM_CODE_STABLE`, `JITSYM_CODE_GAP`, both or 0.
     pub flags: u32,
     /// Must be 0.
     pub reserved: u32,

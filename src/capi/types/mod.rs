@@ -14,34 +14,35 @@ pub use region::*;
 pub use stats::*;
 pub use unwind::*;
 
-/// A session. The handle is a number, not an address: a closed or wrong handle is refused with a status.
+/// A session. The handle is a number, not an address, so calls refuse a closed or wrong handle.
 ///
 /// A forked child [continues](conventions.md#fork) its parent's sessions.
 pub struct jitsym {
     _private: [u8; 0],
 }
 
-/// Identifies one registration, for `jitsym_move` and `jitsym_unregister`. An id is never 0, and unique in a process.
+/// Identifies one registration, for `jitsym_move` and `jitsym_unregister`. An id is never 0, and is unique in a
+/// process.
 pub type jitsym_id = u64;
 
 /// Limits, in bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_limit {
-    /// The longest function name. A longer name is cut.
+    /// The longest name of code. A longer name is cut.
     ///
-    /// A cut name ends in `~` and eight hexadecimal digits, which are computed from the whole name. So different names
-    /// stay different.
+    /// A cut name ends in `~` and eight hexadecimal digits of a hash of the whole name, so that different names stay
+    /// different.
     JITSYM_NAME_MAX = 1000,
     /// The longest directory, without the terminating NUL.
     JITSYM_DIR_MAX = 1023,
     /// The largest code: 2 GiB - 1, minus the size of its unwind tables.
     JITSYM_CODE_SIZE_MAX = 0x7fff_ffff,
-    /// The free bytes after code with the flag `JITSYM_CODE_GAP`.
+    /// The number of free bytes after code with the flag `JITSYM_CODE_GAP`.
     JITSYM_CODE_GAP_SIZE = 256,
 }
 
-/// Where symbols are written. Bits that can be combined.
+/// The forms in which symbols are written, as bit flags.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_sink {
@@ -53,25 +54,24 @@ pub enum jitsym_sink {
     JITSYM_SINK_JITDUMP = 2,
     /// ELF files of regions (`jitsym_region.h`): names, lines, call stacks in every profiler.
     ///
-    /// `jitsym_options.jitdump_dir` decides the directory of the files `jit-PID-N.so` and `jitted-PID-rN.so`
-    /// ([docs/regions.md](regions.md)). Code that is registered in a region is in the region's file, but in neither map
-    /// nor jitdump. Without regions this sink does nothing.
+    /// The files `jit-PID-N.so` and `jitted-PID-rN.so` ([docs/regions.md](regions.md)) are in
+    /// `jitsym_options.jitdump_dir`. Code in a region is written to the region's file, but not to the map or the
+    /// jitdump.
     JITSYM_SINK_REGION = 4,
-    /// Objects in memory for gdb and lldb. Starts by itself if a debugger listens.
+    /// Objects in memory for gdb and lldb. The sink starts by itself if a debugger listens.
     ///
-    /// [docs/debugging.md](debugging.md) describes when the sink starts by itself. A sink that started by itself is in
-    /// `jitsym_stats.sinks_running` only while a debugger listens.
+    /// A sink that started by itself ([docs/debugging.md](debugging.md)) is in `jitsym_stats.sinks_running` only while
+    /// a debugger listens.
     JITSYM_SINK_GDB = 8,
-    /// The process's unwinder: C++ exceptions, `backtrace` and `pthread_exit` pass through code.
+    /// The process's unwinder. C++ exceptions, `backtrace` and `pthread_exit` pass through code.
     ///
-    /// The code needs an unwind description. While this sink runs, a call that registers, moves or ends code returns
-    /// only when the unwinder knows of the change. [docs/exceptions.md](exceptions.md) lists the supported unwinders,
-    /// and describes which thread notifies the unwinder of changes.
+    /// The code needs an unwind description. Calls that register, move or unregister code wait for this sink: see
+    /// `jitsym_register`. [docs/exceptions.md](exceptions.md) lists the supported unwinders.
     JITSYM_SINK_UNWINDER = 16,
-    /// valgrind's tools: names, lines, call stacks. Starts by itself under valgrind only.
+    /// valgrind's tools: names, lines, call stacks. The sink starts by itself, only under valgrind.
     ///
-    /// While this sink runs, a call that registers, moves or ends code waits until valgrind knows of the change, and
-    /// `JITSYM_SINK_REGION` does not run ([docs/valgrind.md](valgrind.md)).
+    /// Calls wait for this sink, as for `JITSYM_SINK_UNWINDER`. While this sink runs, `JITSYM_SINK_REGION` does not run
+    /// ([docs/valgrind.md](valgrind.md)).
     JITSYM_SINK_VALGRIND = 32,
 }
 

@@ -2,78 +2,72 @@
 
 use std::ffi::c_char;
 
-/// Flags of a session. Bits that can be combined.
+/// Bit flags of a session.
 ///
 /// `JITSYM_INIT_FORK_ALONE` and `JITSYM_INIT_ADOPT` have an effect only in the session that starts the sinks.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_init_flag {
-    /// The environment wins over the options.
+    /// The environment takes precedence over the options.
     ///
-    /// Without this flag, each option that is neither 0 nor NULL wins over the environment.
+    /// Without this flag, each option that is not 0 or NULL takes precedence.
     JITSYM_INIT_ENV_WINS = 1,
-    /// If `sinks` is 0, start no sink, unless JITSYM names one.
+    /// If `sinks` is 0, start only the sinks that JITSYM names.
     ///
     /// The variable `JITSYM_ADOPT` and a run under valgrind also start sinks.
     JITSYM_INIT_OFF_BY_DEFAULT = 2,
-    /// Write no unwinding records to the jitdump: ddprof stops reading at them.
+    /// Write no unwinding records to the jitdump (ddprof stops at them).
     JITSYM_INIT_NO_UNWIND = 4,
     /// When all memory for records is full, drop records at once, without waiting.
     JITSYM_INIT_DROP_WHEN_FULL = 32,
-    /// Keep records in private memory: after SIGKILL, unwritten records are lost.
+    /// Keep records in private memory. After SIGKILL, unwritten records are lost.
     JITSYM_INIT_NO_SPOOL = 64,
     /// Complete the files of killed processes first, as `jitsym recover` does.
     ///
-    /// The library completes the files of those killed processes of this user that have left a spool.
+    /// Only this user's processes that have left a spool count.
     JITSYM_INIT_RECOVER = 128,
     /// `fork` writes all code to the child's files.
     ///
-    /// The child writes all live code to its files before `fork` returns in the child. Every child pays the cost, even
-    /// a child that only executes another program.
+    /// This happens before `fork` returns in the child, even if the child only executes another program.
     JITSYM_INIT_FORK_NOW = 256,
-    /// A forked child takes over nothing. Excludes JITSYM_INIT_FORK_NOW.
+    /// A forked child inherits nothing. Excludes JITSYM_INIT_FORK_NOW.
     ///
     /// In the child, calls on its parent's sessions return `JITSYM_ERR_FORKED`, and `jitsym_init` begins with empty
     /// files.
     JITSYM_INIT_FORK_ALONE = 512,
     /// Remove the files at the last close or at exit.
     ///
-    /// The flag is for readers that read the files while the process lives. The files are the map, the jitdump and the
-    /// files of regions. After the removal, `perf report` finds no names. `perf inject` fails if a jitdump that existed
-    /// during the recording is missing.
+    /// The files are the map, the jitdump and the files of regions. The flag is for readers that read the files while
+    /// the process runs. After the removal, `perf report` finds no names, and `perf inject` fails if a jitdump that
+    /// existed during the recording is missing.
     JITSYM_INIT_REMOVE_FILES = 1024,
     /// Remember live code while no sink runs, for `jitsym_enable`.
     ///
-    /// `jitsym_enable` writes the remembered code with its lines and unwind tables. Registering costs as much without a
-    /// sink as with a sink, and remembered code takes memory as long as any session is open
+    /// While no sink runs, registering costs as much as with a sink, and live code takes memory
     /// ([docs/conventions.md](conventions.md#turn-it-on-in-a-running-process)).
     JITSYM_INIT_REMEMBER = 2048,
     /// Private executable memory becomes a region when code is registered in it.
     ///
-    /// The library adopts the whole mapping that contains the code, as `jitsym_region_adopt` does. Memory that is not
-    /// executable yet is adopted by a later call that registers, moves or unregisters code. During these calls only the
-    /// calling thread may write to the memory or change its protection; other threads may execute the memory.
-    ///
-    /// This rule holds for everything in the process that writes code, because the kernel joins neighbouring memory
-    /// with the same protection into one mapping. [docs/regions.md](regions.md#how-a-region-comes-to-be) has the
-    /// details, and the alternatives for a process with several writers.
+    /// The library adopts the whole mapping that contains the code, as `jitsym_region_adopt` does. If the mapping is
+    /// not executable yet, a later call adopts it. During each call that registers, moves or unregisters code, no other
+    /// thread of the process may write to code memory or change its protection.
+    /// [docs/regions.md](regions.md#how-a-region-comes-to-be) explains this rule, and has alternatives.
     JITSYM_INIT_ADOPT = 4096,
     /// Also register the code that other libraries (LLVM, wasmtime) report to gdb.
     ///
-    /// The library registers the code that `__jit_debug_descriptor` lists, from this session on until the process ends.
-    /// The options of the first session with this flag decide where the code is written, unless files are already being
-    /// written. [docs/runtimes.md](runtimes.md#programs-that-tell-gdb) describes the bridge.
+    /// The bridge ([docs/runtimes.md](runtimes.md#programs-that-tell-gdb)) registers the code that
+    /// `__jit_debug_descriptor` lists, from this session on until the process ends. The options of the first session
+    /// with this flag decide where the code is written, unless files are already being written.
     JITSYM_INIT_BRIDGE = 8192,
-    /// Start no thread: calls write what is pending. For the whole process, and its children.
+    /// Start no thread in this process and its children: calls write pending records.
     ///
     /// The flag is for hosts that must stay single-threaded, for instance because they fork, and for sandboxes that
-    /// forbid threads. It holds until the process ends. It has no effect while a session of the process already runs
-    /// with threads (`jitsym_stats.threads`). [docs/conventions.md](conventions.md#without-threads) says which calls
-    /// write, and what is different.
+    /// forbid threads. The flag has no effect while sessions of the process already use threads
+    /// (`jitsym_stats.threads`). [docs/conventions.md](conventions.md#without-threads) lists what is different.
     JITSYM_INIT_NO_THREADS = 16384,
 }
 
-/// Which information about code is of use (`jitsym_wanted`). Bits; a later version may have more.
+/// Information about code that is of use (`jitsym_wanted`), as bit flags. A later version may have more.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_want {
@@ -85,16 +79,16 @@ pub enum jitsym_want {
     JITSYM_WANT_LINES = 2,
     /// `jitsym_code.unwind`.
     JITSYM_WANT_UNWIND = 4,
-    /// Code memory is adopted. During a call only the calling thread may write to it.
+    /// Code memory is adopted: during a call, only the calling thread may write to it.
     ///
-    /// `JITSYM_INIT_ADOPT` or the variable `JITSYM_ADOPT` asks for adoption. `JITSYM_INIT_ADOPT` describes the rule for
-    /// writing.
+    /// The variable `JITSYM_ADOPT` or the flag `JITSYM_INIT_ADOPT`, which describes the rule for writing, requests the
+    /// adoption.
     JITSYM_WANT_ADOPT = 8,
     /// Memory from `jitsym_region_create` and `jitsym_alloc` has a file.
     ///
-    /// Without this bit, these two calls have no advantage for a runtime that has its own code memory. The library
-    /// clears the bit when it cannot make the file of a region. So call `jitsym_wanted` again after each of the two
-    /// calls.
+    /// Without this bit, `jitsym_region_create` and `jitsym_alloc` have no advantage for a runtime that has its own
+    /// code memory. The library clears the bit when it cannot make the file of a region, so call `jitsym_wanted` again
+    /// after each of these calls.
     JITSYM_WANT_REGION = 16,
 }
 
@@ -105,18 +99,16 @@ pub enum jitsym_map_dialect {
     /// perf and all other readers: `START SIZE NAME` in hexadecimal without prefix, in `/tmp`.
     JITSYM_MAP_PERF = 0,
     /// Android's simpleperf: `0xSTART 0xSIZE NAME`, in `/data/local/tmp`.
-    ///
-    /// Both numbers are hexadecimal.
     JITSYM_MAP_SIMPLEPERF = 1,
 }
 
-/// The options of a session. NULL, or a struct with 0 in all fields but `struct_size`, asks for the defaults.
+/// The options of a session. NULL, or a struct with 0 in all fields except `struct_size`, selects the defaults.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct jitsym_options {
     /// `sizeof(jitsym_options)`.
     pub struct_size: usize,
-    /// `JITSYM_SINK_*` bits. 0: the sinks that `JITSYM` names, else map, jitdump, region.
+    /// `JITSYM_SINK_*` bits. 0: the sinks that JITSYM names, else map, jitdump, region.
     pub sinks: u32,
     /// `JITSYM_INIT_*` bits.
     pub flags: u32,
@@ -126,13 +118,11 @@ pub struct jitsym_options {
     pub map_dir: *const c_char,
     /// Directory of jitdump and regions. NULL: JITSYM_DIR, else JITDUMPDIR, else /tmp.
     ///
-    /// The path must be absolute. If the variable JITDUMPDIR decides, the files of regions are directly in
-    /// `$JITDUMPDIR`, and the jitdump is in a new directory in `$JITDUMPDIR/.debug/jit`. A perf that is built with
-    /// libdw (for example perf 7) unwinds through code of a jitdump only if the file is directly in `/tmp`.
+    /// The path must be absolute. With the variable JITDUMPDIR, the files of regions are in `$JITDUMPDIR`, and the
+    /// jitdump is in a new directory in `$JITDUMPDIR/.debug/jit`. A perf that is built with libdw (for example perf 7)
+    /// unwinds through code of a jitdump only if the file is directly in `/tmp`.
     pub jitdump_dir: *const c_char,
     /// One of `JITSYM_MAP_*` (`jitsym_control.h`).
-    ///
-    /// 0 is `JITSYM_MAP_PERF`.
     pub map_dialect: u32,
     /// Permission bits of files before the umask, at most 0777. 0 means 0644.
     ///
@@ -140,15 +130,14 @@ pub struct jitsym_options {
     pub file_mode: u32,
     /// Bound in bytes for pending records, 1 MiB to 16 GiB. 0 means 64 MiB.
     ///
-    /// Pending records are on their way to the writer. A bound outside the range is replaced by the nearest end of the
-    /// range. The memory starts with 16 KiB, and takes 4 MiB (at most half of the bound) when many records are
-    /// registered. The memory grows further when the writer cannot keep up. A record must fit into the rest of the
-    /// bound, without these 4 MiB: a call with a larger record returns `JITSYM_ERR_NO_MEMORY`. The memory takes at
-    /// least 256 MiB of address space, if available. The first session of a process decides the bound.
+    /// A value outside this range is replaced by the nearest value inside it. The memory starts with 16 KiB, takes 4
+    /// MiB (at most half of the bound) under load, and grows further when the writer cannot keep up. A record that
+    /// exceeds the bound minus these 4 MiB is refused (`JITSYM_ERR_NO_MEMORY`). The memory takes at least 256 MiB of
+    /// address space, if available. The first session of a process decides the bound.
     pub max_memory: u64,
     /// Milliseconds that a call waits if memory for records is full. 0 means 10.
     ///
-    /// After this time the record of the call is dropped.
+    /// After this time, the call drops its record.
     pub max_wait_ms: u32,
     /// Must be 0.
     pub reserved: u32,
@@ -159,14 +148,14 @@ pub struct jitsym_options {
     pub spool_dir: *const c_char,
     /// Bound of the perf map in bytes, at least 4096. 0: JITSYM_MAP_MAX, else no bound.
     ///
-    /// At the bound, the map first leaves out dead code, the oldest first. If more room is needed, the map leaves out
-    /// live code, the newest first (`jitsym_stats.map_omitted`), until there is room again.
+    /// At the bound, the map first leaves out the oldest dead code, then the newest live code
+    /// (`jitsym_stats.map_omitted`), until there is room again.
     pub map_max: u64,
     /// Bound of the jitdump in bytes, at least 65536. 0: JITSYM_JITDUMP_MAX, else no bound.
     ///
-    /// At the bound, the jitdump is rewritten with live code alone. During the rewrite there are two files. If live
-    /// code takes more than three quarters of the bound, newly registered code is left out
+    /// At the bound, the library rewrites the jitdump with live code alone. During the rewrite there are two files. If
+    /// live code takes more than three quarters of the bound, newly registered code is left out
     /// (`jitsym_stats.jitdump_lost`), until enough other code has been unregistered. Then the library also writes the
-    /// code that was left out and is still live.
+    /// omitted code that is still live.
     pub jitdump_max: u64,
 }

@@ -2,15 +2,15 @@
 
 use std::ffi::c_void;
 
-/// Flags of a region. Bits that can be combined.
+/// Bit flags of a region.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_region_flag {
     /// One view of private memory. The runtime changes its protection (`mprotect`).
     ///
-    /// At first the memory is readable and writable. The runtime makes the memory executable before code in the memory
-    /// runs. A forked child has its own copy. Without this flag there are two views of shared memory, and the runtime
-    /// must not change their protections.
+    /// At first the memory is readable and writable; the runtime makes it executable before code runs. A forked child
+    /// has its own copy. Without this flag, a region has two views of shared memory, and the runtime must not change
+    /// their protections.
     JITSYM_REGION_ONE_VIEW = 1,
     /// Alignment to 2 MiB, and huge pages if the kernel has them for this memory.
     JITSYM_REGION_HUGE_PAGES = 2,
@@ -32,8 +32,7 @@ pub struct jitsym_region_options {
     pub alignment: u64,
     /// All of the executable view is within 2 GiB of this address. 0: anywhere.
     ///
-    /// From this address, a signed displacement of 32 bits reaches all of the view. Calls and jumps of x86-64 have such
-    /// displacements.
+    /// Signed 32-bit displacements, as in calls and jumps of x86-64, reach all of the view from this address.
     pub near_addr: u64,
     /// `JITSYM_REGION_*` bits.
     pub flags: u32,
@@ -47,11 +46,11 @@ pub struct jitsym_region_options {
 pub struct jitsym_region {
     /// `sizeof(jitsym_region)`, set by the caller.
     pub struct_size: usize,
-    /// Where code runs: readable and executable. Register code with this address.
+    /// Where code runs: readable and executable. Register code at this address.
     pub exec: *mut c_void,
     /// Where code is written: the same memory, readable and writable.
     ///
-    /// A region reads as zero at first. With `JITSYM_REGION_ONE_VIEW` this is the same address as `exec`.
+    /// A region reads as zero at first. With `JITSYM_REGION_ONE_VIEW`, this address equals `exec`.
     pub write: *mut c_void,
     /// Size in bytes.
     pub size: u64,

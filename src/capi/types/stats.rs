@@ -1,13 +1,13 @@
 //! The counters that `jitsym_get_stats` reads.
 
-/// Whether records that the writer has not written yet survive SIGKILL: `jitsym_stats.spool`.
+/// Whether pending records survive SIGKILL (`jitsym_stats.spool`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_spool_state {
     /// Records are in private memory: after SIGKILL they are lost.
     ///
-    /// While the writer keeps up, at most the records of the last 50 milliseconds are lost. If the file system of the
-    /// spool has no room for a record, this record is in private memory.
+    /// While the writer keeps up, at most the records of the last 50 milliseconds are lost. If the spool's file system
+    /// has no room for a record, this record is in private memory too.
     JITSYM_SPOOL_NONE = 0,
     /// Records are in a spool, from which `jitsym recover` completes the files.
     JITSYM_SPOOL_SHARED = 1,
@@ -22,18 +22,17 @@ pub enum jitsym_spool_state {
 pub struct jitsym_stats {
     /// `sizeof(jitsym_stats)`, set by the caller: at most this many bytes are written.
     ///
-    /// The caller's header may be newer than the library. The library does not change fields that only the newer header
-    /// has.
+    /// The library does not change fields that only a newer header has.
     pub struct_size: usize,
     /// `JITSYM_SINK_*` bits of the sinks that run and can write.
     ///
-    /// `JITSYM_SINK_REGION` is among them only while there is a region. `jitsym_wanted` tells whether regions can be made
-    /// (`JITSYM_WANT_REGION`).
+    /// `JITSYM_SINK_REGION` is set only while a region exists. `JITSYM_WANT_REGION` reports whether regions can be
+    /// made.
     pub sinks_running: u32,
     /// Bits of sinks that could not start, or cannot write now.
     ///
-    /// A sink that cannot write tries again at each flush, and also without a flush at least every ten seconds. A sink
-    /// that could not start waits for `jitsym_enable`; in a forked child each flush also tries to start the sink.
+    /// A sink that cannot write tries again at each flush, and at least every ten seconds. A sink that could not start
+    /// waits for `jitsym_enable`, or in a forked child for the next flush.
     pub sinks_failed: u32,
     /// Registrations that reached the writer.
     pub registered: u64,
@@ -41,7 +40,7 @@ pub struct jitsym_stats {
     pub moved: u64,
     /// Pieces of code that were unregistered, by id or by range.
     pub unregistered: u64,
-    /// Pieces of code that ended because newer code was registered over them.
+    /// Pieces of code over which newer code was registered.
     pub overwritten: u64,
     /// Pieces of code that are live now.
     pub live: u64,
@@ -61,9 +60,9 @@ pub struct jitsym_stats {
     pub map_entries: u64,
     /// Rewrites of the perf map.
     ///
-    /// The map is rewritten if entries in the file have to change or are missing, or if the file has reached its bound.
+    /// The reasons for a rewrite are that entries have to change or are missing, or that the map has reached its bound.
     pub map_rewrites: u64,
-    /// Entries of dead code that were removed from the perf map to keep it bounded.
+    /// Entries of dead code that were removed from the perf map because of its bound.
     pub map_forgotten: u64,
     /// Write errors, over all sinks.
     pub write_errors: u64,
@@ -81,11 +80,10 @@ pub struct jitsym_stats {
     pub inherited: u32,
     /// Records that could not be written to the jitdump.
     ///
-    /// There was no room on the disk or within `jitsym_options.jitdump_max`, and no room in the memory in which records
-    /// wait. The number includes waiting records that a rewrite of the jitdump has left out. When writing is possible
-    /// again, the library writes live code whose record was lost, but without lines and unwind tables. If the parent
-    /// was writing a record at the fork, and the fork did not wait for the write, the forked child also counts the code
-    /// of this record.
+    /// The disk or `jitsym_options.jitdump_max` had no room, and the memory for waiting records was full. The number
+    /// includes waiting records that a rewrite of the jitdump left out. When writing is possible again, the library
+    /// writes the code of lost records if it is still live, without lines and unwind tables. If the parent was writing
+    /// a record at the fork, and the fork did not wait for the write, the child also counts this record.
     pub jitdump_lost: u64,
     /// Bytes of records that wait because the jitdump cannot be written.
     ///
@@ -93,8 +91,8 @@ pub struct jitsym_stats {
     pub jitdump_held: u64,
     /// Rewrites of the jitdump.
     ///
-    /// The jitdump is rewritten if another program or library has removed or cut the file, or if the file has reached
-    /// its bound.
+    /// The reasons for a rewrite are that another program or library has removed or truncated the jitdump, or that it
+    /// has reached its bound.
     pub jitdump_rewrites: u64,
     /// Entries of live code for which the perf map has no room now.
     pub map_omitted: u64,
@@ -104,7 +102,7 @@ pub struct jitsym_stats {
     pub region_code: u64,
     /// Bytes written to the files of regions, earlier generations included.
     pub region_bytes: u64,
-    /// New names of region files, to tell new code from dead code.
+    /// New names of region files, which separate new code from dead code.
     ///
     /// Each new name begins a generation, which [docs/regions.md](regions.md#epochs) calls an epoch.
     pub region_generations: u64,
@@ -119,17 +117,17 @@ pub struct jitsym_stats {
     pub region_left_out: u64,
     /// Calls refused because of their arguments: see `jitsym_last_error`.
     pub calls_refused: u64,
-    /// How often the adoption of memory was put off.
+    /// How often the adoption of memory was postponed.
     ///
-    /// The memory was not executable yet, or its mapping did not contain all of the code. `region_refused` counts
-    /// memory that has waited for more than a second.
+    /// The memory was not executable yet, or its mapping did not contain all of the code. After more than a second,
+    /// `region_refused` counts the memory too.
     pub region_put_off: u64,
     /// How often making or adopting a region failed because 768 regions existed.
     pub region_limit: u64,
     /// Permanent threads of this library. 0 under `JITSYM_INIT_NO_THREADS`.
     ///
-    /// These are the writer and the thread that shares the host's descriptors, and the bridge's thread. A thread that
-    /// exists only during a call is not counted.
+    /// These are the writer, the thread that uses the host's descriptors, and the bridge's thread. Threads that exist
+    /// only during a call are not counted.
     pub threads: u64,
 }
 

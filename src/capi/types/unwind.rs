@@ -6,7 +6,7 @@ use std::ffi::c_void;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_unwind_kind {
-    /// Not known: readers guess.
+    /// Unknown: readers guess.
     JITSYM_UNWIND_NONE = 0,
     /// A frame pointer, as in C that is compiled with `-fno-omit-frame-pointer`.
     JITSYM_UNWIND_FRAME_POINTER = 1,
@@ -21,26 +21,27 @@ pub enum jitsym_unwind_kind {
     JITSYM_UNWIND_EH_FRAME = 4,
 }
 
-/// Flags of an unwind description. At most one.
+/// Flags of an unwind description. At most one may be set.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_unwind_flag {
     /// FRAME_POINTER, FIXED_FRAME on aarch64: `paciasp` signs the return address.
     ///
-    /// `paciasp` comes directly before the frame's first instruction. The place of that instruction is `fp_pushed` or,
-    /// if a FIXED_FRAME has 0 there, `sp_set`. If both are 0, the return address is signed from the start. With this
-    /// flag, a FRAME_POINTER has 8 and 12 in place of its defaults 4 and 8. The instruction after `epilogue_begin` is
-    /// `autiasp`, or the epilogue's last instruction, such as `retaa`. Describe other code that signs its return
-    /// address by EH_FRAME ([docs/special-cases.md](special-cases.md#signed-return-addresses-on-aarch64)).
+    /// `paciasp` is directly before the frame's first instruction, whose place is `fp_pushed` or, if a FIXED_FRAME has
+    /// 0 there, `sp_set`. If `fp_pushed` and `sp_set` are 0, the return address is signed from the start. With this
+    /// flag, the defaults of a FRAME_POINTER for `fp_pushed` and `fp_set` are 8 and 12. The instruction after
+    /// `epilogue_begin` is `autiasp`, or the epilogue's last instruction, such as `retaa`. Describe code that signs its
+    /// return address in another way by EH_FRAME
+    /// ([docs/special-cases.md](special-cases.md#signed-return-addresses-on-aarch64)).
     JITSYM_UNWIND_PACIASP = 1,
     /// The same with key B: `pacibsp`, `autibsp`.
     JITSYM_UNWIND_PACIBSP = 2,
 }
 
-/// Where a register of the caller was saved: at the CFA + `offset`.
+/// Where a register of the caller is saved: at CFA + `offset`.
 ///
-/// The CFA is the value that the stack pointer had in the caller, just before the call instruction (x86-64: the address
-/// above the return address).
+/// The CFA is the stack pointer of the caller just before the call instruction (x86-64: the address above the return
+/// address).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct jitsym_saved_register {
@@ -61,8 +62,6 @@ pub struct jitsym_saved_register {
 #[derive(Clone, Copy, Debug)]
 pub struct jitsym_unwind_row {
     /// Bytes from the start of the code, in strictly rising order.
-    ///
-    /// Each row's offset must be greater than the offset of the previous row.
     pub offset: u32,
     /// DWARF number of the register from which the CFA is computed.
     pub cfa_reg: u32,
@@ -72,8 +71,8 @@ pub struct jitsym_unwind_row {
     pub saved_count: u32,
     /// Registers saved in this state.
     ///
-    /// On x86-64 the return address is not listed, because it always lies at CFA - 8. On other architectures, a row
-    /// lists the return address register if the register is saved in the row's range.
+    /// On x86-64, do not list the return address, because it always lies at CFA - 8. On other architectures, list the
+    /// return address register where it is saved.
     pub saved: *const jitsym_saved_register,
 }
 
@@ -90,21 +89,20 @@ pub struct jitsym_unwind {
     pub flags: u32,
     /// FRAME_POINTER, FIXED_FRAME: the place of `push rbp` or `stp x29, x30, [sp, #-n]!`.
     ///
-    /// The instruction stores the caller's frame pointer: `push rbp` on x86-64, `stp` on aarch64. For FRAME_POINTER, 0
-    /// means 1 on x86-64, 4 on aarch64, 12 on riscv64. For FIXED_FRAME, 0 means that there is no such instruction. On
-    /// aarch64, `n` is `cfa_offset`, except that `n` is 16 for a FIXED_FRAME whose `sp_set` differs from `fp_pushed`.
-    /// On riscv64, a FIXED_FRAME must have 0 here; `saved` can list the frame pointer and the return address instead.
+    /// For FRAME_POINTER, 0 means 1 on x86-64, 4 on aarch64, 12 on riscv64. For FIXED_FRAME, 0 means that there is no
+    /// such instruction. On aarch64, `n` is `cfa_offset`, except that `n` is 16 for a FIXED_FRAME whose `sp_set`
+    /// differs from `fp_pushed`. On riscv64, a FIXED_FRAME must have 0 here; `saved` can list the frame pointer and the
+    /// return address instead.
     pub fp_pushed: u32,
     /// FRAME_POINTER: the place of `mov rbp, rsp`.
     ///
-    /// The instruction sets the frame pointer: `mov rbp, rsp` on x86-64. 0 means 4 on x86-64, 8 on aarch64, 16 on
-    /// riscv64. If an instruction such as `endbr64` precedes the usual prologue, set both `fp_set` and `fp_pushed`.
+    /// This instruction sets the frame pointer. 0 means 4 on x86-64, 8 on aarch64, 16 on riscv64. If an instruction
+    /// such as `endbr64` precedes the usual prologue, set both `fp_set` and `fp_pushed`.
     pub fp_set: u32,
     /// FRAME_POINTER, FIXED_FRAME: the place of `pop rbp` or `leave`. 0: none.
     ///
-    /// From this place to `epilogue_end`, the frame is in the same state as at the function's entry. 0 means that the
-    /// code has no such instruction, because control leaves the code in another way. Use ROWS for code with several
-    /// epilogues.
+    /// From this place to `epilogue_end`, the frame is as at the function's entry. Set 0 if control leaves the code in
+    /// another way. Use ROWS for code with several epilogues.
     pub epilogue_begin: u32,
     /// FRAME_POINTER, FIXED_FRAME: the place of the return. 0: the end of the code.
     ///
@@ -112,8 +110,8 @@ pub struct jitsym_unwind {
     pub epilogue_end: u32,
     /// FIXED_FRAME: CFA = SP + this. FRAME_POINTER: CFA = FP + this.
     ///
-    /// For FIXED_FRAME, the equation holds from `sp_set` on, and 0 has no special meaning. For FRAME_POINTER, the
-    /// equation holds once the frame pointer is set, and 0 means 16 on x86-64 and aarch64, 0 on riscv64.
+    /// FIXED_FRAME: the equation holds from `sp_set` on, and 0 has no special meaning. FRAME_POINTER: the equation
+    /// holds from `fp_set` on, and 0 means 16 on x86-64 and aarch64, 0 on riscv64.
     pub cfa_offset: i32,
     /// FRAME_POINTER, FIXED_FRAME: number of entries of `saved`.
     ///
@@ -124,8 +122,8 @@ pub struct jitsym_unwind {
     pub saved: *const jitsym_saved_register,
     /// Where the last register of `saved` is stored. 0: `fp_set` or `sp_set`.
     ///
-    /// For FRAME_POINTER, this place must not be before `fp_pushed`, and 0 means `fp_set`. For FIXED_FRAME, this place
-    /// must not be before `sp_set`, and 0 means `sp_set`.
+    /// For FRAME_POINTER, this place is at least `fp_pushed`, and 0 means `fp_set`. For FIXED_FRAME, it is at least
+    /// `sp_set`, and 0 means `sp_set`.
     pub saved_from: u32,
     /// ROWS: number of entries of `rows`.
     pub row_count: u32,
@@ -135,26 +133,24 @@ pub struct jitsym_unwind {
     pub row_size: usize,
     /// EH_FRAME: the section's bytes.
     ///
-    /// A terminating zero word is optional. Entries for other code are left out, and an entry that extends beyond the
-    /// code is cut to the code. Each CIE must come before its FDEs in the section, and have at most 1024 bytes. Only
-    /// `JITSYM_SINK_UNWINDER` uses personality routines and LSDAs
-    /// ([docs/exceptions.md](exceptions.md#code-that-catches-and-cleans-up)).
+    /// A terminating zero word is optional. Each CIE must precede its FDEs, and have at most 1024 bytes. FDEs for other
+    /// code are left out, and an FDE that extends beyond the code is cut to the code. Only `JITSYM_SINK_UNWINDER` uses
+    /// personality routines and LSDAs ([docs/exceptions.md](exceptions.md#code-that-catches-and-cleans-up)).
     pub eh_frame: *const c_void,
     /// EH_FRAME: the size of the section in bytes.
     pub eh_frame_size: usize,
     /// EH_FRAME: the section's own address. 0 means `eh_frame`.
     ///
-    /// The library decodes pc-relative pointers as if the section were at this address.
+    /// Pc-relative pointers in the section are relative to this address.
     pub eh_frame_addr: u64,
     /// FIXED_FRAME: the place of `sub rsp, n`. 0: the frame exists from the start.
     ///
-    /// The instruction allocates the frame. The place of this instruction must not be before `fp_pushed`. Up to this
-    /// place, the frame is in the same state as at the function's entry, except that the instruction at `fp_pushed` has
-    /// stored its values.
+    /// This instruction allocates the frame. Its place is at least `fp_pushed`. Before this place, the frame is as at
+    /// the function's entry, except that the instruction at `fp_pushed` has stored its values.
     pub sp_set: u32,
     /// FIXED_FRAME: the place of `add rsp, n`, with `pop rbp` after it. 0: none.
     ///
-    /// The instruction (or `mov rsp, rbp`) releases the frame, except for the values that the instruction at
+    /// This instruction (or `mov rsp, rbp`) releases the frame, except for the values that the instruction at
     /// `fp_pushed` has stored. From this place on, the registers in `saved` have the caller's values again. Set 0 if a
     /// single instruction at `epilogue_begin` removes the whole frame, as `leave` does.
     pub sp_reset: u32,

@@ -1,4 +1,4 @@
-//! AArch64 (DWARF for the Arm 64-bit Architecture (AADWARF64), 4.1).
+//! The definitions for AArch64 (DWARF for the Arm 64-bit Architecture (AADWARF64), 4.1).
 
 use super::{Abi, Vendor};
 

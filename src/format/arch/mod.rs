@@ -1,4 +1,4 @@
-//! The architectures for which the library can write unwind tables. Each has its own file. All are 64-bit and little-endian.
+//! The architectures for which the library can write unwind tables, one file for each. All are 64-bit and little-endian.
 
 mod aarch64;
 mod riscv64;
@@ -25,8 +25,8 @@ macro_rules! architectures {
             }
         }
 
-        /// The architecture of this build. The value is `None` on an architecture for which the library can write names but no
-        /// unwind tables.
+        /// The architecture of this build. The value is `None` on an architecture for which the library can write names but
+        /// no unwind tables.
         pub const NATIVE: Option<Arch> = match () {
             $(() if cfg!(target_arch = $target) => Some(Arch::$name),)*
             () => None,
@@ -40,7 +40,7 @@ architectures! {
     Riscv64 "riscv64" riscv64;
 }
 
-/// Whether code begins with instructions that set up a frame pointer in the way that the defaults of
+/// Whether code begins with instructions that set up a frame pointer as the defaults of
 /// [`FramePointer`](crate::api::code::FramePointer) describe.
 pub fn makes_frame_pointer(code: &[u8]) -> bool {
     NATIVE.is_some_and(|arch| arch.abi().prologues.iter().any(|prologue| code.starts_with(prologue)))
@@ -57,27 +57,28 @@ pub const ELF_MACHINE: u32 = match NATIVE {
 /// The definitions of an architecture's psABI. Registers have their DWARF numbers.
 pub struct Abi {
     pub elf_machine: u32,
-    /// All registers that can be saved.
+    /// The DWARF numbers of all registers that can be saved.
     pub registers: &'static [RangeInclusive<u32>],
     /// The registers that hold addresses. A CFA can be an offset from any of these registers.
     pub general: RangeInclusive<u32>,
     pub sp: u16,
     pub fp: u16,
-    /// Return address column.
+    /// The column of the return address.
     pub ra: u16,
     /// Distance from the CFA to the return address at entry, where SP points to the return address. `None` if the call
     /// instruction does not store the return address on the stack.
     pub entry_ra: Option<i32>,
-    /// This field and the next two are the defaults of a [`FramePointer`](crate::api::code::FramePointer). If its `pushed`,
-    /// `set` or `cfa_offset` is 0, the default applies.
+    /// The fields `pushed`, `set` and `fp_to_cfa` are the defaults of a [`FramePointer`](crate::api::code::FramePointer). A
+    /// default applies if the `FramePointer` has 0 in `pushed`, `set` or `cfa_offset`.
     pub pushed: u32,
     pub set: u32,
     pub fp_to_cfa: i32,
-    /// Distance from the CFA to the slot of the caller's frame pointer in a frame with a frame pointer. The return address is
-    /// in the next higher slot. `None` if both values are in the frame's lowest slots, to which the frame pointer points.
+    /// In a frame with a frame pointer, the distance from the CFA to the slot of the caller's frame pointer. The return
+    /// address is in the next higher slot. `None` if both values are in the frame's lowest slots, to which the frame pointer
+    /// points.
     pub frame_record: Option<i32>,
-    /// Whether the caller's frame pointer and the return address are in their slots from offset `pushed` on. Otherwise both
-    /// values are still in their registers until the frame pointer is set.
+    /// Whether the caller's frame pointer and the return address are in their slots from offset `pushed` on. If this field is
+    /// false, both values are still in their registers until the frame pointer is set.
     pub record_is_pushed: bool,
     /// The machine code of the default prologue, in each form that [`makes_frame_pointer`] recognizes.
     pub prologues: &'static [&'static [u8]],
@@ -88,6 +89,6 @@ pub struct Abi {
     pub kept: Option<Register>,
     /// The vendor whose extensions of the `.eh_frame` instructions apply.
     pub vendor: Vendor,
-    /// Breakpoint instructions that fill four bytes.
+    /// The breakpoint instructions that fill four bytes.
     pub breakpoints: [u8; 4],
 }

@@ -1,9 +1,9 @@
-//! x86-64 (System V psABI for AMD64, 3.6.2 and figure 3.36).
+//! The definitions for x86-64 (System V psABI for AMD64, 3.6.2 and figure 3.36).
 
 use super::{Abi, Register, Vendor};
 
-/// The call has pushed the return address, and the code pushes the frame pointer below it. So both values are at fixed
-/// distances from the CFA, wherever the frame pointer points.
+/// The call pushes the return address, and then the code pushes the frame pointer. So both values are at fixed distances from
+/// the CFA, wherever the frame pointer points.
 pub static ABI: Abi = Abi {
     elf_machine: 62,
     registers: &[0..=32],
@@ -20,9 +20,9 @@ pub static ABI: Abi = Abi {
     // push rbp; mov rbp, rsp
     prologues: &[&[0x55, 0x48, 0x89, 0xe5], &[0x55, 0x48, 0x8b, 0xec]],
     sign: None,
-    // If no rule names rbx, libdw assumes that its value is lost: libdw's list of registers that the ABI preserves has rax (0)
-    // where rbx (3) should be (elfutils 0.196, perf 7.2). Without the rule, unwinding stops at a frame whose CFA counts from
-    // rbx.
+    // If no rule names rbx, libdw assumes that its value is lost: libdw's list of registers that the ABI preserves has rax
+    // (0) where rbx (3) should be (elfutils 0.196, perf 7.2). Without the rule, unwinding stops at a frame whose CFA is an
+    // offset from rbx.
     kept: Some(Register(3)),
     vendor: Vendor::Default,
     // int3

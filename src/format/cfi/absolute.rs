@@ -1,6 +1,6 @@
 //! Makes unwind entries with absolute code addresses, for the unwinders of this process.
 //!
-//! The entries may lie anywhere in memory, so their distance to the code may not fit in 32 bits.
+//! The entries may be anywhere in memory, so their distance to the code may not fit in 32 bits.
 
 use super::handlers::Handler;
 use crate::format::get::u32_at;
@@ -13,8 +13,8 @@ const ABSOLUTE: u8 = 0;
 
 /// Offset of the code's address in an FDE.
 const FDE_ADDR: usize = 8;
-/// Offset of the code's size in an FDE. The field has 8 bytes, but the size has at most 31 bits. If the first four bytes of the
-/// field are zero, the FDE covers no code.
+/// Offset of the code's size in an FDE. The field has 8 bytes, but the size has at most 31 bits. If the first four bytes of
+/// the field are zero, the FDE covers no code.
 const FDE_SIZE: usize = 16;
 /// Offset of the LSDA's address in an FDE. The length of the augmentation data precedes this address.
 const FDE_LSDA: usize = 25;
@@ -33,7 +33,7 @@ pub struct Frame {
     /// Start and end address of the code.
     pub start: u64,
     pub end: u64,
-    /// Whether the LSDA lies in the code and moves with it.
+    /// Whether the LSDA is inside the code and moves with the code.
     pub lsda_moves: bool,
 }
 
@@ -43,7 +43,7 @@ impl Frame {
         self.fde + FDE_SIZE
     }
 
-    /// Offset of the code's address. The code's size follows it. Both fields have 8 bytes.
+    /// Offset of the code's address. The code's size follows the address. The address and the size have 8 bytes each.
     pub fn addr_at(&self) -> usize {
         self.fde + FDE_ADDR
     }
@@ -84,9 +84,9 @@ impl Entry<'_> {
     }
 }
 
-/// Calls `body` for each entry of an `.eh_frame`. `addr` and `size` are the address and the size of the code. The section must
-/// have been made for a place after the code: the address `addr` + (`size`, rounded up to 8). Entries for other code are left
-/// out. Returns `None` as soon as an entry is invalid or `body` returns `None`.
+/// Calls `body` for each entry of an `.eh_frame`. `addr` and `size` are the address and the size of the code. The section
+/// must have been made for the address `addr` + (`size`, rounded up to 8), which is right after the code. Entries for other
+/// code are left out. Returns `None` as soon as an entry is invalid or `body` returns `None`.
 pub fn each_entry(
     section: &[u8],
     (addr, size): (u64, u64),
@@ -107,7 +107,7 @@ pub fn each_entry(
         let cie_len = (u32_at(section, cie_at)? as usize).checked_add(4)?;
         let cie = section.get(cie_at..cie_at.checked_add(cie_len)?).filter(|cie| u32_at(cie, 4) == Some(0))?;
         let distance = i64::from(u32_at(entry, 8)? as i32);
-        // The distance counts from the field that contains the distance.
+        // The distance counts from the field in which it is stored.
         let field = section_addr.checked_add(at as u64 + 8)?;
         let Some(start) = field.checked_add_signed(distance) else { continue };
         let range = u64::from(u32_at(entry, 12)?);
@@ -152,8 +152,8 @@ pub fn frames(section: &[u8], place: (u64, u64)) -> Option<Vec<Frame>> {
     Some(frames)
 }
 
-/// Copies a CIE that `format/cfi` has made, and appends the copy to `out`. The copy is for FDEs that contain absolute
-/// addresses. If there is a handler, the copy contains the address of the personality routine.
+/// Copies a CIE that `format/cfi` has made to `out`, and adapts the copy to FDEs that contain absolute addresses. If there is
+/// a handler, the copy contains the address of the personality routine.
 fn cie_for(cie: &[u8], handler: Option<&Handler>, out: &mut Vec<u8>) -> Option<()> {
     let begin = out.len();
     let [head, letters, numbers, rest] = split_cie(cie)?;
@@ -172,8 +172,8 @@ fn cie_for(cie: &[u8], handler: Option<&Handler>, out: &mut Vec<u8>) -> Option<(
     end_entry(out, begin)
 }
 
-/// The parts of a CIE: all before its augmentation string; this string without its NUL; the NUL and three numbers; the
-/// augmentation data and the instructions.
+/// Splits a CIE into four parts: the bytes before its augmentation string; the string without its NUL; the NUL and three
+/// numbers; the augmentation data and the instructions.
 pub(super) fn split_cie(cie: &[u8]) -> Option<[&[u8]; 4]> {
     // Offset of the augmentation string, which follows the length, a zero word, and the version.
     const AUGMENTATION: usize = 9;

@@ -1,8 +1,8 @@
-//! The letter `B` in the augmentation string of a CIE: the code signs its return addresses with key B (DWARF for the Arm 64-bit
-//! Architecture, "Common information entries").
+//! Reads and writes the letter `B` in the augmentation string of a CIE. This letter means that the code signs its return
+//! addresses with key B (DWARF for the Arm 64-bit Architecture, "Common information entries").
 //!
-//! gimli neither reads nor writes this letter. So gimli sees the letter `S` of signal trampolines in its place. Neither letter
-//! has augmentation data.
+//! gimli cannot read or write this letter. So gimli gets the letter `S` of signal trampolines in its place. `B` and `S` have
+//! no augmentation data.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,6 @@ use crate::sys::reserve;
 /// Offset of the augmentation string in a CIE, after the length, a zero word, and the version.
 const AUGMENTATION: usize = 9;
 
-/// The marks of a CIE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
     /// Offset of the `B` in the section.
@@ -35,7 +34,7 @@ impl Marks {
     }
 }
 
-/// The section in a form that gimli can read: `S` takes the place of each `B`.
+/// The section in a form that gimli can read, with `S` in the place of each `B`.
 pub fn readable(section: &[u8], arch: Arch) -> Result<Cow<'_, [u8]>> {
     let mut readable = Cow::Borrowed(section);
     if arch.abi().sign.is_none() {
@@ -51,7 +50,7 @@ pub fn readable(section: &[u8], arch: Arch) -> Result<Cow<'_, [u8]>> {
     Ok(readable)
 }
 
-/// Replaces each `S` of a section that gimli has written by `B`.
+/// Puts `B` in the place of each `S` in a section that gimli has written.
 pub fn mark(section: &mut [u8]) {
     let letters: Vec<usize> = cies(section).map(|at| at + AUGMENTATION).collect();
     for string in letters {

@@ -5,8 +5,8 @@ use crate::sys::reserve;
 
 /// The second word of a CIE. In an FDE this word is the offset of its CIE.
 const CIE_ID: [u8; 4] = [0xff; 4];
-/// The maximum number of different CIEs that are remembered. The number is limited because each FDE's CIE is compared with all
-/// remembered CIEs. Compilers use a handful of different CIEs.
+/// The maximum number of different CIEs that are remembered. The number is limited, because each FDE's CIE is compared with
+/// all remembered CIEs. Compilers use only a few different CIEs.
 pub const CIES_MAX: usize = 64;
 /// Number of bytes before the instructions of an FDE: length, CIE, address and size.
 const FDE_HEAD: usize = 24;
@@ -20,7 +20,7 @@ pub struct DebugFrame {
 
 impl DebugFrame {
     /// Appends the entries of an `.eh_frame`. `place` is the address and the size of the code. `section` must meet the
-    /// requirement of [`each_entry`]. Returns `None` if an entry is invalid, or if there is no memory. The entries that were
+    /// requirement of [`each_entry`]. Returns `None` if an entry is invalid, or if there is no memory. Entries that were
     /// appended before the failure stay in the section.
     pub fn append(&mut self, section: &[u8], place: (u64, u64)) -> Option<()> {
         each_entry(section, place, |entry| self.append_entry(entry))
@@ -39,7 +39,7 @@ impl DebugFrame {
         end_entry(&mut self.bytes, begin)
     }
 
-    /// The offset of this CIE in the section. Appends the CIE if the section does not have it yet.
+    /// The offset of this CIE in the section. Appends the CIE if the section does not contain it yet.
     fn cie(&mut self, cie: &[u8]) -> Option<u32> {
         if let Some((_, at)) = self.cies.iter().find(|(known, _)| known == cie) {
             return Some(*at);

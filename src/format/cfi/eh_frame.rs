@@ -1,12 +1,11 @@
-//! Reads a compiler's `.eh_frame` section, cuts its entries to one piece of code, and rewrites them.
+//! Reads a compiler's `.eh_frame` section, cuts its entries to one piece of code, and rewrites the entries.
 //!
 //! Each CIE keeps its alignment factor for data, its return address column, its initial instructions, and its mark for signal
-//! trampolines or for return addresses that are signed with key B. Personality routines and LSDAs are kept for the unwinder of
-//! the process ([`super::handlers`]).
+//! trampolines or for key B. Personality routines and LSDAs are kept for the unwinder of the process ([`super::handlers`]).
 //!
-//! gimli can convert only whole tables, not selected entries, and it cannot convert a section whose address is given
-//! separately. Its arithmetic also overflows if the bytes are hostile. So this module reads the entries with `gimli::read` and
-//! passes them to `gimli::write` one instruction at a time.
+//! gimli can convert only whole tables, and only if the section's address is not given separately. The arithmetic of gimli
+//! also overflows if the bytes are hostile. So this module reads the entries with `gimli::read` and passes them to
+//! `gimli::write` one instruction at a time.
 
 use std::ops::Range;
 
@@ -26,7 +25,7 @@ type Reader<'a> = EndianSlice<'a, LittleEndian>;
 /// compiler makes longer CIEs.
 pub const CIE_MAX: usize = 1024;
 
-/// A CIE of the section, and its converted form, which is made for the first FDE that uses the CIE.
+/// A CIE of the section, and its converted form. The converted form is made for the first FDE that uses the CIE.
 struct Cie<'a> {
     from: read::CommonInformationEntry<Reader<'a>>,
     is_kept: bool,
@@ -45,8 +44,8 @@ struct Kept<'a> {
 /// Converts the entries of the section `bytes` that overlap `code`. pc-relative pointers count from the section's address,
 /// `addr`.
 ///
-/// An entry that starts before the code or ends after it is cut, so that no table claims addresses of other code. If an entry
-/// starts before the code, the instructions for the part before the code determine the state at the start of the code.
+/// An entry that starts before the code or ends after it is cut, so that no table claims addresses of other code. The
+/// instructions for the part before the code determine the state at the start of the code.
 pub(super) fn entries(bytes: &[u8], addr: u64, code: Range<u64>, placement: &Placement) -> Result<Entries> {
     let readable = readable(bytes, placement.arch)?;
     let mut section = EhFrame::new(&readable, LittleEndian);
@@ -68,7 +67,7 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Range<u64>, placement: &Pla
             CieOrFde::Fde(partial) => partial,
         };
         // The FDE's CIE must be one of the CIEs that this loop has already read. In a hostile section, CIEs at other offsets
-        // could overlap entries, and each FDE could have a CIE of its own.
+        // could overlap entries, and each FDE could have a separate CIE.
         let number = cies.binary_search_by_key(&partial.cie_offset().0, |cie| cie.from.offset());
         let number = number.map_err(|_| Error::UnwindFormat)?;
         let fde = partial.parse(|_, _, _| Ok(cies[number].from.clone())).map_err(read_error)?;
@@ -110,8 +109,8 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Range<u64>, placement: &Pla
             }
         };
         let mut to = placement.fde(start, len);
-        // Offsets in an LSDA count from the start of the entry's code. So the handler is left out if the cut has removed this
-        // start.
+        // Offsets in an LSDA count from the start of the entry's code. If the cut has removed this start, the handler is left
+        // out.
         let handler = handler(&fde, addr, &code).filter(|_| kept.start == whole.start);
         if handler.is_some() {
             to.add_instruction(0, Handler::room());
@@ -150,9 +149,9 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Range<u64>, placement: &Pla
     Ok(out)
 }
 
-/// The personality routine and the LSDA of an entry; `None` if the entry has neither.
+/// The personality routine and the LSDA of an entry, or `None` if both are missing.
 ///
-/// If the LSDA lies in the code, the LSDA moves with the code. An LSDA in other memory does not move.
+/// An LSDA inside the code moves with the code. An LSDA in other memory does not move.
 fn handler(fde: &read::FrameDescriptionEntry<Reader>, section: u64, code: &Range<u64>) -> Option<Handler> {
     // In an entry, a stored 0 means "no pointer", even if the pointer is relative.
     let given = |pointer, encoding: DwEhPe, offset: usize, len: usize| {
@@ -203,7 +202,7 @@ fn cie(
         if step(&instruction, from, 0)?.is_some() {
             return Err(Error::UnwindFormat);
         }
-        // `Restore` restores the initial rules, and the CIE defines the initial rules. So the CIE must not contain `Restore`.
+        // `Restore` restores the initial rules, which the CIE itself defines. So the CIE must not contain `Restore`.
         if matches!(instruction, read::CallFrameInstruction::Restore { .. }) {
             return Err(Error::UnwindFormat);
         }
@@ -215,13 +214,13 @@ fn cie(
     Ok((to, state))
 }
 
-/// The part of an unwinder's state on which some instructions depend. Unwinders reject a table whose instructions do not match
-/// this state.
+/// The part of an unwinder's state on which some instructions depend. Unwinders reject a table if an instruction does not
+/// match this state.
 #[derive(Clone, Copy, Default)]
 struct CfaState {
-    /// One bit for each state. The lowest bit is for the current state, and the other bits are for the remembered states. A bit
-    /// is 1 if the CFA is an expression. In such a state, instructions that change only the register or only the offset of the
-    /// CFA are invalid.
+    /// One bit for each state. The lowest bit is for the current state, and the other bits are for the remembered states. A
+    /// bit is 1 if the CFA is an expression. In such a state, instructions that change only the register or only the offset
+    /// of the CFA are invalid.
     expressions: u64,
     /// The number of remembered states.
     remembered: u32,
@@ -255,7 +254,7 @@ impl CfaState {
     }
 }
 
-/// The next location if the instruction advances the location, else `None`.
+/// The next location if the instruction advances the location, otherwise `None`.
 fn step(
     instruction: &read::CallFrameInstruction<usize>,
     cie: &read::CommonInformationEntry<Reader>,
@@ -265,7 +264,7 @@ fn step(
         read::CallFrameInstruction::AdvanceLoc { delta } => {
             u64::from(delta).checked_mul(cie.code_alignment_factor()).and_then(|delta| location.checked_add(delta))
         }
-        // Locations only rise (DWARF 5, 6.4.2.1).
+        // Locations never decrease (DWARF 5, 6.4.2.1).
         read::CallFrameInstruction::SetLoc { address } => Some(address).filter(|&address| address >= location),
         _ => return Ok(None),
     };
@@ -310,11 +309,12 @@ fn convert(
         From::Restore { register } => To::Restore(register),
         From::RememberState => To::RememberState,
         From::RestoreState => To::RestoreState,
-        // No function pushes more bytes than that. The instruction may hide the address of a handler (see `handlers`).
+        // A size above 32 bits is dropped, because no function pushes that number of bytes. The instruction may hide the
+        // address of a handler (see `handlers`).
         From::ArgsSize { size } => return Ok(u32::try_from(size).ok().map(To::ArgsSize)),
         From::NegateRaState => To::NegateRaState,
         From::Nop => return Ok(None),
-        // The caller has already handled these two instructions with `step`.
+        // The caller has already handled these instructions with `step`.
         From::AdvanceLoc { .. } | From::SetLoc { .. } => return Err(Error::Internal),
     }))
 }

@@ -9,7 +9,7 @@ use crate::api::error::{Error, Result};
 use crate::format::arch::Arch;
 use crate::sys::reserve;
 
-/// The encoding of `.eh_frame`. Its CIEs have version 1, whatever the version of DWARF is.
+/// The encoding of `.eh_frame`. CIEs in `.eh_frame` have version 1, whatever the version of DWARF is.
 pub(super) const ENCODING: Encoding = Encoding { format: Format::Dwarf32, version: 1, address_size: 8 };
 
 /// How the tables refer to the code.
@@ -49,13 +49,13 @@ pub(super) struct Entries {
     pub table: FrameTable,
     /// For each FDE, in the order of the table: the offset of its code from the start of the whole code, and its handler.
     pub fdes: Vec<(u64, Option<Handler>)>,
-    /// Whether the CIEs that the table marks as those of signal trampolines (`S`) are in truth those of code that signs its
-    /// return addresses with key B (`B`). gimli cannot write this mark.
+    /// Whether the letter `S` in the table's CIEs stands for `B` (code that signs its return addresses with key B). gimli
+    /// cannot write `B`, so `S` is replaced after encoding.
     pub b_key: bool,
 }
 
-/// Checks that there is enough memory to convert entries. `entries` is the number of bytes that the entries take, or the number
-/// of instructions if the entries are not encoded yet. The check is necessary because a failed allocation in gimli ends the
+/// Checks that there is enough memory to convert entries. `entries` is the size of the entries in bytes, or the number of
+/// instructions if the entries are not encoded yet. The check is necessary because a failed allocation in gimli ends the
 /// process.
 pub(super) fn check_memory(entries: usize) -> Result<()> {
     /// The maximum memory for an instruction that is encoded in one byte. The list of instructions doubles its capacity when it

@@ -1,34 +1,35 @@
 //! Hides personality routines and LSDAs in unwind entries, so that only this library finds them.
 //!
 //! Personality routines and LSDAs are addresses in this process, for the process's own unwinder. The files contain the same
-//! entries, and are read by other processes. If an augmentation string named the addresses, perf with libunwind would follow
-//! the addresses as indirect pointers, and unwind nothing. So no augmentation string names the addresses. Some readers do not
-//! skip augmentation data for which the string has no letter (gdb 13 in a CIE, llvm-dwarfdump in an FDE). So the addresses are
-//! not in the augmentation data either. Instead, an FDE with a handler begins with `DW_CFA_GNU_args_size` instructions, whose
-//! operands are the addresses. All readers know these instructions, and the instructions change no register.
+//! entries, and other processes read the files. If an augmentation string contained the letters for the addresses, perf with
+//! libunwind would follow the addresses as indirect pointers, and unwind nothing. If the augmentation data contained the
+//! addresses without a letter in the string, some readers would not skip them (gdb 13 in a CIE, llvm-dwarfdump in an FDE).
+//!
+//! Instead, an FDE with a handler begins with `DW_CFA_GNU_args_size` instructions, whose operands are the addresses. All
+//! readers accept these instructions, which change no register.
 
 use gimli::constants::{DW_CFA_GNU_args_size, DW_EH_PE_indirect};
 use gimli::write::{CallFrameInstruction, Expression};
 
-/// The handler of an FDE. An address of 0 means "none".
+/// The personality routine and the LSDA of an FDE. An address of 0 means "none".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Handler {
     pub personality: u64,
     /// Whether `personality` is the address of a pointer to the routine.
     pub personality_is_indirect: bool,
-    /// The address of the LSDA. If `lsda_moves` is set, this field is the distance of the LSDA from the start of the FDE's code
-    /// instead.
+    /// The address of the LSDA. If `lsda_moves` is set, this field is instead the distance of the LSDA from the start of the
+    /// FDE's code.
     pub lsda: u64,
     pub lsda_is_indirect: bool,
-    /// Whether the LSDA lies in the code and moves with it.
+    /// Whether the LSDA is inside the code and moves with the code.
     pub lsda_moves: bool,
 }
 
 const ARGS_SIZE: u8 = DW_CFA_GNU_args_size.0;
 /// A LEB128 number of 64 bits, always with the maximum length.
 type Number = [u8; 10];
-/// A LEB128 number with one byte more than necessary. gimli writes no such numbers, so such a number marks the instructions
-/// that hide a handler.
+/// A LEB128 number with one byte more than necessary. gimli never writes such a number, so it marks the instructions that
+/// hide a handler.
 type Mark = [u8; 2];
 /// Size of the four instructions that hide a handler. The operand of the first instruction is the mark, which contains the
 /// three flags of the handler. The operands of the next two instructions are the two addresses. The last operand is 0.
@@ -83,7 +84,7 @@ impl Handler {
         (found, INSTRUCTIONS + if found.is_some() { LEN } else { 0 })
     }
 
-    /// The letters for a handler in a CIE's augmentation string. They come before `R`.
+    /// The letters for a handler in a CIE's augmentation string. These letters precede the letter `R`.
     pub const LETTERS: &[u8; 2] = b"PL";
 
     /// The augmentation data of a CIE for `LETTERS`.

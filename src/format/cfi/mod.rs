@@ -1,10 +1,10 @@
 //! Encodes unwind descriptions as `.eh_frame` and `.eh_frame_hdr` (LSB 5.0 Core, 10.6 "Exception Frames"; DWARF 5, 6.4 and
 //! 7.24).
 //!
-//! The tables are laid out for the ELF file that `perf inject --jit` makes of each function (linux tools/perf/util/genelf.c,
-//! `jit_add_eh_frame_info`). `.eh_frame` starts at the first multiple of 8 after the code, and `.eh_frame_hdr` follows without
-//! a gap. Every pointer in the tables is relative. So the same bytes are also valid when they are stored after the code in
-//! memory.
+//! The layout of the tables is that of the ELF file that `perf inject --jit` makes of each function (linux
+//! tools/perf/util/genelf.c, `jit_add_eh_frame_info`). `.eh_frame` starts at the first multiple of 8 after the code, and
+//! `.eh_frame_hdr` follows without a gap. Every pointer in the tables is relative, so the same bytes are also valid when they
+//! are stored after the code in memory.
 
 pub mod absolute;
 pub(crate) mod b_key;
@@ -30,7 +30,7 @@ use crate::format::get::u32_at;
 use crate::sys::sort::sort;
 use entries::{align8, Entries, Placement};
 
-/// Version 1; `.eh_frame` pointer pcrel|sdata4; count udata4; table datarel|sdata4 (LSB 5.0 Core, 10.6.2).
+/// The values are version 1, `.eh_frame` pointer pcrel|sdata4, count udata4, and table datarel|sdata4 (LSB 5.0 Core, 10.6.2).
 pub(super) const HDR_ENCODINGS: [u8; 4] = [0x01, 0x1b, 0x03, 0x3b];
 
 /// Number of bytes of `.eh_frame_hdr` before its table.
@@ -50,7 +50,7 @@ pub struct Tables {
 /// Offsets of the words in the tables that depend on the size of the code.
 #[derive(Clone, Copy, Debug)]
 pub struct Places {
-    /// The two distances back to the code, one in the FDE and one in the table of `.eh_frame_hdr`. Each pair is the offset at
+    /// The distances back to the code, one in the FDE and one in the table of `.eh_frame_hdr`. Each pair is the offset at
     /// which a distance is stored, and the offset from which the distance counts.
     pub to_code: [(usize, usize); 2],
     /// Offset of the code's size.
@@ -112,8 +112,7 @@ impl Tables {
         out
     }
 
-    /// Makes tables from these bytes. `copy_to` copies these tables unchanged, in the same way as tables from an `.eh_frame`
-    /// section.
+    /// Makes tables from these bytes. Like tables from an `.eh_frame` section, `copy_to` copies them unchanged.
     #[cfg(test)]
     pub fn ready(bytes: &[u8], hdr_size: usize) -> Tables {
         Tables { bytes: bytes.to_vec(), hdr_size, fde: None }
@@ -122,14 +121,14 @@ impl Tables {
 
 /// Encodes a description of code of `code_size` bytes; `None` if the description is [`Unwind::None`].
 ///
-/// `code_addr` is only used for [`Unwind::EhFrame`]. Only the entries of such a section have absolute addresses, and the parts
-/// of the entries that lie outside of the code are cut off.
+/// `code_addr` is only used for [`Unwind::EhFrame`], because only the entries of such a section have absolute addresses. The
+/// parts of these entries that are outside of the code are cut off.
 ///
-/// Returns `SizeZero` if the code has no bytes, and `TooLarge` if code and tables together exceed 2 GiB. Returns `UnwindOrder`
-/// if places are not in order or not in the code, `UnwindRegister` if a register number is not valid at its place,
-/// `AddressRange` if the end of the code exceeds 64 bits, and `NoMemory`. Returns `UnwindFormat` if a stack offset is not a
-/// multiple of 8, if a register is saved in two different slots, or if an `.eh_frame` section does not parse or does not cover
-/// this code.
+/// Returns `SizeZero` if the code has no bytes, and `TooLarge` if code and tables together exceed 2 GiB. Returns
+/// `UnwindOrder` if offsets are not in order or not in the code. Returns `UnwindRegister` if a register number is not valid
+/// where it is used. Returns `AddressRange` if the end of the code exceeds 64 bits. Returns `UnwindFormat` if a stack offset
+/// is not a multiple of 8, or if a register is saved in two different slots. Also returns `UnwindFormat` if an `.eh_frame`
+/// section does not parse or does not cover this code. Returns `NoMemory` if there is no memory.
 pub fn encode(arch: Arch, unwind: &Unwind, code_addr: u64, code_size: u64) -> Result<Option<Tables>> {
     if matches!(unwind, Unwind::None) {
         return Ok(None);
@@ -147,8 +146,8 @@ pub fn encode(arch: Arch, unwind: &Unwind, code_addr: u64, code_size: u64) -> Re
     Ok(Some(tables))
 }
 
-/// Refuses sizes that no FDE can hold. The limit for code with tables is a little lower, because the distance from the tables
-/// back to the code must also fit in 32 bits: see [`Tables::check_size`].
+/// Returns an error for sizes that no FDE can contain. The limit for code with tables is a little lower, because the distance
+/// from the tables back to the code must also fit in 32 bits: see [`Tables::check_size`].
 pub fn check_code_size(code_size: u64) -> Result<()> {
     match code_size {
         0 => Err(Error::SizeZero),
@@ -175,8 +174,8 @@ fn tables(entries: &Entries, code_size: u64) -> Result<Tables> {
             handler.hide(fde);
         }
         let fde = i64::try_from(fde).and_then(|fde| i32::try_from(fde - hdr as i64)).map_err(|_| Error::TooLarge)?;
-        // The distance from `.eh_frame_hdr` back to the code. `start` lies in the code, whose size has 31 bits, so the
-        // subtraction does not overflow.
+        // This is the distance from `.eh_frame_hdr` back to the code. `start` is an offset in the code, whose size has 31
+        // bits, so the subtraction does not overflow.
         let start = start as i64 - align8(code_size) as i64 - hdr as i64;
         rows.push((i32::try_from(start).map_err(|_| Error::TooLarge)?, fde));
     }

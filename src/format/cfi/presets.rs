@@ -11,10 +11,10 @@ use crate::format::arch::{Abi, Arch};
 /// Size of a stack slot in bytes. The CIE's data alignment factor is `-SLOT`.
 const SLOT: i32 = 8;
 
-/// One more than the highest register number of any architecture.
+/// The number of registers: one more than the highest register number of any architecture.
 const REGISTERS: usize = 96;
 
-/// Fills in the defaults of a frame with a frame pointer. Returns `UnwindOrder` if the places are not in order or lie beyond
+/// Fills in the defaults of a frame with a frame pointer. Returns `UnwindOrder` if the offsets are not in order or are beyond
 /// the code. Code with equal resolved frames has equal tables, except for the size of the code.
 pub fn resolve_frame_pointer<'a>(arch: Arch, fp: &FramePointer<'a>, code_size: u64) -> Result<FramePointer<'a>> {
     let abi = arch.abi();
@@ -45,7 +45,8 @@ fn sign_size(abi: &Abi, signed: Option<SigningKey>) -> Result<u32> {
     }
 }
 
-/// Checks that the instruction that signs the return address has room before `first`, the place of the next instruction.
+/// Checks that the instruction that signs the return address has room before `first`, the offset at which the next
+/// instruction ends.
 fn check_signed(first: u32, sign: u32) -> Result<()> {
     if first < 2 * sign {
         let text = "the frame begins at byte {}, and the instruction that signs the return address precedes it";
@@ -78,7 +79,7 @@ fn resolve_epilogue(mut begin: u32, mut end: u32, standing: u32, sign: u32, code
     Ok((begin, end))
 }
 
-/// Fills in the defaults of a fixed frame. Returns `UnwindOrder` if the places are not in order or lie beyond the code.
+/// Fills in the defaults of a fixed frame. Returns `UnwindOrder` if the offsets are not in order or are beyond the code.
 pub fn resolve_fixed<'a>(arch: Arch, fixed: &FixedFrame<'a>, code_size: u64) -> Result<FixedFrame<'a>> {
     let FixedFrame { pushed, sp_set, sp_reset, epilogue_begin, epilogue_end, .. } = *fixed;
     if pushed != 0 && !arch.abi().record_is_pushed {
@@ -103,7 +104,7 @@ pub fn resolve_fixed<'a>(arch: Arch, fixed: &FixedFrame<'a>, code_size: u64) -> 
     Ok(FixedFrame { saved_from, epilogue_begin, epilogue_end, ..*fixed })
 }
 
-/// The place of the first instruction of a fixed frame; `None` if the frame exists from the start.
+/// The offset at which the first instruction of a fixed frame ends; `None` if the frame exists from the start.
 fn first_place(fixed: &FixedFrame) -> Option<u32> {
     [fixed.pushed, fixed.sp_set].into_iter().find(|&place| place != 0)
 }
@@ -209,16 +210,16 @@ impl Program {
         FrameState { signed: self.sign != 0, ..entry(self.abi) }
     }
 
-    /// Emits the state after the instruction that signs the return address. `first` is the place of the next instruction;
-    /// `None` if the return address is signed at the start.
+    /// Emits the state after the instruction that signs the return address. `first` is the offset at which the next
+    /// instruction ends; `None` if the return address is signed at the start.
     fn sign(&mut self, signed: Option<SigningKey>, first: Option<u32>) -> Result<()> {
         self.sign = sign_size(self.abi, signed)?;
         self.to(first.map_or(0, |first| first.saturating_sub(self.sign)), self.called());
         Ok(())
     }
 
-    /// Returns a new state with this CFA, in which the registers of `saved` are saved. In all other respects, the new state
-    /// equals the state that `called` returns. The current state has no influence.
+    /// Returns a new state with this CFA, in which the registers of `saved` are saved. Otherwise the new state equals the
+    /// state that `called` returns. The current state has no influence.
     fn state(&self, cfa_register: u32, cfa_offset: i32, saved: &[SavedRegister]) -> Result<FrameState> {
         if !self.abi.general.contains(&cfa_register) {
             return Err(Error::UnwindRegister.because("the CFA cannot count from register {}", [cfa_register.into()]));
@@ -297,8 +298,8 @@ impl Program {
         self.sign(frame.signed, first_place(frame))?;
         let mut pushed = self.called();
         if frame.pushed != 0 {
-            // If `pushed` equals `sp_set`, the instruction that stores the frame pointer allocates the whole frame. Otherwise
-            // the instruction allocates as many bytes as in most code, and then the CFA is SP + `fp_to_cfa`.
+            // If `pushed` equals `sp_set`, the instruction that stores the frame pointer allocates the whole frame. If they
+            // differ, the instruction allocates as many bytes as in most code, and then the CFA is SP + `fp_to_cfa`.
             let whole = frame.pushed == frame.sp_set;
             let taken = if whole { frame.cfa_offset.checked_neg() } else { abi.fp_to_cfa.checked_neg() };
             let record = abi.frame_record.or(taken).ok_or(Error::UnwindFormat)?;
@@ -326,9 +327,9 @@ impl Program {
         Ok(())
     }
 
-    /// Emits the states of an epilogue, of which `reset` is the first. From `down` on, the frame is gone. The next instruction
-    /// checks a signed return address and removes the signature. At `end`, the state before the epilogue applies again. `end`
-    /// is 0 if the code ends with the epilogue.
+    /// Emits the states of an epilogue, of which `reset` is the first. From `down` on, the frame is removed. The next
+    /// instruction checks a signed return address and removes the signature. At `end`, the state before the epilogue applies
+    /// again. `end` is 0 if the code ends with the epilogue.
     fn epilogue(&mut self, reset: Option<(u32, FrameState)>, down: u32, end: u32) {
         let before = (self.now.cfa_register, self.now.cfa_offset);
         if end != 0 {
@@ -339,16 +340,16 @@ impl Program {
             self.to(offset, state);
         }
         self.to(down, self.called());
-        // The last instruction of the epilogue may be `retaa`, which checks the return address itself. If this instruction is
-        // the last one of the code, the row for the next instruction covers no code. Only so do the tables not depend on the
-        // size of the code.
+        // The last instruction of the epilogue may be `retaa`, which checks the return address itself. If `retaa` is also the
+        // last instruction of the code, the row for the next instruction covers no code. This row is emitted anyway, because
+        // the tables would otherwise depend on the size of the code.
         let checked = down.saturating_add(self.sign);
         if end == 0 || checked < end {
             self.to(checked, entry(self.abi));
         }
         if end != 0 {
-            // DWARF 5, 6.4.2.4 says that `RestoreState` restores the rules for registers. Some readers (llvm-dwarfdump 14) do
-            // not restore the CFA, so the CFA is set again.
+            // `RestoreState` restores the rules for registers (DWARF 5, 6.4.2.4). Some readers (llvm-dwarfdump 14) do not
+            // restore the CFA, so the CFA is set again.
             let cfa = CallFrameInstruction::Cfa(Register(before.0), before.1);
             self.instructions.push((end, CallFrameInstruction::RestoreState));
             self.instructions.push((end, cfa));

@@ -1,10 +1,10 @@
-//! Source lines of a region in DWARF. Each function has its own unit, made from the jitdump record of its lines and the record
-//! of its inlined functions.
+//! Writes the source lines of a region as DWARF. Each function has its own unit, made from two jitdump records: the record of
+//! its lines and the record of its inlined functions.
 //!
-//! The format is DWARF 4, because all readers of these files support it: addr2line and objdump (which `perf annotate` and `perf
-//! report --srcline` call), libdw, gdb, and the crates gimli and blazesym. Version 5 has no advantage here: it puts file names
-//! in a section that all units share, and older binutils read this section wrongly. In version 4, each line program has its own
-//! file names, so that units can be appended.
+//! The format is DWARF 4, because all readers of these files support it: addr2line and objdump (which `perf annotate` and
+//! `perf report --srcline` call), libdw, gdb, and the crates gimli and blazesym. DWARF 5 has no advantage here: it puts file
+//! names in a section that all units share, and older binutils read this section wrongly. In DWARF 4, each line program has
+//! its own file names, so units can be appended.
 
 pub use super::function::Function;
 use super::function::{set_length, Row};
@@ -15,9 +15,9 @@ use crate::format::info::Parts;
 use crate::format::jitdump::raw::RawRecord;
 use crate::format::put::Put;
 
-/// `.debug_abbrev`, the same for all units. Number 1 is for a unit, 2 for a function, and 3 for a function that contains
-/// inlined functions. Number 4 is for a function that was inlined. An instance of such a function has number 5 if the instance
-/// contains other inlined functions, and number 6 otherwise.
+/// `.debug_abbrev`, the same for all units. Abbreviation 1 is for a unit, 2 for a function, and 3 for a function that
+/// contains inlined functions. Abbreviation 4 is for a function that was inlined. An inlined instance of such a function has
+/// abbreviation 5 if it contains other inlined functions, and 6 otherwise.
 pub const ABBREV: &[u8] = &[
     1, 0x11, 1, // DW_TAG_compile_unit, DW_CHILDREN_yes
     0x11, 0x01, // DW_AT_low_pc, DW_FORM_addr
@@ -60,17 +60,17 @@ pub const ABBREV: &[u8] = &[
 
 /// Size of a unit's entry in `.debug_aranges`.
 pub const ARANGES_SIZE: u64 = 48;
-/// A unit has one entry in `.debug_aranges`. This is the offset of the function's address from the start of the entry.
+/// Offset of the function's address in a unit's entry in `.debug_aranges`. Each unit has one entry.
 const ARANGES_ADDR: u64 = 16;
 
-/// The address of dead code. The unit of dead code keeps its size. So no file has code at this address, or less than 4 GiB above
-/// it.
+/// The address that replaces the address of dead code. The unit of dead code keeps its size, so no file has code at this
+/// address or in the 4 GiB above it.
 pub const NOWHERE: u64 = 1 << 62;
 
 /// Offset of the function's address in a unit.
 const UNIT_ADDR: usize = 12;
 
-/// The sections. Each pair is the length of a section so far, and the bytes that are to be appended to the section.
+/// The sections. Each pair is the length of a section so far, and the bytes that are to be appended to it.
 #[derive(Debug)]
 pub struct Sections<'a> {
     pub info: (u64, &'a mut Vec<u8>),
@@ -80,8 +80,8 @@ pub struct Sections<'a> {
     pub head: &'a mut Head,
 }
 
-/// The offsets in each section at which a unit has the address of its function. If `NOWHERE` is written at these offsets, the
-/// unit no longer describes code.
+/// The offsets in each section at which a unit has the address of its function. After `NOWHERE` is written at these offsets,
+/// the unit no longer describes code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
     pub info: [u32; 2],
@@ -89,13 +89,13 @@ pub struct Addresses {
     pub aranges: u32,
 }
 
-/// The total size of two records: the record of the lines, and the record of the inlined functions.
+/// The total size of the record of the lines and the record of the inlined functions.
 fn size_of_parts(parts: &Parts<'_>) -> usize {
     [parts.lines, parts.inlines].iter().flatten().map(RawRecord::size).sum()
 }
 
-/// The lines of the code. Their offsets count from the first byte after the first `skipped` bytes of the code. `None` if there is
-/// no memory.
+/// The lines of the code after its first `skipped` bytes. The offsets of these lines count from the first byte after the
+/// skipped bytes. `None` if there is no memory.
 fn rows<'a>(parts: &Parts<'a>, skipped: u64) -> Option<Vec<Row<'a>>> {
     let mut rows = Vec::new();
     if let Some(debug) = parts.lines.and_then(|record| record.debug_info()) {
@@ -105,7 +105,7 @@ fn rows<'a>(parts: &Parts<'a>, skipped: u64) -> Option<Vec<Row<'a>>> {
         for entry in entries {
             let offset = offset(entry.addr);
             if skipped > 0 && offset == Some(0) {
-                // Of the lines of skipped bytes, only the last can reach beyond these bytes.
+                // Of the lines of the skipped bytes, only the last line can extend beyond these bytes.
                 rows.clear();
             }
             rows.push((offset, entry));
@@ -114,8 +114,8 @@ fn rows<'a>(parts: &Parts<'a>, skipped: u64) -> Option<Vec<Row<'a>>> {
     Some(rows)
 }
 
-/// Appends a unit with the inlined functions, the lines, or both. `function` may be a part of the code that `parts` describes.
-/// In this case, `before` bytes of the code lie before the part. Returns `None` and changes nothing if the inlined functions or
+/// Appends a unit with the inlined functions, the lines, or both. `function` may be a part of the code that `parts`
+/// describes. `before` bytes of the code precede this part. Returns `None` and changes nothing if the inlined functions or
 /// the lines are invalid, if a section is full, or if there is no memory.
 pub fn append(parts: &Parts<'_>, function: &Function<'_>, before: u64, mut to: Sections<'_>) -> Option<Addresses> {
     let lens = (to.info.1.len(), to.line.1.len(), to.aranges.1.len(), to.ranges.1.len());
@@ -142,8 +142,8 @@ fn try_to_append(parts: &Parts<'_>, function: &Function<'_>, before: u64, to: &m
     let first_file = rows.iter().map(|(_, row)| row.file).chain(inlines.files()).next()?;
 
     let line = &mut *to.line.1;
-    // In the line program, a row takes at most 26 bytes in addition to its file name. In the record, a row takes 17 bytes in
-    // addition to the file name, and an inlined function takes at least as much as a row. So twice the size of the records is
+    // In the line program, a row needs at most 26 bytes in addition to its file name. In the record, a row needs 17 bytes in
+    // addition to the file name, and an inlined function needs at least as much as a row. So twice the size of the records is
     // enough.
     line.try_reserve(2 * size_of_parts(parts) + 256).ok()?;
     let (set_address, mut files) = lines(rows, &inlines, function, to.head, line)?;

@@ -1,4 +1,4 @@
-//! `.eh_frame_hdr` of a region: the sorted table in which unwinders search for the FDE of an address.
+//! Makes `.eh_frame_hdr` of a region: the sorted table in which unwinders search for the FDE of an address.
 
 use crate::format::cfi::HDR_ENCODINGS;
 
@@ -8,11 +8,11 @@ pub const ROW_SIZE: usize = 8;
 /// Offset of the field for the number of rows.
 pub const COUNT_AT: u64 = 8;
 
-/// A row of the table. Both fields are offsets, so that the row does not depend on the table's address.
+/// A row of the table. The two fields of a row are offsets, so that the row does not depend on the table's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Start of the code. In the section's table, this is an offset in `.text`. In the rows of one function, this is an offset
-    /// in the function.
+    /// Start of the code. In the section's table, `start` is an offset in `.text`. In the rows of one function, it is an
+    /// offset in the function.
     pub start: u32,
     /// Offset of the FDE in `.eh_frame`.
     pub fde: u32,

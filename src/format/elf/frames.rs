@@ -1,9 +1,8 @@
-//! `.eh_frame` of a region: the entries that `format/cfi` has made for each piece of code. Their pointers are adapted to the
-//! file. Equal CIEs are written once.
+//! Makes `.eh_frame` of a region from the entries that `format/cfi` has made for each piece of code. The pointers of the
+//! entries are adapted to the file. Equal CIEs are written once.
 //!
-//! The section only grows at its end. If a zero word marked the end, the next entry would overwrite this word while other
-//! programs read the section. So the section contains no zero word as a mark. The section header states the size of the
-//! section.
+//! The section only grows at its end. The next entry would overwrite a zero word at the end while other programs read the
+//! section. So the section does not end with a zero word, and only the section header states its size.
 
 use super::eh_frame_hdr::Row;
 use crate::format::cfi::absolute::each_entry;
@@ -19,7 +18,7 @@ pub struct Frames {
     cies: Vec<(Vec<u8>, u32)>,
 }
 
-/// The code that the new entries describe, and the place of the new entries in the section.
+/// The code that the new entries describe, and the offset of the new entries in the section.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     pub code_size: u64,
@@ -32,10 +31,10 @@ pub struct Target {
 }
 
 impl Frames {
-    /// Appends the entries of an `.eh_frame` to `out`, and their rows for the search table to `rows`. The `.eh_frame` must have
-    /// been made for a place after the code. The distance from the start of the code to this place is `to.code_size`, rounded
-    /// up to 8. Entries for other code are left out. Returns `None` and changes nothing if there is no room or no memory, or if
-    /// a distance does not fit.
+    /// Appends the entries of an `.eh_frame` to `out`, and their rows for the search table to `rows`. The `.eh_frame` must
+    /// have been made for the address right after the code: the start of the code plus `to.code_size`, rounded up to 8.
+    /// Entries for other code are left out. Returns `None` and changes nothing if there is no room or no memory, or if a
+    /// distance does not fit.
     pub fn append(&mut self, section: &[u8], to: &Target, out: &mut Vec<u8>, rows: &mut Vec<Row>) -> Option<()> {
         let (out_len, rows_len) = (out.len(), rows.len());
         let done = self.try_to_append(section, to, out, rows, out_len);
@@ -77,7 +76,7 @@ impl Frames {
         (to.at + (out.len() - begin) as u64 <= to.room).then_some(())
     }
 
-    /// The offset of this CIE in the section. Appends the CIE if the section does not have it yet.
+    /// The offset of this CIE in the section. Appends the CIE if the section does not contain it yet.
     fn cie(&mut self, cie: &[u8], to: &Target, out: &mut Vec<u8>, begin: usize) -> Option<u32> {
         if let Some((_, at)) = self.cies.iter().find(|(known, _)| known == cie) {
             return Some(*at);

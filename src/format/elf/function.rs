@@ -1,19 +1,18 @@
-//! Types and a function that units and line programs share.
+//! Types and a function that the writers of DWARF units and line programs share.
 
 use crate::format::jitdump::raw::RawEntry;
 
-/// A function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Function<'a> {
     /// The function's name, without NUL.
     pub name: &'a [u8],
-    /// The address of the function. In the file of a region, this is an address in the file. In all other files and objects,
-    /// this is the address at run time.
+    /// The address of the function. In the file of a region, this address is relative to the file. In all other files and
+    /// objects, it is the address at run time.
     pub addr: u64,
     pub size: u64,
 }
 
-/// A line, and the offset in the code at which the line begins. The offset is `None` if the line's address is before the code.
+/// A line, and its first offset in the code. The offset is `None` if the line's address is before the code.
 pub type Row<'a> = (Option<u64>, RawEntry<'a>);
 
 /// Writes the length of a structure to the first four bytes of the structure. The structure begins at the offset `begin` of

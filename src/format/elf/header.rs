@@ -1,4 +1,5 @@
-//! The header page: one block that is written at once and has the places of all parts of the file.
+//! Makes the header page of a region's file: one block that is written at once, and contains the offsets of all parts of the
+//! file.
 
 use std::ops::Range;
 
@@ -43,18 +44,18 @@ const NAMES: &[u8] = b"\0.text\0.note.gnu.build-id\0.eh_frame\0.eh_frame_hdr\0.s
 
 const _: () = assert!(ABBREV_AT + ABBREV.len() <= NAMES_AT && NAMES_AT + NAMES.len() <= SECTIONS_AT);
 
-/// The places of a file's parts. Empty sections are left out, except for `.text`, which is always the first.
+/// The ranges of a file's parts. Empty sections are left out, except for `.text`, which is always the first section.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Image {
     /// Start of the loaded segment: 0, or the end of the header page.
     pub begin: u64,
     /// The code. The loaded segment ends with the code.
     pub text: Range<u64>,
-    /// How much memory the loaded segment reserves for code. Code beyond this is not in the segment.
+    /// How much memory the loaded segment reserves for code. Code beyond this size is not in the segment.
     pub text_room: u64,
-    /// If the text begins at file offset 0, the header page occupies the file offsets of the first code. This field is the
-    /// place of this code in the file. A final copy that contains bytes of code has this code at another place. In all other
-    /// files, the place lies under the header page. Empty if the text does not begin at file offset 0.
+    /// If the text begins at file offset 0, the header page occupies the file offsets of the first code. `first` is the range
+    /// of this code in the file. A final copy that contains bytes of code has this code at another offset. In all other
+    /// files, the range is under the header page. `first` is empty if the text does not begin at file offset 0.
     pub first: Range<u64>,
     pub eh_frame: Range<u64>,
     pub eh_frame_hdr: Range<u64>,
@@ -93,9 +94,9 @@ impl Image {
         let text = &(self.text.start + self.first.end - self.first.start..self.text.end);
         let all = [
             section(name_at!(".text"), SHT_PROGBITS, code, text, 16),
-            // This section has the code of `first`: the header page occupies the file offsets of this code. The symbols of this
-            // code refer to the first `.text`, for the following reason. For each section, old readers compute the section's
-            // address minus the section's file offset, and subtract the result from the symbols of the section. In a final
+            // This section has the code of `first`, because the header page occupies the file offsets of this code. The
+            // symbols of this code refer to the first `.text`. The reason is that old readers compute, for each section, the
+            // section's address minus its file offset, and subtract the result from the symbols of the section. In a final
             // copy, the result is not 0 for this section.
             Entry { addr: self.text.start, ..section(name_at!(".text"), SHT_PROGBITS, code, &self.first, 16) },
             section(name_at!(".note.gnu.build-id"), SHT_NOTE, if self.begin == 0 { SHF_ALLOC } else { 0 }, &note, 4),
@@ -130,14 +131,14 @@ impl Image {
             page[at..at + usize::from(PROGRAM_HEADER)].copy_from_slice(&program_header(kind, flags, words));
             segments += 1;
         };
-        // libdw identifies an object by its start and end. So start and end are the same in all epochs, and for all lengths of
-        // the code.
+        // libdw identifies an object by its start and end. So both are the same in all epochs, and for all lengths of the
+        // code.
         let end = self.text.start + self.text_room;
         let align = HEADER_SIZE as u64;
         let mut begin = self.begin;
         if begin == 0 && self.text.start > align {
             // Continuous profilers look for an executable segment that begins where the mapping of the code begins. libdw and
-            // perf take the beginning of the first segment for the beginning of the object.
+            // perf treat the beginning of the first segment as the beginning of the object.
             put_segment(PT_LOAD, PF_R, &(0..align), align, align);
             begin = self.text.start;
         }
@@ -168,8 +169,8 @@ impl Image {
     }
 }
 
-/// The ELF header of a file of this kind (`ET_*`). The program headers follow the ELF header. The last section has the names of
-/// the sections.
+/// The ELF header of a file of this kind (`ET_*`). The program headers follow the ELF header. The last section contains the
+/// names of the sections.
 pub fn elf_header(kind: u16, segments: u16, sections: u16, sections_at: u64) -> [u8; ELF_HEADER as usize] {
     let mut header = [0; ELF_HEADER as usize];
     let mut put = Put::new(&mut header);

@@ -11,18 +11,17 @@ use crate::format::jitdump::raw::{RawEntry, RawRecord};
 
 const DW_INL_INLINED: u8 = 1;
 
-/// The inlined functions of a unit. Each follows the function that contains it.
+/// The inlined functions of a unit, each after the function that contains it.
 #[derive(Debug, Default)]
 pub struct Inlines<'a> {
-    /// Each inlined function with its index in the record. `parent` refers to this index.
+    /// Each inlined function with its index in the record. `parent` refers to such an index.
     all: Vec<(usize, Inline<'a>)>,
-    /// Size of the record.
     size: usize,
 }
 
 impl<'a> Inlines<'a> {
-    /// Reads a record whose content has not been checked. Leaves out the first `skipped` bytes of the code, and all bytes after
-    /// the next `size` bytes. `None` if there is no memory.
+    /// Reads a record whose content has not been checked. Leaves out the first `skipped` bytes of the code, and the bytes
+    /// after the following `size` bytes. `None` if there is no memory.
     pub fn read(record: &RawRecord<'a>, skipped: u32, size: u32) -> Option<Inlines<'a>> {
         let mut all = Vec::new();
         let within = |at: u32| at.saturating_sub(skipped).min(size);
@@ -49,9 +48,8 @@ impl<'a> Inlines<'a> {
 
     /// An upper bound for the bytes that are appended to each section.
     pub fn room(&self) -> usize {
-        // In the record, an inlined function takes at least 22 bytes in addition to its name. In `.debug_info`, the function
-        // takes at most 34 bytes in addition to its name, and the name is there twice. In `.debug_ranges`, the function takes
-        // 32 bytes.
+        // In the record, an inlined function needs at least 22 bytes in addition to its name. In `.debug_info`, it needs at
+        // most 34 bytes and twice its name. In `.debug_ranges`, it needs 32 bytes.
         2 * self.size
     }
 
@@ -84,7 +82,7 @@ impl<'a> Inlines<'a> {
             let file = call_in_it.map(|(_, next)| next.call_file).or(file_here).unwrap_or(inline.call_file);
             *origin = u32::try_from(info.len() - begin).ok()?;
             info.push(4);
-            // Writes the name twice, the second time as linkage name. If a function has no linkage name, binutils uses the
+            // The name is written a second time as linkage name. If a function has no linkage name, binutils uses the
             // symbols, which contain only the outermost function.
             for _ in 0..2 {
                 info.extend_from_slice(inline.name);
@@ -98,9 +96,9 @@ impl<'a> Inlines<'a> {
         Some(origins)
     }
 
-    /// Appends the inlined functions to `info`. The last entry of `info` is the function that contains the inlined functions.
-    /// The inlined functions become the children of this entry, and the list of the children is ended. The ranges that this
-    /// call appends begin at the offset `ranges_at` of their section. `None` if the inlined functions are invalid.
+    /// Appends the inlined functions to `info`. The last entry of `info` is the function that contains them. The inlined
+    /// functions become the children of this entry, and the list of the children is ended. The appended ranges begin at the
+    /// offset `ranges_at` of their section. `None` if the inlined functions are invalid.
     pub fn append(
         &self,
         code_size: u64,

@@ -1,4 +1,4 @@
-//! Line programs (DWARF 4, 6.2): one for each function, with its own tables of directories and files.
+//! Writes line programs (DWARF 4, 6.2): one for each function, with its own tables of directories and files.
 
 use gimli::leb128::write::{signed, unsigned};
 
@@ -12,7 +12,7 @@ const LINE_RANGE: u64 = 14;
 const ADVANCE_MOST: u64 = 17;
 const OPCODE_BASE: u64 = 13;
 
-/// The beginning of a line program, before its tables of directories and files. Its two lengths are filled in later.
+/// The beginning of a line program, before its tables of directories and files. The two lengths are filled in later.
 const LINE_HEAD: &[u8] = &[
     0, 0, 0, 0, // length
     VERSION[0], VERSION[1], //
@@ -35,8 +35,8 @@ const DW_LNS_SET_COLUMN: u8 = 5;
 const DW_LNE_END_SEQUENCE: u8 = 1;
 const DW_LNE_SET_ADDRESS: u8 = 2;
 
-/// The beginning of a line program with a single file. These bytes are kept for the next function, which is often from the same
-/// file.
+/// The beginning of a line program that has a single file. This beginning is kept for the next function, which is often from
+/// the same file.
 #[derive(Debug, Default)]
 pub struct Head {
     /// Whether file names are split into directory and base name. valgrind assumes that a name without a directory is relative.
@@ -61,8 +61,8 @@ impl Head {
     }
 }
 
-/// Appends a line program. The caller has reserved the memory. Returns the offset of the function's address in the program, and
-/// the numbers of the files.
+/// Appends a line program. The caller has reserved the memory. Returns the offset of the function's address in the program,
+/// and the numbers of the files.
 pub fn lines<'a>(
     rows: &[Row<'a>],
     inlines: &Inlines<'a>,
@@ -162,7 +162,7 @@ struct LineRow {
 }
 
 impl LineRow {
-    /// Writes the opcodes that lead from this row to the next. `None` if the next row has a lower offset.
+    /// Writes the opcodes that lead from this row to the row `next`. `None` if `next` has a lower offset.
     fn step(&self, next: &LineRow, out: &mut Vec<u8>) -> Option<()> {
         let advance = next.offset.checked_sub(self.offset)?;
         if next.file != self.file {

@@ -1,7 +1,7 @@
 //! The ELF file of a code region: a shared object with one page of headers, tables that only grow at the end, and the code.
 //! Addresses in the file are file offsets (System V ABI, "Object Files"; LSB 5.0 Core, 10.6, for the search table).
 //!
-//! The entries of each function are made separately, so that the cost of a function does not grow with the number of functions.
+//! The tables of each function are made separately, so the cost of a function does not grow with the number of functions.
 
 pub mod debug;
 pub mod eh_frame_hdr;
@@ -23,17 +23,17 @@ pub const SYMBOL_SIZE: usize = 24;
 /// Index of the section `.text`, for symbols.
 const TEXT: u8 = 1;
 
-/// `STB_LOCAL`, `STT_FUNC`. Symbols are local, as in the objects that perf makes of a jitdump, because only local symbols may
-/// share a name. perf accepts local symbols as well (linux tools/perf/util/symbol-elf.c, `elf_sym__is_function`).
+/// `STB_LOCAL`, `STT_FUNC`. Symbols are local, like those in the objects that perf makes of a jitdump, because only local
+/// symbols may share a name. perf accepts local symbols as well (linux tools/perf/util/symbol-elf.c, `elf_sym__is_function`).
 const LOCAL_FUNCTION: u8 = 2;
 
 /// `STB_LOCAL`, `STT_COMMON`.
 const LOCAL_COMMON: u8 = 5;
 
-/// How many bytes at the beginning of code get no line information: 1 for code at address 0, else 0. perf 6 also asks addr2line
-/// about address 0. The answer to this question marks the end of the answer to another question. perf expects that addr2line
-/// has no information about address 0 (linux tools/perf/util/srcline.c). addr2line also uses the symbols of the section that
-/// contains an address. So address 0 lies outside of `TEXT`, the section of all symbols.
+/// How many bytes at the beginning of code get no line information: 1 for code at address 0, otherwise 0. After each address,
+/// perf 6 also asks addr2line about address 0. The answer for address 0 marks the end of the previous answer. So perf expects
+/// that addr2line has no information about address 0 (linux tools/perf/util/srcline.c). addr2line also uses the symbols of
+/// the section that contains an address. So address 0 is outside of `TEXT`, the section of all symbols.
 pub fn hidden(addr: u64) -> u64 {
     u64::from(addr == 0)
 }
@@ -43,9 +43,9 @@ pub fn symbol(name: u32, addr: u64, size: u64) -> [u8; SYMBOL_SIZE] {
     symbol_in(TEXT.into(), name, addr, size)
 }
 
-/// A second symbol for code at address 0. It covers all bytes of the code except the first. The symbol is for readers that skip
-/// symbols at address 0, but accept symbols of any type (bcc src/cc/bcc_elf.c). Other readers skip this symbol, because it is
-/// no function. If this symbol were a function like the first symbol, perf would show two rows for the code.
+/// A second symbol for code at address 0, which covers all bytes of the code except the first. This symbol is for readers
+/// that skip symbols at address 0, but accept symbols of any type (bcc src/cc/bcc_elf.c). Other readers skip this symbol,
+/// because its type is not the type of a function. With a second function symbol, perf would show two rows for the code.
 pub fn symbol_after_0(name: u32, size: u64) -> [u8; SYMBOL_SIZE] {
     put_symbol(LOCAL_COMMON, TEXT.into(), name, 1, size - 1)
 }

@@ -1,4 +1,4 @@
-//! A map from names to numbers.
+//! A map from names to numbers, for file names and function names in DWARF.
 
 use crate::sys::sort::sort;
 
@@ -6,7 +6,7 @@ use crate::sys::sort::sort;
 #[derive(Debug)]
 pub struct Numbers<'a> {
     only: Option<(&'a [u8], u32)>,
-    /// The names in sorted order, if there are several. Empty otherwise.
+    /// The names in sorted order, or an empty list if there is only one name.
     all: Vec<(&'a [u8], u32)>,
 }
 
@@ -31,7 +31,7 @@ impl<'a> Numbers<'a> {
         Some(Numbers { only, all })
     }
 
-    /// If there is only one name, returns this name and its number.
+    /// Returns the name and its number if there is only one name.
     pub fn only(&mut self) -> Option<(&'a [u8], &mut u32)> {
         self.only.as_mut().map(|(name, number)| (*name, number))
     }
@@ -49,7 +49,7 @@ impl<'a> Numbers<'a> {
     }
 }
 
-/// Whether two names are equal. Compares the addresses first, because most equal names lie at the same address.
+/// Whether two names are equal. Compares the addresses first, because most equal names are at the same address.
 #[inline]
 pub fn are_same(one: &[u8], other: &[u8]) -> bool {
     std::ptr::eq(one, other) || one == other

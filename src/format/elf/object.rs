@@ -1,5 +1,5 @@
-//! Makes an object in memory for a debugger. The object describes code at the code's own addresses, with symbols, unwind tables
-//! and lines.
+//! Makes an object in memory for a debugger. The object describes code at the code's own addresses, with symbols, unwind
+//! tables and lines.
 //!
 //! The object has the form that gdb and lldb require for `__jit_debug_register_code` (gdb/jit.c, `jit_bfd_try_read_symtab`;
 //! lldb, JITLoaderGDB.cpp): the sections of the code have no bytes, and there are no program headers.
@@ -17,11 +17,11 @@ use super::{symbol_in, SYMBOL_SIZE};
 use crate::format::info::Info;
 use crate::format::name_and_file::without_tier;
 
-/// The maximum number of functions in an object. Each may need its own section, and section numbers have 16 bits.
+/// The maximum number of functions in an object. Each may need a separate section, and section numbers have 16 bits.
 pub const FUNCTIONS_MAX: usize = 60_000;
-/// All code of an object lies within this many bytes, because distances in unwind tables have 32 bits with a sign.
+/// All code of an object must be within this number of bytes, because distances in unwind tables have 32 bits with a sign.
 pub const SPAN_MAX: u64 = 0x7000_0000;
-/// Functions share a section if the gaps between them have at most this many bytes. Fewer sections are better, because a
+/// Functions share a section if the gaps between them have at most this number of bytes. Fewer sections are better, because a
 /// debugger sorts all sections of all objects again for each new object.
 pub const GAP_MAX: u64 = 4096;
 
@@ -39,10 +39,10 @@ pub struct Function<'a> {
     pub info: Info<'a>,
 }
 
-/// The object for these functions, which must be sorted by address. The `bool` says whether other code may lie between a
+/// The object for these functions, which must be sorted by address. The `bool` is true if other code may lie between a
 /// function and its predecessor. No section spans such a gap, because debuggers use only one of two sections that overlap.
-/// Returns `None` if there are too many functions, if they lie too far apart, or if there is no memory. If the tables or lines
-/// of a function are invalid, they are left out.
+/// Returns `None` if there are too many functions, if they are too far apart, or if there is no memory. If the tables or
+/// lines of a function are invalid, they are left out.
 pub fn object<'a>(functions: impl Iterator<Item = (Function<'a>, bool)> + Clone) -> Option<Vec<u8>> {
     let mut texts: Vec<Range<u64>> = Vec::new();
     let mut parts = Parts::default();
@@ -67,7 +67,7 @@ pub fn object<'a>(functions: impl Iterator<Item = (Function<'a>, bool)> + Clone)
             }
         }
         // The first symbol has no tier, so that `break NAME` finds code of each tier. A second symbol has the tier, and gdb's
-        // `info symbol` prints the second symbol.
+        // `info symbol` prints that symbol.
         let bare = Function { name: without_tier(function.name), ..function };
         let added = parts.add(&bare, texts.len() as u16, function.addr..end)?;
         if bare.name.len() < function.name.len() {
@@ -126,7 +126,7 @@ pub(super) struct Parts {
     info: Vec<u8>,
     line: Vec<u8>,
     ranges: Vec<u8>,
-    /// Discarded, because no debugger reads this section.
+    /// This section is discarded, because no debugger reads it.
     aranges: Vec<u8>,
 }
 
@@ -137,9 +137,9 @@ pub(super) fn section(name: u32, kind: u32, align: u64, bytes: &[u8]) -> (Entry,
 }
 
 impl Parts {
-    /// Adds a function, whose code lies in the section with the index `section`. The symbol of the function covers the
-    /// addresses in `symbol`. Returns the function's `.eh_frame`, if the function has one. The distances in this `.eh_frame`
-    /// are those for a place after the code. The outer `Option` is `None` if there is no memory.
+    /// Adds a function, whose code is in the section with the index `section`. The symbol of the function covers the
+    /// addresses in `symbol`. Returns the function's `.eh_frame`, if the function has one. The distances in it are those for
+    /// the address right after the code. The outer `Option` is `None` if there is no memory.
     pub fn add<'a>(&mut self, function: &Function<'a>, section: u16, symbol: Range<u64>) -> Option<Option<&'a [u8]>> {
         self.add_symbol(function.name, section, symbol)?;
 
@@ -226,12 +226,12 @@ impl Parts {
     }
 }
 
-/// The first code section is `.text`, and all other code sections have names such as `.text.00001`. This is the length of such
-/// a name, with the NUL.
+/// The length of the name of a code section such as `.text.00001`, with the NUL. Only the first code section is called
+/// `.text`.
 const TEXT_NAME: usize = 12;
 
-/// The names of all sections. `texts` is the number of code sections. Each code section has its own name, because lldb 14 finds
-/// the section of a symbol by name.
+/// The names of all sections. `texts` is the number of code sections. Each code section has a different name, because lldb 14
+/// finds the section of a symbol by name.
 fn section_names(texts: usize) -> Option<Vec<u8>> {
     let mut names = Vec::new();
     names.try_reserve_exact(NAMES.len() + TEXT_NAME * texts).ok()?;

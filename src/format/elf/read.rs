@@ -1,6 +1,6 @@
 //! Reads functions, lines and unwind tables from the objects that runtimes pass to debuggers. Objects must be 64-bit, and of
-//! this machine's type and byte order. They may be unlinked (System V ABI, "Object Files"; the psABIs for relocations). Every
-//! field is checked.
+//! this machine's type and byte order. Objects may be unlinked (System V ABI, "Object Files"; the psABIs for relocations).
+//! Every field is checked.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -59,8 +59,8 @@ struct Symbol {
 }
 
 impl<'a> Image<'a> {
-    /// Returns `None` if this module cannot read the object, or if the object's tables of symbols and relocations together are
-    /// larger than the object. Tables of that size overlap, and the same bytes would be read for each table.
+    /// Returns `None` if this module cannot read the object. Also returns `None` if the object's tables of symbols and
+    /// relocations together are larger than the object. Such tables overlap, and the same bytes would be read for each table.
     pub fn parse(bytes: &'a [u8]) -> Option<Image<'a>> {
         let is_elf = bytes.starts_with(b"\x7fELF\x02")
             && bytes.get(5) == Some(&if cfg!(target_endian = "little") { 1 } else { 2 });
@@ -116,8 +116,8 @@ impl<'a> Image<'a> {
         ends.chain(Image::header_range(start).map(|range| range.end)).max().unwrap_or_default()
     }
 
-    /// The ranges of the symbol tables, and of the sections that contain the symbols' names. Returns at most eight ranges. Each
-    /// range is cut to the first 32 KiB of its section.
+    /// The ranges of the symbol tables, and of the sections that contain the symbols' names: at most eight ranges. Each range
+    /// is cut to the first 32 KiB of its section.
     pub fn name_ranges(headers: &[u8]) -> Vec<Range<u64>> {
         const MOST: u64 = 32 << 10;
         let header = |number: usize| headers.chunks_exact(SECTION_SIZE).nth(number);
@@ -139,7 +139,7 @@ impl<'a> Image<'a> {
         let (value, size) = (u64_at(raw, 8)?, u64_at(raw, 16)?);
         let of = self.sections.get(usize::from(section));
         // In unlinked objects, and in the linked objects of wasmtime, the value of a symbol is an offset in its section. In
-        // other objects the value is an address.
+        // other objects it is an address.
         let addr = match of {
             Some(of) if !(of.addr..of.addr.saturating_add(of.size)).contains(&value) && value <= of.size => {
                 of.addr.wrapping_add(value)
@@ -167,8 +167,8 @@ impl<'a> Image<'a> {
                     return Vec::new();
                 }
                 let size = symbol.size.min(end - symbol.addr);
-                // If code has several names, the name of a symbol with a size is preferred, and then the name of a symbol that
-                // is not local. If several names are still equally good, the first of these names is used.
+                // If code has several names, the name of a symbol with a size is preferred, and then the name of a symbol
+                // that is not local. Otherwise the first name is used.
                 let rank = u64::from(symbol.bind == STB_LOCAL) << 32 | found.len() as u64;
                 found.push((rank, Function { addr: symbol.addr, size, name }, end));
             }
@@ -218,8 +218,8 @@ impl<'a> Image<'a> {
         self.sections.iter().find(|section| section.flags & SHF_EXECINSTR != 0 && section.addr != 0)
     }
 
-    /// Address of a section. wasmtime sets only the address of the code, and loads the other sections at the same distances
-    /// from the code as in the file.
+    /// Address of a section. wasmtime sets only the address of the code. wasmtime loads the other sections at the same
+    /// distances from the code as in the file.
     fn addr_of(&self, section: &Section<'a>) -> u64 {
         match self.text() {
             Some(code) if self.is_linked && section.addr == 0 && section.flags & SHF_ALLOC != 0 => {
@@ -248,8 +248,8 @@ impl<'a> Image<'a> {
     }
 }
 
-/// Describes a type of relocation in data. The number tells how many bytes such a relocation changes. The `bool` tells whether
-/// the value is relative to the address of these bytes.
+/// Describes a type of relocation in data. The number is the number of bytes that such a relocation changes. The `bool` is
+/// true if the value is relative to the address of these bytes.
 fn kind_of(number: u32) -> Option<(usize, bool)> {
     if cfg!(target_arch = "x86_64") {
         match number {
@@ -276,8 +276,8 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(at..at.checked_add(2)?)?.try_into().ok()?))
 }
 
-/// The text at an offset, up to the NUL. A text of more than `most` bytes is cut, because many texts may overlap. If `strings`
-/// ends before the NUL and before the cut, the result is empty.
+/// The text at an offset, up to the NUL. A text of more than `most` bytes is cut, because many texts may overlap. If
+/// `strings` ends before the NUL and before the cut, the result is empty.
 pub fn text_at(strings: &[u8], at: usize, most: usize) -> &[u8] {
     let from = strings.get(at..).unwrap_or_default();
     let part = &from[..from.len().min(most)];
@@ -318,8 +318,8 @@ pub fn find_symbol(name: &[u8], read: &mut dyn FnMut(u64, u64) -> Option<Vec<u8>
     None
 }
 
-/// Returns all offsets at which `strings` contains `name` and then a NUL. The name may be the end of a longer string, because
-/// strings may share their ends. Uses Horspool's algorithm, because files have megabytes of names.
+/// Returns all offsets at which `strings` contains `name` followed by a NUL. The name may be the end of a longer string,
+/// because strings may share their ends. Uses Horspool's algorithm, because files have megabytes of names.
 fn places_of(name: &[u8], strings: &[u8]) -> Vec<u32> {
     let mut skip = [name.len() + 1; 256];
     for (at, &byte) in name.iter().enumerate() {

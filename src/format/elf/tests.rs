@@ -50,7 +50,7 @@ fn what_is_empty_is_left_out() {
     // The file has abbreviations if it has `.debug_info`.
     (image.debug_info, image.debug_line, image.debug_aranges) = (0x5000..0x5010, 0x6000..0x6010, 0x7000..0x7030);
     assert_eq!(counts(&image.header_page()), [4, 12, 11]);
-    // One segment, if the segment begins at the code or the header page lies right before the code.
+    // There is one segment if it begins at the code, or if the header page is right before the code.
     image.begin = 0x2000;
     assert_eq!(counts(&image.header_page()), [3, 12, 11]);
     (image.begin, image.text) = (0, 0x1000..0x3000);
@@ -78,7 +78,7 @@ fn a_cie_is_there_once_and_pointers_are_those_of_the_new_place() {
     assert_eq!(word(&out, fde + 8), 0x2003 - (fde as i32 + 8));
     assert_eq!((&out[..fde + 8], &out[fde + 12..]), (&section[..fde + 8], &section[fde + 12..section.len() - 4]));
 
-    // The next entry shares the CIE, but has its own distance to the CIE.
+    // The next entry shares the CIE, but has a different distance to the CIE.
     let fde_len = out.len() - fde;
     (target.at, target.code, target.code_size) = (out.len() as u64, 0x1000, 8);
     let mut more = Vec::new();
@@ -145,7 +145,7 @@ fn unit_at(addr: u64, records: &[u8]) -> Option<[Vec<u8>; 4]> {
 #[test]
 fn golden_lines() {
     let row = |offset, line, file| Line { offset, line, column: 0, file };
-    // A row takes one special opcode if a special opcode can express the row.
+    // A row is one special opcode if a special opcode can express the row.
     let rows = [row(0, 10, &b"a"[..]), row(3, 12, b"a"), row(60, 1000, b"/b"), row(61, 12, b"a")];
     let [info, line, aranges, ranges] = unit(&record(&rows)).unwrap();
     let info_tail = [&b"a\0\x02"[..], &0x2000u64.to_ne_bytes(), &64u32.to_ne_bytes(), b"f\0\0"].concat();

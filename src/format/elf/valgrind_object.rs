@@ -1,7 +1,7 @@
 //! Makes an executable file that valgrind accepts as the origin of pages of code. The file has symbols, lines and unwind tables
 //! for the code's own addresses.
 //!
-//! valgrind reads a file after it has seen a mapping of each loaded segment, one for code and one for data (valgrind 3.19,
+//! valgrind reads a file after mappings of its loaded segments have been made, one for code and one for data (valgrind 3.19,
 //! coregrind/m_debuginfo/debuginfo.c, `VG_(di_notify_mmap)`). valgrind accepts an `.eh_frame` only within one of these
 //! segments. So the unwind tables are a `.debug_frame` (readelf.c, `ML_(read_elf_debug_info)`).
 
@@ -14,7 +14,7 @@ use super::header::{
 use super::object::{section, Function, Parts, NAMES};
 use crate::format::cfi::debug_frame::DebugFrame;
 
-/// A file in two parts. The bytes of the code lie between them.
+/// A file in two parts, between which the bytes of the code lie.
 #[derive(Debug)]
 pub struct Executable {
     pub head: Vec<u8>,
@@ -33,7 +33,7 @@ pub struct Content {
 }
 
 impl Content {
-    /// Adds a function that lies completely or partly in these pages. `None` if there is no memory. Invalid tables and invalid
+    /// Adds a function, all or a part of which is in these pages. `None` if there is no memory. Invalid tables and invalid
     /// lines of the function are left out of the file.
     pub fn add(&mut self, function: &Function<'_>, pages: &Range<u64>) -> Option<()> {
         self.parts.head.splits_names = true;

@@ -1,4 +1,5 @@
-//! The record in which samply finds the inlined functions of the next LOAD. perf skips this record with a warning.
+//! Makes and reads the record in which samply finds the inlined functions of the next LOAD. perf skips this record with a
+//! warning.
 //!
 //! samply's reader is the specification: `SAMPLY_JIT_CODE_DEBUG_INFO2` in `samply-symbols/src/jitdump.rs` of mstange/samply, in
 //! the branch `support-inlines` (commit 1d15c553; no release contains the reader). All numbers have the file's byte order:
@@ -11,10 +12,10 @@
 //! | strings, each with a NUL                                                       |
 //! ```
 //!
-//! A code offset holds up to the next one, and the reader searches the offsets by halving. `source_position`, `function_name` and
-//! `file` are indices. `caller_index` is the index of the position of the call in the caller, and -1 if the function is not
-//! inlined. An unknown `file` is -1, and an unknown line or column is 0. If there is such a record, the reader takes no lines
-//! from the DEBUG_INFO record.
+//! A code offset applies up to the next code offset, and the reader uses a binary search. `source_position`, `function_name`
+//! and `file` are indices. `caller_index` is the index of the position of the call in the caller, or -1 if the function is
+//! not inlined. An unknown `file` is -1, and an unknown line or column is 0. If there is such a record, the reader ignores
+//! the lines of the DEBUG_INFO record.
 
 use super::raw::{c_string, Fields, RawDebug, RawEntry, RawRecord, RawRecords};
 use super::record::{id, put_prefix};
@@ -54,17 +55,18 @@ pub fn record(group: &Group<'_>, inlines: &[u8]) -> Result<Vec<u8>> {
 struct Parts<'a> {
     all: Vec<Inline<'a>>,
     rows: Vec<RawEntry<'a>>,
-    /// The places at which something begins or ends, in the upper 32 bits. The lower bits are the index of the function that
-    /// begins there, or `NONE`. So a function comes before the functions that are inlined into it.
+    /// The offsets at which a function or a row begins or ends, in the upper 32 bits. The lower bits are the index of the
+    /// function that begins there, or `NONE`. So a function comes before the functions that are inlined into it.
     places: Vec<u64>,
-    /// Names and files in sorted order. The numbers are 0: the library already has code that sorts such pairs.
+    /// Names and files in sorted order. The numbers are always 0; the pairs exist because the library already has code that
+    /// sorts such pairs.
     strings: Vec<(&'a [u8], u32)>,
     offsets: Vec<u8>,
     positions: Vec<u8>,
 }
 
 impl<'a> Parts<'a> {
-    /// Reads the records of a group's inlined functions and lines. The latter may be empty.
+    /// Reads the records of a group's inlined functions and lines. The record of lines may be empty.
     fn fill(&mut self, group: &Group<'a>, inlines: &'a [u8], debug: &'a [u8]) -> Option<()> {
         push(&mut self.strings, (group.name, 0))?;
         push(&mut self.places, u64::from(NONE))?;
@@ -89,7 +91,7 @@ impl<'a> Parts<'a> {
 
     /// The record without its prefix.
     fn whole(&mut self, group: &Group<'_>) -> Option<Vec<u8>> {
-        // The positions of the calls have the indices of the called functions.
+        // The position of the call of a function has the same index as the function.
         for index in 0..self.all.len() {
             let Inline { parent, call_file, call_line, call_column, .. } = self.all[index];
             self.put_position(group, parent.unwrap_or(NONE), call_file, call_line, call_column)?;
@@ -169,14 +171,14 @@ pub struct RawDebug2<'a> {
     strings: &'a [u8],
 }
 
-/// A source position. `None` and 0 stand for what is unknown.
+/// A source position. An unknown value is -1 or 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawPosition {
-    /// The index of the position of the call in the caller; -1 if the function is not inlined.
+    /// The index of the position of the call in the caller, or -1 if the function is not inlined.
     pub caller: i32,
     /// Index of the string with the function's name.
     pub function: u32,
-    /// Index of the string with the file's name; -1 if the file is unknown.
+    /// Index of the string with the file's name, or -1 if the file is unknown.
     pub file: i32,
     pub line: u32,
     pub column: u32,
@@ -223,7 +225,7 @@ impl<'a> RawDebug2<'a> {
         })
     }
 
-    /// The strings, up to the first one without a NUL.
+    /// The strings, up to the first string without a NUL.
     pub fn strings(&self) -> impl Iterator<Item = &'a [u8]> {
         let (mut left, mut rest) = (self.string_count, self.strings);
         std::iter::from_fn(move || {
@@ -234,7 +236,7 @@ impl<'a> RawDebug2<'a> {
         })
     }
 
-    /// Whether no string is missing.
+    /// Whether all strings are present.
     pub fn is_whole(&self) -> bool {
         self.strings().count() as u64 == self.string_count
     }
@@ -257,7 +259,7 @@ mod tests {
         record(group, &inlines::record(all, group.size).unwrap()).unwrap()
     }
 
-    /// The functions at an offset as samply finds them, the innermost first: name, file, line, column.
+    /// The functions at an offset in the form in which samply finds them, the innermost first: name, file, line, column.
     fn frames<'a>(debug: &RawDebug2<'a>, offset: u32) -> Vec<(&'a [u8], &'a [u8], u32, u32)> {
         let strings: Vec<&[u8]> = debug.strings().collect();
         let at = debug.offsets().take_while(|&(at, _)| at <= offset).last().unwrap().1;
@@ -305,7 +307,7 @@ mod tests {
         assert_eq!(made, expected(0x5000));
     }
 
-    /// For random code, the frames at each offset are the functions around it, with the line of each call.
+    /// For random code, the frames at each offset are the functions around the offset, with the line of each call.
     #[test]
     fn frames_at_each_offset() {
         const SIZE: u32 = 40;
@@ -345,7 +347,7 @@ mod tests {
             for offset in 0..SIZE {
                 let row = lines.iter().rev().find(|row| row.offset <= offset && row.line != 0);
                 let mut place = row.map_or((&b""[..], 0, 0), |row| (row.file, row.line, row.column));
-                // The functions around the offset. Each contains the next.
+                // The functions around the offset. Each function contains the next function.
                 let around: Vec<&Inline<'_>> =
                     all.iter().filter(|inline| (inline.begin..inline.end).contains(&offset)).collect();
                 let mut expected = Vec::new();
@@ -361,7 +363,7 @@ mod tests {
         }
     }
 
-    /// A group with the record is a whole group. A group whose record lacks a part is not.
+    /// A group with the record is a whole group. A group whose record lacks a part is not whole.
     #[test]
     fn torn_records_are_no_groups() {
         let inline =

@@ -1,10 +1,10 @@
-//! The project's own record for inlined functions, for the files of regions and for debuggers.
+//! Makes and reads the project's own record for inlined functions, for the files of regions and for debuggers.
 //!
-//! No jitdump contains this record: perf's format has no inlined functions. `debug_info2` is the record that samply reads in a
-//! jitdump. It is made from this one.
+//! No jitdump contains this record, because perf's format has no inlined functions. The record that samply reads in a
+//! jitdump, `debug_info2`, is made from this record.
 //!
-//! If the code lies in a region, this record is at the beginning of the code's group. This holds for groups in the chunks of
-//! the queue and in other memory. The record must be removed before the group is written to a jitdump.
+//! If the code is in a region, this record is at the beginning of the code's group, in the chunks of the queue and in other
+//! memory. The record must be removed before the group is written to a jitdump.
 
 use super::raw::{c_string, RawRecord};
 use super::record::{id, put_prefix, raw, PREFIX_SIZE};
@@ -74,13 +74,13 @@ pub fn check(inlines: &[Inline<'_>], code_size: u64) -> Result<()> {
     }
 }
 
-/// The size of the record of inlined functions at the beginning of a group. 0 if the group begins with another record.
+/// The size of the record of inlined functions at the beginning of a group, or 0 if the group begins with another record.
 pub fn len(group: &[u8]) -> usize {
     let record = raw(group, 0).filter(|record| record.id == id::INLINES && record.total_size <= group.len());
     record.map_or(0, |record| record.total_size)
 }
 
-/// The entries, up to the first incomplete one.
+/// The entries, up to the first incomplete entry.
 pub fn entries<'a>(record: &RawRecord<'a>) -> impl Iterator<Item = Inline<'a>> {
     let mut rest = record.tail(PREFIX_SIZE);
     std::iter::from_fn(move || {
@@ -148,7 +148,7 @@ mod tests {
         ] {
             refused(&[GOOD, bad]);
         }
-        // Two functions next to each other, and two with the same place but different parents.
+        // Two functions next to each other, and two functions with the same range but different parents.
         assert!(record(
             &[GOOD, inner, Inline { begin: 20, end: 21, ..inner }, Inline { parent: Some(1), ..inner }],
             64

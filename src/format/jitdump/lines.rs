@@ -6,24 +6,23 @@ use crate::api::error::{Error, Result};
 use crate::format::put::Put;
 use crate::sys::sort;
 
-/// The maximum size of a record, because record sizes are 32 bits wide. As soon as a record exceeds this size, no further rows
-/// are read, because each row may name a file of any length.
+/// The maximum size of a record, because record sizes are 32 bits wide. As soon as a record exceeds this size, no further
+/// rows are read, because each row may name a file of any length.
 const RECORD_MAX: usize = u32::MAX as usize;
 
-/// Does the same as `put_debug`, for rows in any order.
+/// Like `put_debug`, but accepts rows in any order.
 pub fn put_debug_of_any(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, out: &mut [u8]) -> Result<usize> {
     in_any_order(lines, size, |lines| put_debug(lines, addr, size, timestamp, out))
 }
 
-/// Writes the DEBUG_INFO record to `out`, and returns the size of the record. If the size is larger than `out`, the bytes in
-/// `out` are undefined. The size is 0 if no row has a line. Returns `None` if the rows are not in the order of their offsets.
-// The function is not a method of `Group`, because some callers have only the lines. These callers need not build a `Group`.
+/// Writes the DEBUG_INFO record to `out`, and returns the size of the record. The size is 0 if no row has a line. If the size
+/// is larger than `out`, the bytes in `out` are undefined. Returns `None` if the rows are not in the order of their offsets.
 #[inline(never)]
 pub fn put_debug(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, out: &mut [u8]) -> Result<Option<usize>> {
     let mut entries = 0;
     let written = walk_lines(lines, addr, size, |at, addr, row| {
-        // If several rows have the same offset, the record contains only the last of these rows. Each row overwrites the row
-        // before.
+        // If several rows have the same offset, the record contains only the last of these rows, because each row overwrites
+        // the previous row.
         entries += u64::from(at.is_new);
         if let Some(place) = out.get_mut(at.place..at.place + entry_size(row)) {
             put_entry(&mut Put::new(place), addr, row);
@@ -43,8 +42,8 @@ pub fn debug_size(lines: Lines<'_>, addr: u64, size: u64) -> Result<usize> {
     in_any_order(lines, size, |lines| walk_lines(lines, addr, size, |_, _, _| {}))
 }
 
-/// Calls `walk` with the rows in the caller's order. If `walk` returns `None`, calls `walk` again with the rows in the order of
-/// their offsets.
+/// Calls `walk` with the rows in the caller's order. Calls `walk` a second time, with the rows in the order of their offsets,
+/// if the first call returns `None`.
 fn in_any_order(
     lines: Lines<'_>,
     size: u64,
@@ -57,10 +56,10 @@ fn in_any_order(
     walk(Lines::Table(&InOrder::new(lines, size)?))?.ok_or_else(changed)
 }
 
-/// Checks each row, and passes the row and its place in the record to `entry`. Returns the size of the record. Rows with line 0
-/// are left out, and the size is 0 if there are no other rows. Each row is read once, because reading a row of the C interface
-/// may cost a `strlen`. `None` if the rows are not in the order of their offsets. `TooLarge` if the rows do not fit in one
-/// record.
+/// Checks each row, and passes the row and its position in the record to `entry`. Returns the size of the record. Rows with
+/// line 0 are left out, and the size is 0 if there are no other rows. Each row is read once, because reading a row of the C
+/// interface may cost a `strlen`. `None` if the rows are not in the order of their offsets. `TooLarge` if the rows do not fit
+/// in one record.
 fn walk_lines(
     lines: Lines<'_>,
     addr: u64,
@@ -106,7 +105,7 @@ fn check_offset(index: usize, row: &Line<'_>, size: u64) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a row that has a line and no file.
+/// Returns an error for a row that has a line and no file.
 #[cold]
 fn check_file(index: usize, row: &Line<'_>) -> Result<()> {
     match row.line != 0 && row.file.is_empty() {
@@ -123,7 +122,8 @@ struct InOrder<'a> {
 }
 
 impl<'a> InOrder<'a> {
-    /// Checks all rows before the sort changes their indices. So an error names the index of the row in the caller's table.
+    /// Checks all rows before the sort changes their indices, so that an error contains the index of the row in the caller's
+    /// table.
     #[cold]
     fn new(lines: Lines<'a>, size: u64) -> Result<InOrder<'a>> {
         let mut order = Vec::new();
@@ -149,7 +149,7 @@ impl LineTable for InOrder<'_> {
     }
 }
 
-/// The place of an entry in the DEBUG_INFO record, and whether the place is still empty.
+/// The position of an entry in the DEBUG_INFO record, and whether the position is still empty.
 struct Slot {
     place: usize,
     is_new: bool,
@@ -160,7 +160,7 @@ fn entry_size(row: &Line<'_>) -> usize {
 }
 
 /// Each entry has the full file name, because only some versions of perf read the short form for "same as before" (a byte
-/// 0xff). The field after the line is called discriminator. perf ignores the field, and samply takes it for the column.
+/// 0xff). The field after the line is called discriminator. perf ignores this field, and samply reads it as the column.
 fn put_entry(put: &mut Put<'_>, addr: u64, row: &Line<'_>) {
     put.u64(addr);
     put.u32(row.line);

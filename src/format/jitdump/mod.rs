@@ -1,12 +1,13 @@
 //! The jitdump format: a file header, followed by records.
 //!
-//! Specified in linux tools/perf/Documentation/jitdump-specification.txt. Where perf's reader (tools/perf/util/jitdump.c)
-//! differs from the specification, this code follows the reader, and comments say so.
+//! The format is specified in linux tools/perf/Documentation/jitdump-specification.txt. Where perf's reader
+//! (tools/perf/util/jitdump.c) differs from the specification, this code follows the reader, and a comment describes the
+//! difference.
 //!
 //! Each piece of code has a *group* of up to three records with the same time stamp. The records are adjacent and in this
 //! order: `JIT_CODE_DEBUG_INFO`, `JIT_CODE_UNWINDING_INFO`, `JIT_CODE_LOAD`. perf applies the first two records to the next
-//! LOAD, whatever the address of the LOAD is. If the user asks for it, a further record (`debug_info2`) comes before these three
-//! if the code has inlined functions. Records have no padding, because perf takes the code from the end of the LOAD
+//! LOAD, whatever the address of the LOAD is. If the user requests it and the code has inlined functions, another record
+//! (`debug_info2`) precedes these three. Records have no padding, because perf reads the code from the end of the LOAD
 //! record.
 
 pub mod debug_info2;
@@ -67,8 +68,8 @@ pub struct Group<'a> {
     pub pid: u32,
     /// The thread that registered the code.
     pub tid: u32,
-    /// The code index. perf makes `jitted-PID-INDEX.so` in the directory of the jitdump, so the index must be unique in this
-    /// directory.
+    /// The code index. The index must be unique in the directory of the jitdump, because perf makes `jitted-PID-INDEX.so`
+    /// there.
     pub index: u64,
     pub addr: u64,
     /// Size of the code in bytes, at most `i32::MAX`, because perf stores the size in an `int`.
@@ -78,8 +79,7 @@ pub struct Group<'a> {
     pub lines: Lines<'a>,
     /// Unwind tables in the order that perf reads: first `.eh_frame`, then `.eh_frame_hdr` (tools/perf/util/genelf.c,
     /// `jit_add_eh_frame_info`). The specification reverses the order, but no version of perf can unwind with tables in the
-    /// reversed order. With an empty `.eh_frame_hdr`, perf would use the tables for all later code, so `.eh_frame_hdr` is never
-    /// empty.
+    /// reversed order. `.eh_frame_hdr` is never empty, because perf would otherwise use the tables for all later code.
     pub unwind: Option<&'a Tables>,
 }
 
@@ -99,9 +99,9 @@ impl Group<'_> {
         Ok(debug + self.fixed_size())
     }
 
-    /// Writes the group without its code bytes to the start of `out`. Returns the size of what was written. After the group,
-    /// `behind` further bytes must fit into `out`. Returns `None` if `out` is too small. After `None` or an error, the bytes in
-    /// `out` are undefined.
+    /// Writes the group without its code bytes to the start of `out`. Returns the size of the written bytes. After the group,
+    /// `behind` further bytes must fit into `out`. Returns `None` if `out` is too small. After `None` or an error, the bytes
+    /// in `out` are undefined.
     pub fn write(&self, timestamp: u64, out: &mut [u8], behind: usize) -> Result<Option<usize>> {
         let fixed_size = self.fixed_size();
         let Some(room) = out.len().checked_sub(fixed_size + behind) else { return Ok(None) };
@@ -222,8 +222,8 @@ fn for_each_record(group: &mut [u8], mut change: impl FnMut(u32, &mut [u8])) {
     }
 }
 
-/// Changes a group so that the group describes the same code at another address. The group lacks its code bytes. The
-/// unwind tables do not change, because they are relative to the place where perf puts them.
+/// Changes a group without its code bytes so that it describes the same code at another address. The unwind tables do not
+/// change, because they are relative to the address at which perf puts them.
 pub fn relocate(group: &mut [u8], change: &Relocation) {
     for_each_record(group, |id, record| {
         put_at(record, 8, &change.timestamp.to_ne_bytes());
@@ -263,9 +263,9 @@ fn relocate_debug(record: &mut [u8], addr: u64) {
     }
 }
 
-/// Lets perf map the unwind tables of a group after its code if the code has a gap there and the tables have room in it. A perf
-/// with libunwind reads the tables in this mapping. The tables begin at the next multiple of 8, counted from the start of the
-/// code (linux tools/perf/util/jitdump.c, `jit_repipe_code_load`). `size`: of the code.
+/// Makes perf map the unwind tables of a group after its code, if the code has a gap there and the tables fit into the gap. A
+/// perf with libunwind reads the tables in this mapping. The tables begin at the next multiple of 8, counted from the start
+/// of the code (linux tools/perf/util/jitdump.c, `jit_repipe_code_load`). `size` is the size of the code.
 pub fn map_tables(group: &mut [u8], size: u64, has_gap: bool) {
     let room = if has_gap { CODE_GAP_SIZE - (size.wrapping_neg() & 7) } else { 0 };
     for_each_record(group, |id, record| {

@@ -1,4 +1,4 @@
-//! Reads the records of a jitdump file of any origin. Every field is checked before it is used.
+//! Reads the records of a jitdump from any program. Every field is checked before it is used.
 
 use std::ffi::CStr;
 
@@ -8,7 +8,7 @@ use super::record::{
 };
 use crate::format::get::{u32_at, u64_at};
 
-/// Bytes from a file. `swapped` says whether the byte order of the file differs from this machine's.
+/// Bytes from a file. `swapped` is true if the file's byte order differs from this machine's.
 #[derive(Clone, Copy, Debug)]
 pub struct Fields<'a> {
     pub bytes: &'a [u8],
@@ -80,8 +80,8 @@ impl RawHeader {
         self.flags & !FLAG_ARCH_TIMESTAMP
     }
 
-    /// The offset at which the records begin. This is the size of the header, as the header's field states it. If the file is
-    /// shorter than this size, or this size is too small, the records begin after the known fields.
+    /// The offset at which the records begin: the header size that the header states. If that size is too small or larger
+    /// than the file, the records begin after the known fields.
     pub fn records_at(&self, file_len: usize) -> usize {
         let size = self.total_size as usize;
         if (HEADER_SIZE..=file_len).contains(&size) {
@@ -263,8 +263,8 @@ impl<'a> RawLoad<'a> {
         c_string(self.tail)
     }
 
-    /// The code, which is at the end of the record. perf also finds the code by its distance from the end. `None` if the record
-    /// has fewer bytes than the code.
+    /// The code, which is at the end of the record. perf also locates the code by its distance from the end. `None` if the
+    /// record has fewer bytes than the code.
     pub fn code(&self) -> Option<&'a [u8]> {
         let from = self.tail.len().checked_sub(usize::try_from(self.size).ok()?)?;
         self.tail.get(from..)
@@ -297,7 +297,7 @@ pub struct RawDebug<'a> {
 }
 
 impl<'a> RawDebug<'a> {
-    /// The entries, up to the first incomplete one.
+    /// The entries, up to the first incomplete entry.
     pub fn entries(&self) -> RawEntries<'a> {
         RawEntries { left: self.count, rest: self.tail, last: &[] }
     }
@@ -308,7 +308,7 @@ impl<'a> RawDebug<'a> {
 pub struct RawEntry<'a> {
     pub addr: u64,
     pub line: u32,
-    /// The field is called discriminator, but some readers take it for the column.
+    /// The field is called discriminator, but some readers use it as the column.
     pub column: u32,
     pub file: &'a [u8],
 }
@@ -323,7 +323,7 @@ pub struct RawEntries<'a> {
 }
 
 impl<'a> RawEntries<'a> {
-    /// An upper bound for the number of entries left.
+    /// An upper bound for the number of entries that are left.
     pub fn most(&self) -> usize {
         self.rest.bytes.len() / (DEBUG_ENTRY_FIXED_SIZE + 1)
     }
@@ -344,8 +344,8 @@ impl<'a> Iterator for RawEntries<'a> {
         let (fixed, rest) = self.rest.bytes.split_at_checked(DEBUG_ENTRY_FIXED_SIZE)?;
         let fixed = Fields { bytes: fixed, ..self.rest };
         let (addr, line, column) = (fixed.u64_at(0)?, fixed.u32_at(8)?, fixed.u32_at(12)?);
-        // Most entries have the file name of the entry before. In this case `file` is the same slice as before, and callers
-        // recognize the slice by its address.
+        // Most entries have the same file name as the previous entry. For such an entry, `file` is the same slice as before,
+        // which callers recognise by its address.
         if self.last.is_empty() || !rest.starts_with(self.last) {
             self.last = rest.get(..=c_string(rest)?.len())?;
         }
@@ -361,7 +361,7 @@ pub struct RawUnwinding<'a> {
     pub size: u64,
     /// Size of `.eh_frame_hdr` alone.
     pub hdr_size: u64,
-    /// The number of bytes after the code into which the tables are mapped.
+    /// The number of bytes after the code into which perf maps the tables.
     pub mapped_size: u64,
     /// The tables, and the bytes after them.
     pub tail: &'a [u8],

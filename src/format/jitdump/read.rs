@@ -1,4 +1,4 @@
-//! Reads jitdumps, for code that moves and for the command-line program.
+//! Reads groups in jitdumps, for code that moves and for the command-line program.
 
 use std::io;
 use std::ops::Range;
@@ -55,7 +55,7 @@ pub fn is_group_of(head: &[u8], size: u64, index: u64, name: &[u8]) -> bool {
     is_group_named(head, size, name) && load().is_some_and(|at| u64_at(head, at + 48) == Some(index))
 }
 
-/// The place of a group in a file, and the fields of its LOAD record that later operations on the code need.
+/// The position of a group in a file, and the fields of its LOAD record that later operations on the code need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupPlace {
     /// Offset of the group in the file.
@@ -70,9 +70,8 @@ pub struct GroupPlace {
     pub has_tables: bool,
 }
 
-/// Reads the records in a part of a file, except for the code bytes, and calls `found` for each piece of code. `read_at` takes
-/// a buffer and an offset, and fills the buffer with the file's bytes at this offset. Reading stops at the first incomplete
-/// record.
+/// Reads the records in a part of a file, except for the code bytes, and calls `found` for each piece of code. `read_at`
+/// fills a buffer with the file's bytes at an offset. Reading stops at the first incomplete record.
 pub fn places(
     part: Range<u64>,
     mut read_at: impl FnMut(&mut [u8], u64) -> io::Result<()>,

@@ -49,7 +49,8 @@ pub(super) fn put_prefix(put: &mut Put<'_>, timestamp: u64, id: u32, total_size:
 
 /// The part of an UNWINDING_INFO record before its tables, which have `len` bytes.
 ///
-/// The last field says how many bytes of the tables perf maps after the code. It is 0 here; `map_tables` sets it.
+/// The last field is the number of bytes of the tables that perf maps after the code. The field is 0 here, and `map_tables`
+/// sets it.
 #[inline(always)]
 pub(super) fn unwinding_head(time: u64, len: usize, hdr_size: usize) -> [u8; UNWINDING_FIXED_SIZE] {
     let mut record = [0; UNWINDING_FIXED_SIZE];

@@ -1,5 +1,5 @@
-//! An UNWINDING_INFO record that is made once, and then copied for each function with the same frame. Runtimes describe many
-//! functions with the same frame.
+//! An UNWINDING_INFO record that is made once, and then copied for each function with the same frame, because runtimes
+//! describe many functions with the same frame.
 
 use super::record::{unwinding_head, UNWINDING_FIXED_SIZE};
 use crate::format::cfi::Tables;
@@ -25,10 +25,11 @@ pub struct UnwindingTemplate {
 }
 
 impl UnwindingTemplate {
-    /// `copy_to` may overwrite this many bytes after the record.
+    /// `copy_to` may overwrite this number of bytes after the record.
     pub const SLACK: usize = PART;
 
-    /// The template for code without unwind tables. The record of this template has no bytes. `copy_to` accepts the template.
+    /// The template for code without unwind tables. The record of this template has no bytes, and `copy_to` accepts the
+    /// template.
     pub const fn empty() -> UnwindingTemplate {
         UnwindingTemplate { code_max: 0, len: 0, to_code: [(0, 0); 2], size_at: 0, bytes: [0; MAX] }
     }

@@ -165,7 +165,7 @@ fn bad_lines_are_named() {
         error
     };
     assert_eq!(status(&[line(8, 1, 0, b"f")]), Error::LineOffset);
-    // An error names the index of the row in the caller's table.
+    // An error contains the index of the row in the caller's table.
     assert_eq!(status(&[line(4, 1, 0, b"f"), line(3, 1, 0, b"f"), line(8, 1, 0, b"f")]), Error::LineOffset);
     assert_eq!(status(&[line(4, 1, 0, b"f"), line(3, 1, 0, b"f"), line(5, 1, 0, b"")]), Error::LineFile);
     assert_eq!(status(&[line(8, 0, 0, b"")]), Error::LineOffset);
@@ -179,7 +179,7 @@ fn rows_without_a_line_are_left_out() {
     assert_eq!(bytes(&group(&all[..2], None)), bytes(&group(&[], None)));
 }
 
-/// After the record has become too large, no more rows are read. Each row could have a file name of any length.
+/// After the record has become too large, no more rows are read, because each row could have a file name of any length.
 #[test]
 fn rows_are_read_as_far_as_a_record_goes() {
     struct Long<'a>(&'a [u8], Cell<usize>);
@@ -260,7 +260,7 @@ fn tables_are_mapped_in_a_gap() {
         let changed = (0..out.len()).filter(|&at| out[at] != before[at]).count();
         let mut records = RawRecords::from(&out, 0).filter(|record| record.id == id::UNWINDING_INFO);
         let mapped = records.next().unwrap().unwinding_info().unwrap().mapped_size;
-        // Without a gap the group is again as it was.
+        // Without a gap, the group is the same as before.
         map_tables(&mut out, size, false);
         assert_eq!(out, before);
         (changed > 0, mapped)
@@ -270,7 +270,7 @@ fn tables_are_mapped_in_a_gap() {
     // The tables begin at a multiple of 8.
     assert_eq!([mapped(256, 8, true).1, mapped(257, 8, true).1], [256, 0]);
     assert_eq!([mapped(249, 1, true).1, mapped(250, 1, true).1], [249, 0]);
-    // A group without unwind tables stays as it is.
+    // A group without unwind tables does not change.
     let bare = bytes(&group(&lines, None));
     let mut out = bare.clone();
     map_tables(&mut out, 8, true);

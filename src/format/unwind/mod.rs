@@ -1,4 +1,4 @@
-//! A cache of encoded unwind tables.
+//! A cache of encoded unwind tables, so that a frame that many functions share is encoded once.
 
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests;
@@ -15,8 +15,8 @@ pub type Raw = [u64; RAW_WORDS];
 
 pub const RAW_WORDS: usize = 12;
 
-/// The description that was used last, as the words of the caller's struct, and a template of the record with the description's
-/// tables.
+/// The description that was used last, as the words of the caller's struct, and a template of the record with the
+/// description's tables.
 #[derive(Debug)]
 #[repr(C)]
 struct Recent {
@@ -25,7 +25,7 @@ struct Recent {
     entry: usize,
     raw: Raw,
     saved: Vec<SavedRegister>,
-    /// The smallest code size for which the description is known to be valid. `u64::MAX` if `raw` is not set.
+    /// The smallest code size for which the description is known to be valid, or `u64::MAX` if `raw` is not set.
     least: u64,
 }
 
@@ -37,8 +37,8 @@ impl Default for Recent {
 }
 
 impl Recent {
-    /// Whether the words are equal to the remembered words. The comparison is written out, because either `==` or a loop would
-    /// take twice as many instructions when compiled for size.
+    /// Whether the words are equal to the remembered words. The comparison is written out, because `==` or a loop would take
+    /// twice as many instructions when compiled for size.
     ///
     /// # Safety
     /// `raw` points to a readable `Raw`, which need not be aligned.
@@ -72,12 +72,12 @@ impl Recent {
 /// The maximum length of a key, in words. Descriptions with a longer key are not cached.
 const KEY_WORDS: usize = 128;
 
-/// The capacity of the cache. Runtimes have either a handful of frame layouts, or one for each function. In the second case,
-/// even a larger cache would not help.
+/// The capacity of the cache. Runtimes have either a few frame layouts, or a different layout for each function. If each
+/// function has its own layout, even a larger cache would not help.
 const ENTRIES: usize = 16;
 
-/// Keeps the tables of the descriptions that were encoded last. If code has one of these descriptions, nothing is encoded, and
-/// no memory is allocated. Each thread has its own cache. The cache allocates nothing until its first use.
+/// Keeps the tables of the descriptions that were encoded last. If code has one of these descriptions, nothing is encoded,
+/// and no memory is allocated. Each thread has its own cache. The cache allocates nothing until its first use.
 #[derive(Debug, Default)]
 pub struct Cache {
     entries: Vec<Entry>,
@@ -89,7 +89,7 @@ pub struct Cache {
     ready: Recent,
     /// Index of the entry that is replaced next.
     oldest: usize,
-    /// The tables of the last description that was not cached. The tables for the next such description replace these tables.
+    /// The tables of the last description that was not cached. The tables of the next such description replace them.
     passing: Option<Tables>,
 }
 
@@ -101,8 +101,8 @@ struct Entry {
 
 impl Cache {
     /// Returns the tables that [`cfi::encode`] makes of the description on this architecture. The cache may have made these
-    /// tables for code of another size. So the caller must copy the tables with `Tables::copy_to`, which adapts the copy to the
-    /// size.
+    /// tables for code of another size. So the caller must copy the tables with `Tables::copy_to`, which adapts the copy to
+    /// the size.
     ///
     /// Returns the errors of [`cfi::encode`]. Also returns `Arch` if the library cannot write unwind tables for this
     /// architecture.
@@ -124,13 +124,13 @@ impl Cache {
             tables.check_size(code_size)?;
             return Ok(Some(tables));
         }
-        // This description has no entry, so `recent` must not name an entry.
+        // This description has no entry, so `recent` must not be the index of an entry.
         self.recent = usize::MAX;
         self.passing = cfi::encode(arch, unwind, code_addr, code_size)?;
         Ok(self.passing.as_ref())
     }
 
-    /// Does the same as `tables`, but returns a template of the record. Also returns `TooLarge` if no template can be made.
+    /// Like `tables`, but returns a template of the record. Also returns `TooLarge` if no template can be made.
     pub fn template(&mut self, unwind: &Unwind, code_addr: u64, code_size: u64) -> Result<Option<&UnwindingTemplate>> {
         // Tables from an `.eh_frame` section are not cached, so they have no template.
         if matches!(unwind, Unwind::EhFrame { .. }) {
@@ -174,8 +174,8 @@ impl Cache {
     }
 
     /// Stores the words and the saved registers of the description that was passed to the last call of `template`. The tables
-    /// must depend on nothing except `raw`, `saved` and the code size. For larger code, the tables must be the same, except for
-    /// the fields that contain the code's size and the distances to the code.
+    /// must depend only on `raw`, `saved` and the code size. For larger code, the tables must be the same, except for the
+    /// fields that contain the code's size and the distances to the code.
     pub fn remember(&mut self, raw: &Raw, saved: &[SavedRegister], code_size: u64) {
         (self.ready.raw, self.ready.least) = (*raw, code_size);
         // Reuses the memory, because runtimes with several frame layouts call this function often.
@@ -183,10 +183,10 @@ impl Cache {
         self.ready.saved.extend_from_slice(saved);
     }
 
-    /// Makes the key of a description. The tables depend on the values in the key and on the code size, and on nothing else.
-    /// Returns `false` if the description must not be cached.
+    /// Makes the key of a description. The tables depend only on the values in the key and on the code size. Returns `false`
+    /// if the description must not be cached.
     ///
-    /// Also checks that the offsets in the description lie in the code, because an entry's tables may have been made for
+    /// Also checks that the offsets in the description are in the code, because an entry's tables may have been made for
     /// another code size.
     fn describe(&mut self, arch: Arch, unwind: &Unwind, code_size: u64) -> Result<bool> {
         self.key.clear();

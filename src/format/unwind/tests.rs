@@ -63,7 +63,7 @@ fn equal_descriptions_share_an_entry() {
     let mut cache = Cache::default();
     let spelled = FramePointer { pushed: 1, set: 4, cfa_offset: 16, saved_from: 9, ..FramePointer::default() };
     assert_eq!(ask(&mut cache, &fp(0), 50), ask(&mut cache, &Unwind::FramePointer(spelled), 60));
-    // Two epilogues that end where the code ends, and one that ends before the end of the code.
+    // Two epilogues end where the code ends, and one epilogue ends before the end of the code.
     let to_end = FramePointer { epilogue_begin: 20, ..FramePointer::default() };
     let to_21 = FramePointer { epilogue_end: 21, ..to_end };
     let at = ask(&mut cache, &Unwind::FramePointer(to_end), 30);
@@ -75,7 +75,7 @@ fn equal_descriptions_share_an_entry() {
 #[test]
 fn keys_tell_rows_apart() {
     let mut cache = Cache::default();
-    // If the key lacked the number of saved registers, both descriptions would have the same words: 0 7 16, 3 8 24, 32 6 40.
+    // Without the number of saved registers in the key, both descriptions would have the same words: 0 7 16, 3 8 24, 32 6 40.
     let row = |offset, cfa_register, cfa_offset| UnwindRow { offset, cfa_register, cfa_offset, saved: &[] };
     let saved = [(3, 8), (24, 32), (6, 40)].map(|(reg, offset)| SavedRegister { reg, offset });
     let one = [UnwindRow { saved: &saved, ..row(0, 7, 16) }];

@@ -28,7 +28,7 @@ fn what_was_used_last_is_used_first() {
     }
 }
 
-/// The writer enlarges one chunk at a time, so a thread that needs a chunk meanwhile finds another free chunk.
+/// The writer enlarges one chunk at a time, so a thread that needs a chunk at that moment finds another free chunk.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn free_chunks_stay_free_while_some_are_made_larger() {
@@ -107,8 +107,8 @@ fn the_pool_grows_to_its_bound_and_back() {
     assert!(pool.take_large(4 << 20).is_none() && pool.take_large((4 << 20) - 1000).is_some());
 }
 
-/// Small chunks may take all the memory that is allowed. In that case, a thread that needs a larger chunk gets the chunk
-/// after the writer's next round.
+/// Small chunks may use all the memory that is allowed. Then a thread that needs a larger chunk gets the chunk after the
+/// writer's next round.
 #[test]
 fn small_chunks_make_way_for_a_larger_one() {
     let pool = pool(64 << 20);

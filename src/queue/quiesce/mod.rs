@@ -4,17 +4,17 @@
 //! all published records.
 //!
 //! The forking thread asks the writer to quiesce, and waits for a limited time. The writer keeps the registering threads from
-//! beginning another record, makes a last round, and stays quiescent until the fork is over. If a slow disk blocks the writer,
-//! or if the writer has too many records of other threads to apply, the process forks without the last round. In that case the
-//! child learns that its data is incomplete. If the writer is changing the data at the moment of the fork, the child learns that
-//! its data is unusable.
+//! beginning another record, makes a last round, and stays quiescent until the fork is over. If a slow disk blocks the
+//! writer, or if the writer has too many records of other threads to apply, the process forks without the last round. Then
+//! the child finds that its data is incomplete. If the writer is changing the data at the moment of the fork, the child finds
+//! that its data is unusable.
 //!
-//! The registering threads and the writer also wait for a limited time only. Between the library's fork handler and the fork
-//! itself, the host's own fork handlers run. These handlers may wait for a lock that is held by a thread which waits here. So
-//! the threads and the writer continue after a while. They note this in memory that the parent shares with the child
-//! (`WithChildren`). The child sees every note that was made before the fork, and possibly later notes.
+//! The waits of the registering threads and of the writer also have a limit. The host's own fork handlers run between the
+//! library's fork handler and the fork itself. These handlers may wait for a lock that is held by a thread which waits here.
+//! So after a while the threads and the writer continue, and increment a counter in memory that the parent shares with the
+//! child (`WithChildren`). By this counter, the child detects every such event before the fork, and possibly later events.
 //!
-//! The child does not use the parent's `Quiesce`, because its lock may be held by a thread that does not exist in the child.
+//! The child does not use the parent's `Quiesce`, because a thread that does not exist in the child may hold its lock.
 
 use std::cell::Cell;
 use std::ptr;
@@ -26,19 +26,19 @@ use crate::sys::sync::atomic::{fence, AtomicBool, Ordering};
 use crate::sys::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, PoisonError};
 use crate::sys::thread;
 
-/// After a fork has begun, other forks that begin within this time share its quiescent state. Later forks wait for the next
-/// quiescent state. Otherwise, threads that fork all the time would keep other threads from registering code.
+/// Forks that begin within this time after the first fork share its quiescent state. Later forks wait for the next quiescent
+/// state. Otherwise, threads that fork all the time would keep other threads from registering code.
 const SHARED_FOR: Duration = Duration::from_millis(10);
 
-/// The longest time that a fork keeps a registering thread waiting.
+/// The longest time for which a fork makes a registering thread wait.
 pub const HELD_FOR: Duration = Duration::from_millis(50);
-/// The longest time that a fork keeps the writer waiting. This time is long, because a fork of a very large process has to
+/// The longest time for which a fork makes the writer wait. This time is long, because a fork of a very large process has to
 /// copy many page tables.
 const STILL_FOR: Duration = Duration::from_secs(1);
 
 thread_local! {
-    /// Whether this thread is about to fork, and may run the writer itself, because the library has no thread. Then the writer
-    /// must not wait for the fork.
+    /// Whether this thread is about to fork, and may run the writer itself, because the library has no thread. If this value
+    /// is true, the writer must not wait for the fork.
     static RUNS_WRITER: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -46,9 +46,8 @@ thread_local! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Rest {
-    /// Nothing is known, or the writer was at work: the child can use nothing that it has inherited.
+    /// The state is unknown, or the writer was changing data: the child can use nothing that it has inherited.
     Disturbed = 0,
-    /// No writer runs.
     NoWriter = 1,
     /// The inherited data is sound, but lacks the effects of some calls before the fork.
     Partial = 2,
@@ -79,8 +78,8 @@ pub struct Found {
 impl Found {
     pub const NOTHING: Found = Found::inherited(Rest::Disturbed, ptr::null_mut());
 
-    /// The result for a fork in a process that is itself a forked child and has not used its inherited state yet. The new child
-    /// inherits the same state.
+    /// The result for a fork in a process that is itself a forked child and has not used its inherited state yet. The new
+    /// child inherits the same state.
     pub const fn inherited(rest: Rest, writer: *mut ()) -> Found {
         Found { rest, writer, writer_went_on: 0, thread_went_on: 0 }
     }
@@ -110,7 +109,7 @@ pub struct Quiesce {
 struct State {
     /// The address of the writer's state, while a writer runs.
     writer: Option<WriterState>,
-    /// Memory in which children see whether the library stayed quiescent until the fork.
+    /// Memory in which children find whether the library stayed quiescent until the fork.
     shared: Option<&'static WithChildren>,
     /// Whether the writer is changing data that a child would take over.
     moving: bool,
@@ -207,8 +206,8 @@ impl Quiesce {
         self.changed.notify_all();
     }
 
-    /// Notes that the writer begins to change data that a child would take over. If the process is forking, first waits for
-    /// the end of the fork, but not longer than `STILL_FOR`.
+    /// Notes that the writer begins to change data that a child would take over. If the process is forking, this function
+    /// first waits for the end of the fork, but not longer than `STILL_FOR`.
     pub fn enter(&self) {
         let state = self.state();
         self.wait_for_forks(state, |state| state.forking > 0 || state.answered).moving = true;
@@ -237,8 +236,8 @@ impl Quiesce {
         let result = body();
         if was_moving {
             let state = self.state();
-            // Waits only for forks under way. A fork that is still waiting for the writer needs the writer's next round. A
-            // wait here would delay that round.
+            // This wait is only for forks under way. A fork that is still waiting for the writer needs the writer's next
+            // round, and a wait here would delay that round.
             let mut state = self.wait_for_forks(state, |state| state.forking > 0);
             (state.moving, state.is_aside) = (true, false);
         }
@@ -269,8 +268,9 @@ impl Quiesce {
         slot.resume();
     }
 
-    /// Notes whether the writer has too much to do for a last round, and if so, up to which time it has applied all records. A
-    /// fork that needs no later records then begins as soon as the writer does not change data.
+    /// Notes whether the writer has too much to do for a last round. If the writer has too much to do, `behind` is the time
+    /// up to which the writer has applied all records. A fork that needs no later records then begins as soon as the writer
+    /// does not change data.
     pub fn set_behind(&self, behind: Option<u64>) {
         self.state().behind = behind;
     }
@@ -286,12 +286,13 @@ impl Quiesce {
         state.waiting > 0 && !RUNS_WRITER.get() && (state.pressing > 0 || state.is_behind(state.needed))
     }
 
-    /// Pauses the writer in the middle of its round, so that forks can begin: all waiting forks if the writer is behind,
-    /// otherwise only those that no longer wait for a last round. Returns when these forks are over.
+    /// Pauses the writer in the middle of its round, so that forks can begin. If the writer has too much to do for a last
+    /// round (`behind`), waiting forks can begin if they need no later records. Otherwise only forks that have stopped
+    /// waiting for a last round can begin. Returns when these forks are over.
     pub fn give_way(&self) {
         let behind = self.state().behind;
         match behind {
-            // This is no answer to forks that need later records.
+            // Forks that need later records get no answer here.
             Some(time) => self.answer(false, time),
             None => self.leave(),
         }
@@ -349,10 +350,11 @@ impl Quiesce {
         asked
     }
 
-    /// Notes that the writer is quiescent. The writer's next `enter` waits until the fork is over. `whole`: whether the writer
-    /// has applied everything, while the threads are halted. If they are no longer halted, because a fork has begun and ended
-    /// since `hold_threads`, the forks that wait now get no answer. `to`: the time up to which the writer has applied all
-    /// records. Forks that need later records get no answer either.
+    /// Notes that the writer is quiescent. The writer's next `enter` waits until the fork is over.
+    ///
+    /// `whole` is true if the writer has applied everything while the threads are halted. The threads are no longer halted if
+    /// a fork has begun and ended since `hold_threads`. Then the forks that wait now get no answer. `to` is the time up to
+    /// which the writer has applied all records. Forks that need later records also get no answer.
     pub fn answer(&self, whole: bool, to: u64) {
         let mut state = self.state();
         state.moving = false;
@@ -364,8 +366,8 @@ impl Quiesce {
         }
     }
 
-    /// Waits for the end of a fork, for a limited time. Called by a thread that begins to register, after it has sent its slot
-    /// to the writer.
+    /// Waits for the end of a fork, for a limited time. Called by a thread that begins to register, after it has sent its
+    /// slot to the writer.
     pub fn wait_to_register(&self) {
         let begin = Instant::now();
         fence(Ordering::SeqCst);
@@ -378,23 +380,25 @@ impl Quiesce {
         }
     }
 
-    /// Waits for the end of a fork, for a limited time. Called by a thread that has ended a record, because the fork waits for
-    /// the writer, and the writer may need this thread's processor.
+    /// Waits for the end of a fork, for a limited time. Called by a thread that has ended a record, because the fork waits
+    /// for the writer, and the writer may need this thread's processor.
     #[cold]
     pub fn wait_after_record(&self) {
         let (begin, mut pause) = (Instant::now(), 50);
         while self.halting.load(Ordering::Relaxed) && begin.elapsed() <= HELD_FOR {
             thread::sleep_micros(pause);
-            // Many threads that wake up often would take the time of the writer.
+            // Many threads that wake up often would use the processor time that the writer needs.
             pause = (2 * pause).min(1000);
         }
     }
 
-    /// Before a fork: quiesces the library, as far as possible within `patience`. The call waits until the library is
-    /// quiescent, but not longer than two thirds of `patience`. If the writer is changing data after this wait, the call waits
-    /// until the writer pauses, but not longer than the rest of `patience`. `wake` wakes the writer, and is called again and
-    /// again after the time `again`, if a time is given. If the writer has too many records to apply, the call waits only until
-    /// the writer has applied those up to the time `needed`. After the fork, the parent has to call `over`.
+    /// Before a fork: quiesces the library, as far as possible within `patience`. Returns the state for the child. After the
+    /// fork, the parent has to call `over`.
+    ///
+    /// The call waits until the library is quiescent, but not longer than two thirds of `patience`. If the writer has too
+    /// many records to apply, the call waits only until the writer has applied those up to the time `needed`. If the writer
+    /// is still changing data after this wait, the call waits until the writer pauses, but not longer than the rest of
+    /// `patience`. `wake` wakes the writer. If the time `again` is given, `wake` is called again after each such time.
     pub fn prepare(&self, needed: u64, patience: Duration, again: Option<Duration>, mut wake: impl FnMut()) -> Found {
         let begin = Instant::now();
         let grace = patience / 3;
@@ -431,8 +435,8 @@ impl Quiesce {
         state.found()
     }
 
-    /// Does the same as `prepare`, but needs no round of the writer. Succeeds only if the writer is idle and `is_quiescent`
-    /// says that everything is applied. Otherwise returns `None`.
+    /// Like `prepare`, but without a round of the writer. Succeeds only if the writer is idle and `is_quiescent` returns that
+    /// everything is applied. Otherwise returns `None`.
     pub fn prepare_at_once(&self, is_quiescent: impl FnOnce() -> bool) -> Option<Found> {
         let mut state = self.state();
         let is_at_rest = !state.moving && !state.is_aside && state.waiting == 0 && state.forking == 0;
@@ -457,7 +461,7 @@ impl Quiesce {
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// To be called in the parent after a fork. After the last of several forks, the writer and the threads continue.
+    /// Ends a fork. Must be called in the parent. After the last of several forks, the writer and the threads continue.
     pub fn over(&self) {
         let mut state = self.state();
         state.forking = state.forking.saturating_sub(1);

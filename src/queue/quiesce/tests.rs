@@ -19,14 +19,14 @@ fn of(found: Found) -> (Rest, *mut ()) {
     (found.rest, found.writer)
 }
 
-/// Repeats `attempt` until it returns true, which means that the attempt was fast enough. On a busy machine an attempt may
-/// be too slow, because a fork and the writer wait for each other for a short time only.
+/// Repeats `attempt` until it returns true, which means that the attempt was fast enough. On a busy machine an attempt may be
+/// too slow, because a fork and the writer wait for each other only for a short time.
 fn in_time(attempt: impl Fn() -> bool) {
     assert!((0..200).any(|_| attempt()), "never in time");
 }
 
-/// Acts as the writer for the threads of `slots`: waits until a fork asks, and answers. Gives no answer if `forked` becomes
-/// true before a fork asks, or if the fork no longer waits for the writer.
+/// Acts as the writer for the threads of `slots`: waits until a fork makes a request, and answers it. Does not answer if
+/// `forked` becomes true before a request, or if the fork no longer waits for the writer.
 fn answer(still: &Quiesce, slots: &[Arc<ThreadSlot>], whole: bool, forked: &AtomicBool) {
     while !still.is_asked() && !forked.load(Ordering::SeqCst) {
         thread::sleep_micros(100);
@@ -86,7 +86,7 @@ fn a_writer_that_does_not_answer_is_not_waited_for() {
     let still = Quiesce::default();
     still.begin(writer(), shared());
     let begin = Instant::now();
-    // Here the writer sleeps, or has no time to answer.
+    // In this test, the writer sleeps, or has no time to answer.
     assert_eq!(of(still.prepare(0, PATIENCE, None, || {})), (Rest::Partial, writer()));
     assert!(begin.elapsed() >= PATIENCE - PATIENCE / 3);
     assert!(!still.begin_hold() && !still.enter_last(), "too late");
@@ -192,8 +192,8 @@ fn nobody_waits_for_a_writer_that_is_behind() {
     }
 }
 
-/// A fork that has waited for two thirds of its time begins in the middle of the writer's round. A fork that has just begun to
-/// wait gets the next last round.
+/// A fork that has waited for two thirds of its time begins in the middle of the writer's round. A fork that has just begun
+/// to wait gets a last round of the writer.
 #[test]
 fn the_writer_pauses_for_a_fork_that_has_waited() {
     in_time(|| {

@@ -20,7 +20,7 @@ impl Shared {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The requests, unless another thread has locked them.
+    /// The requests, or `None` if another thread has locked them.
     pub fn try_requests(&self) -> Option<MutexGuard<'_, Requests>> {
         match self.requests.try_lock() {
             Ok(requests) => Some(requests),
@@ -29,21 +29,21 @@ impl Shared {
         }
     }
 
-    /// Wakes the waiting threads. Called when an answer has come, and when no answer will ever come.
+    /// Wakes the waiting threads. The function is called after an answer, and when no further answer is possible.
     pub fn tell_waiting(&self) {
         self.answered.notify_all();
     }
 
-    /// Waits until everything committed before the call is in the files. Returns `Closed` if the writer has ended. A writer
-    /// that ends has written everything, unless `last_answer` returns an error.
+    /// Waits until everything committed before the call is in the files. Returns `Closed` if the writer has ended. If
+    /// `last_answer` then returns no error, the writer has written everything.
     pub fn flush(&self, timeout: Duration) -> Result<()> {
         let mine = self.ask(true)?;
         self.wait(timeout, |requests| requests.answered >= mine, |requests| requests.result)
     }
 
-    /// Some sinks have to know of a call's code before the call returns (`Sinks::MUST_WAIT`). Waits until these sinks know
-    /// of everything that was committed before this call. The writer informs these sinks before it writes files. After each
-    /// `step` without an answer, `goes_on` decides whether to wait further.
+    /// Waits until certain sinks have everything that was committed before this call. These sinks must have a call's code
+    /// before the call returns (`Sinks::MUST_WAIT`). The writer informs them before it writes files. After each `step`
+    /// without an answer, `goes_on` decides whether to wait further.
     pub fn wait_until_told(&self, step: Duration, mut goes_on: impl FnMut() -> bool) -> Result<()> {
         let mine = self.ask(false)?;
         loop {
@@ -54,7 +54,8 @@ impl Shared {
         }
     }
 
-    /// Sets the time of the request that the calling thread makes. No record that this thread has written has a later time.
+    /// Sets the time of the request that the calling thread makes. This time is not earlier than that of any record of this
+    /// thread.
     pub fn date(&self, requests: &mut Requests) {
         requests.asked_at = requests.asked_at.max(self.clock.now()).max(self.clock.now_after_ends());
     }
@@ -64,8 +65,8 @@ impl Shared {
         self.requests().result.map_or(Ok(()), Err)
     }
 
-    /// Makes a request and returns its number. Returns `Timeout` while another thread exits the process, because the exit does
-    /// not wait for requests of other threads.
+    /// Makes a request and returns its number. Returns `Timeout` while another thread exits the process, because the exit
+    /// does not wait for requests of other threads.
     fn ask(&self, to_write: bool) -> Result<u64> {
         if self.in_place.is_mine() {
             return Err(Error::Writer);
@@ -75,7 +76,7 @@ impl Shared {
             return Err(Error::Timeout);
         }
         if !requests.open {
-            // A writer that starts later would not know of this request.
+            // A writer that starts later would not receive this request.
             return Err(Error::Closed);
         }
         requests.asked += 1;
@@ -114,7 +115,8 @@ impl Shared {
         };
         match problem(&requests) {
             _ if is_late => Err(Error::Timeout),
-            // The writer ended before it answered this request. `last_answer` tells whether the writer has written everything.
+            // The writer ended before it answered this request. `last_answer` returns whether the writer has written
+            // everything.
             _ if !is_answered(&requests) => Err(Error::Closed),
             Some(error) => Err(error),
             None => Ok(()),

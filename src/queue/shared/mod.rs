@@ -1,4 +1,5 @@
-//! The state that registering threads and the writer share: the pool of chunks, the ids of code, the channel for messages.
+//! The state that registering threads and the writer share: the pool of chunks, the ids of code, and the channel for
+//! messages.
 
 mod ask;
 mod room;
@@ -29,9 +30,10 @@ use crate::sys::{reserve, thread};
 /// The lowest code index that this library uses.
 pub const INDICES_START: u64 = 1 << 40;
 
-/// The first code index. perf makes files from a jitdump, and the name of each such file contains the pid and the code index.
-/// Other jitdump writers in the process may use the same directory, so no two writers may use the same indices. CPython, V8,
-/// LLVM and wasmtime count from 0. Each copy of this library counts from a number that is derived from the copy's address.
+/// The first code index of this copy of the library. perf makes files from a jitdump, and the name of each such file contains
+/// the pid and the code index. Other jitdump writers in the process may use the same directory, so no two writers may use the
+/// same indices. CPython, V8, LLVM and wasmtime count from 0. Each copy of this library counts from a number that is derived
+/// from the copy's address.
 fn first_index() -> u64 {
     /// Every copy of the library is larger than this number of bytes, so no two copies begin with the same index.
     const PLACE: usize = 1 << 16;
@@ -39,13 +41,13 @@ fn first_index() -> u64 {
     INDICES_START + (place << 28)
 }
 
-/// After this many forks, the writer looks for spools that children have left.
+/// After this number of forks, the writer looks for spools that children have left.
 const FORKS: u32 = 16;
 
 /// Number of code indices that a thread takes at once.
 const INDEX_BLOCK: u64 = 1024;
 
-/// What a registering thread sends to the writer in addition to the records in its chunk.
+/// The messages that a registering thread sends to the writer in addition to the records in its chunk.
 pub enum Message {
     /// A thread has begun to register.
     Attach(Arc<ThreadSlot>),
@@ -76,16 +78,17 @@ pub struct Shared {
     forks: AtomicU32,
     /// Number of registrations and moves whose code bytes the writer still has to read.
     unread: AtomicI64,
-    /// Why threads have to do something after their next record (`wake`).
+    /// Whether threads have to do more after their next record, and why (`wake`).
     attention: AtomicU8,
-    /// Whether a thread could not run the writer in place (`queue/in_place`), because another thread was running it, or forked.
+    /// Whether a thread could not run the writer in place (`queue/in_place`), because another thread was running it, or
+    /// forked.
     missed: AtomicBool,
-    /// Whether a lack of free chunks has woken the writer, and the writer has begun no round after that.
+    /// Whether a lack of free chunks has woken the writer, and no round has begun since.
     hurried: AtomicBool,
     /// Whether the process's first thread will wake the writer at its end (`set_first_tells`).
     first_tells: AtomicBool,
     pub parker: Parker,
-    /// The writer, if no thread runs it.
+    /// The writer, if the library has no thread that runs it.
     pub in_place: InPlace,
     pub signal_flush: SignalFlush,
     /// Whether the process exits, so that only the exiting thread may register code.
@@ -101,13 +104,13 @@ pub struct Shared {
 impl Shared {
     pub fn new(config: &Config, last_error: &Arc<LastError>) -> Result<Shared> {
         let pool = Pool::new(config.max_memory).map_err(|_| Error::NoMemory)?;
-        // The channel allocates its memory in one piece. The channel cannot report that this allocation failed. So the code
-        // here first checks whether the memory is available.
+        // The channel allocates its memory in one piece, and cannot report a failure of this allocation. So this code first
+        // checks whether the memory is available.
         if !reserve::is_there((pool.most_chunks() + 1024) * 64) {
             return Err(Error::NoMemory);
         }
-        // The channel has room for one message about each chunk that can exist, and also for the messages of many threads that
-        // start at once.
+        // The channel has room for one message about each chunk that can exist, and also for the messages of many threads
+        // that start at once.
         let messages = channel::bounded(pool.most_chunks() + 1024);
         Ok(Shared {
             pool,
@@ -163,8 +166,8 @@ impl Shared {
     }
 
     /// Whether the writer should now look for spools of children. This is the case after `FORKS` forks, or after one fork if
-    /// `any` is true. If the result is true, the count begins again. It begins with 1 if a later look is to come, because the
-    /// last child may still live.
+    /// `any` is true. If the result is true, the count begins again. If `any` is false, the count begins with 1, because the
+    /// last child may still be alive and another look is needed later.
     pub fn children_are_due(&self, any: bool) -> bool {
         let are_due = self.forks.load(Ordering::Relaxed) >= if any { 1 } else { FORKS };
         if are_due {
@@ -196,7 +199,7 @@ impl Shared {
         self.status.wanted()
     }
 
-    /// Whether no sink runs and live code is not remembered. In this case, threads write no records.
+    /// Whether no sink runs and live code is not remembered. In this state, threads write no records.
     #[inline]
     pub fn is_off(&self) -> bool {
         self.wanted() == Sinks::NONE
@@ -214,7 +217,7 @@ impl Shared {
         self.unread.load(Ordering::Acquire) > 0
     }
 
-    /// A block of code indices that nobody else has.
+    /// A block of code indices that only the caller has.
     pub fn index_block(&self) -> std::ops::Range<u64> {
         let start = self.next_index.fetch_add(INDEX_BLOCK, Ordering::Relaxed);
         start..start + INDEX_BLOCK
@@ -245,7 +248,7 @@ impl Shared {
         self.shut.store(true, Ordering::SeqCst);
     }
 
-    /// Whether the thread `tid` must not register code any more, because another thread exits the process. A new thread has to
+    /// Whether the thread `tid` must no longer register code, because another thread exits the process. A new thread has to
     /// send its slot to the writer before it calls this function.
     pub fn is_shut_out(&self, tid: u32) -> bool {
         fence(Ordering::SeqCst);
@@ -283,20 +286,19 @@ impl Shared {
         self.attached.fetch_sub(1, Ordering::Release);
     }
 
-    /// Whether the writer has consumed all records, and no other thread than the calling thread has a slot. `own` is 1 if the
-    /// calling thread has a slot, else 0. During this call, the writer and all threads that begin to register must be kept
-    /// waiting.
+    /// Whether the writer has consumed all records, and only the calling thread has a slot. `own` is 1 if the calling thread
+    /// has a slot, otherwise 0. During this call, the writer and all threads that begin to register must be kept waiting.
     fn is_quiescent(&self, own: usize) -> bool {
         fence(Ordering::SeqCst);
         self.attached.load(Ordering::Acquire) == own && !self.pool.memory().has_unread()
     }
 
-    /// Before a fork: quiesces the library (`queue::quiesce`) within `patience`. `own`: if the calling thread has a slot, the
-    /// time up to which the writer has to read all records, so that it has read all records of this thread.
+    /// Before a fork: quiesces the library (`queue::quiesce`) within `patience`. If the calling thread has a slot, `own` is
+    /// the time up to which the writer has to read records, to have read all records of this thread.
     pub fn quiesce(&self, own: Option<u64>, patience: Duration) -> Found {
         let still = &self.status.quiesce;
-        // In most processes that fork, only the forking thread registers code, and has registered nothing for a while. In
-        // that case no round of the writer is needed.
+        // In most processes that fork, only the forking thread registers code, and has registered nothing for a while. Then
+        // no round of the writer is needed.
         match still.prepare_at_once(|| self.is_quiescent(own.is_some().into())) {
             Some(found) => found,
             None => {
@@ -309,8 +311,8 @@ impl Shared {
         }
     }
 
-    /// Sends a message to the writer. Waits only while the channel is full, for instance because very many threads start at
-    /// once.
+    /// Sends a message to the writer. This function waits only while the channel is full, for instance because very many
+    /// threads start at once.
     pub fn send(&self, message: Message) -> Result<()> {
         if self.messages.0.is_full() {
             self.hurry();
@@ -330,12 +332,13 @@ impl Shared {
         Ok(())
     }
 
-    /// Sends a message to the writer, unless the channel is full.
+    /// Sends a message to the writer. Returns false if the channel is full.
     pub fn send_now(&self, message: Message) -> bool {
         self.messages.0.try_send(message).is_ok()
     }
 
-    /// The next message. Only for the writer. The writer never waits in the channel, so no sender has to wake it there.
+    /// The next message. Only the writer calls this function. The writer never waits in the channel, so no sender has to wake
+    /// it.
     pub fn receive(&self) -> Option<Message> {
         self.messages.1.try_recv().ok()
     }

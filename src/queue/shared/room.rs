@@ -1,4 +1,4 @@
-//! Room for records: empty chunks, and how long a thread waits for a chunk.
+//! Provides room for records: takes empty chunks, and limits how long a thread waits for a chunk.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::sys::sync::Instant;
 use crate::sys::{reserve, thread};
 
 impl Shared {
-    /// Takes a chunk of at least this size, if possible. `filled` says whether the calling thread has filled a chunk before.
+    /// Takes a chunk of at least this size, if possible. `filled` is true if the calling thread has filled a chunk before.
     pub fn take_chunk(&self, size: usize, filled: bool) -> Option<Cursor> {
         let taken = self.pool.take(size);
         if filled {
@@ -23,16 +23,16 @@ impl Shared {
 
     /// Takes the next free chunk, if it has room for a body of this length. The calling thread has filled a chunk of `size`
     /// bytes. The next chunk may be smaller, because this function enlarges no chunk. Enlarging a chunk would cost the thread
-    /// more time than the frequent changes between small chunks. These changes go on until the writer has made larger chunks.
+    /// more time than frequent changes between small chunks, until the writer has made larger chunks.
     pub fn next_chunk(&self, size: usize, body: usize) -> Option<Cursor> {
         let taken = self.pool.take_as_it_is(body);
         self.ask_for_chunks((2 * size).min(CHUNK_SIZE));
         taken
     }
 
-    /// Notes that threads need chunks of this size, and wakes the writer if few chunks are free. Waking the writer costs
-    /// more time than a hundred registrations, so only one thread does it. Without a writer's thread, each full chunk is written
-    /// at once.
+    /// Notes that threads need chunks of this size, and wakes the writer if few chunks are free. Only one thread wakes the
+    /// writer, because that costs more time than a hundred registrations. Without a writer's thread, each full chunk is
+    /// written at once.
     fn ask_for_chunks(&self, size: usize) {
         self.pool.ask_for(size);
         if self.pool.is_low() || self.in_place.is_used() {
@@ -40,8 +40,8 @@ impl Shared {
         }
     }
 
-    /// Wakes the writer, at most once a round, even if many threads need chunks. Without a writer's thread, the writer runs when
-    /// the next record is complete (`end_record`), because the calling thread may be in the middle of a record.
+    /// Wakes the writer, at most once a round, even if many threads need chunks. Without a writer's thread, the writer runs
+    /// when the next record is complete (`end_record`), because the calling thread may be in the middle of a record.
     pub(in crate::queue) fn hurry(&self) {
         if self.in_place.is_used() {
             self.set_asleep(true);
@@ -84,9 +84,9 @@ impl Shared {
         }
     }
 
-    /// Waits until the writer frees a chunk. Gives up if the writer makes no progress for `HANGING`, and after `LONGEST` in any
-    /// case. If threads merely register faster than the writer writes, waiting costs less than the page faults of new memory.
-    /// If a slow disk blocks the writer, only new memory helps.
+    /// Waits until the writer frees a chunk. Gives up if the writer makes no progress for `HANGING`, and after `LONGEST` in
+    /// any case. If threads merely register faster than the writer writes, waiting costs less than the page faults of new
+    /// memory. If a slow disk blocks the writer, only new memory helps.
     #[cold]
     pub fn wait_for_writer(&self, size: usize) -> Option<Cursor> {
         const HANGING: Duration = Duration::from_millis(2);
@@ -120,7 +120,7 @@ impl Shared {
         None
     }
 
-    /// Whether waiting is allowed and can help. Waiting cannot help if memory is short or no records are wanted, because the
+    /// Whether waiting is allowed and can help. If memory is short or no records are wanted, waiting cannot help, because the
     /// writer then frees no chunk.
     fn may_wait(&self) -> bool {
         let is_short = self.short.load(Ordering::Relaxed) || reserve::is_short();

@@ -6,9 +6,10 @@ use crate::sys::futex::keeping_errno;
 use crate::sys::sync::atomic::{compiler_fence, fence, Ordering};
 use crate::sys::{barrier, thread};
 
-/// The bits of `Shared::attention`, which each thread reads after each of its records. The writer sleeps until it is woken.
+/// The bits of `Shared::attention`, which each thread reads after each of its records. `ASLEEP`: the writer sleeps until it
+/// is woken.
 const ASLEEP: u8 = 1;
-/// A fork waits for the writer.
+/// `FORKING`: a fork waits for the writer.
 const FORKING: u8 = 2;
 
 impl Shared {
@@ -21,7 +22,7 @@ impl Shared {
         }
     }
 
-    /// Whether the writer has announced its sleep, and nobody has woken the writer after that.
+    /// Whether the writer has announced its sleep, and no thread has woken the writer since.
     pub fn is_asleep(&self) -> bool {
         self.attention.load(Ordering::Relaxed) & ASLEEP != 0
     }
@@ -32,8 +33,8 @@ impl Shared {
         self.attention.fetch_or(FORKING, Ordering::Relaxed);
     }
 
-    /// Does nothing unless the calling thread is the process's first thread. Notes whether this thread will wake the writer at
-    /// its end. The host may still run code on the ending thread after the thread has woken the writer.
+    /// Sets whether the process's first thread will wake the writer at its end. Does nothing on other threads. After the
+    /// ending thread has woken the writer, it may still run code of the host.
     pub fn set_first_tells(&self, tells: bool) {
         if thread::id() == std::process::id() {
             self.first_tells.store(tells, Ordering::Relaxed);
@@ -46,8 +47,8 @@ impl Shared {
     }
 
     /// Keeps the order of two steps of a registering thread: the thread stores its announcement to the writer, and then reads
-    /// the writer's announcement. The writer also stores its announcement before it reads the thread's announcement, and calls
-    /// `barrier::all_threads` between these two steps. If `all_threads` makes the kernel run a barrier on every thread, a
+    /// the writer's announcement. The writer also stores its announcement before it reads the thread's announcement, and
+    /// calls `barrier::all_threads` between these steps. If `all_threads` makes the kernel run a barrier on every thread, a
     /// compiler fence is enough here.
     #[inline]
     pub fn order(&self) {
@@ -86,8 +87,8 @@ impl Shared {
         }
     }
 
-    /// Wakes the writer. Without a writer's thread, the calling thread runs the writer, unless another thread is running it.
-    /// The calling thread must not be in the middle of a record, and must not hold the lock of the requests.
+    /// Wakes the writer. Without a writer's thread, the calling thread runs the writer, if no other thread is running it. The
+    /// calling thread must not be in the middle of a record, and must not hold the lock of the requests.
     #[cold]
     pub fn wake(&self) {
         if self.in_place.is_used() {
@@ -105,7 +106,8 @@ impl Shared {
     }
 
     fn write_in_place(&self) {
-        /// A thread runs the writer again for the threads that have made requests meanwhile, but not for ever.
+        /// A thread runs the writer again for threads that have made requests in the meantime, but at most this number of
+        /// times.
         const TURNS: u32 = 16;
         for _ in 0..TURNS {
             // A thread of the host must not wait at the gate for the end of the process.
@@ -114,7 +116,8 @@ impl Shared {
             }
             let ran = self.in_place.run(|writer| {
                 let quiesce = &self.status.quiesce;
-                // No signal handler runs during a turn, so a handler finds no lock of the writer taken on its own thread.
+                // No signal handler runs while this thread runs the writer, so a handler never finds a lock of the writer
+                // taken by its own thread.
                 keeping_errno(|| {
                     thread::quietly(|| {
                         if quiesce.is_asked() {
@@ -132,7 +135,7 @@ impl Shared {
                 self.missed.store(true, Ordering::SeqCst);
                 return;
             }
-            // A thread that has found the lock taken has made its request before. No turn runs during a fork.
+            // A thread that has found the lock taken has made its request before. The writer does not run during a fork.
             let has_missed = !self.status.quiesce.is_under_way() && self.missed.swap(false, Ordering::SeqCst);
             if !has_missed && !self.is_asked() {
                 return;
@@ -145,7 +148,7 @@ impl Shared {
         self.missed.load(Ordering::SeqCst)
     }
 
-    /// Whether a request waits for a turn of the writer.
+    /// Whether a request waits until the writer runs.
     fn is_asked(&self) -> bool {
         let quiesce = &self.status.quiesce;
         let is_unanswered = |requests: &Requests| {

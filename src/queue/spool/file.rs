@@ -1,4 +1,4 @@
-//! The spool file of a process. The process keeps the file locked as long as it lives.
+//! The spool file of a process, which the process keeps locked as long as it runs.
 
 use std::cell::LazyCell;
 use std::ffi::OsStr;
@@ -28,8 +28,8 @@ pub struct SpoolFile {
     path: PathBuf,
 }
 
-/// A spool of this process that has no descriptor. Its mapping keeps the file locked until the process ends or executes another
-/// program. A forked child does not hold the lock.
+/// A spool of this process that has no descriptor. The mapping of the spool keeps the file locked until the process ends or
+/// executes another program. A forked child does not hold the lock.
 #[derive(Debug)]
 pub struct NamedSpool {
     path: PathBuf,
@@ -39,7 +39,7 @@ pub struct NamedSpool {
 }
 
 impl NamedSpool {
-    /// Whether somebody has removed the spool or given its name to another file. The result is false if the path now leads to
+    /// Whether the spool was removed, or its name now belongs to another file. The result is false if the path now leads to
     /// another directory: the process may have changed its root directory, and the spool may still have its name in the old
     /// directory.
     pub fn is_lost(&self) -> bool {
@@ -47,15 +47,15 @@ impl NamedSpool {
         !is_there && directory_of(&self.path).is_ok_and(|dir| dir == self.dir)
     }
 
-    /// Whether others keep enough free space in the file system if the spool takes `len` more bytes.
+    /// Whether the spool may use `len` more bytes, so that enough free space in the file system is left to others.
     pub fn may_take(&self, len: usize) -> bool {
         self.path.parent().is_none_or(|dir| leaves_room(dir, len))
     }
 
-    /// Removes the file's name, unless the spool is lost.
+    /// Removes the file's name, if the spool is not lost.
     pub fn remove(&self) {
         if !self.is_lost() {
-            // A failure is ignored: nothing can be done about it, and the file's content is right.
+            // If the removal fails, the file stays, and its content is right.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -87,8 +87,8 @@ impl SpoolFile {
         Err(io::Error::new(io::ErrorKind::WouldBlock, "is taken away again and again"))
     }
 
-    /// Makes a spool and locks it. `None` if another process locked or removed the new spool first, because it mistook the new
-    /// spool for the spool of a dead process.
+    /// Makes a spool and locks it. `None` if another process locked or removed the new spool first, because it assumed that
+    /// the spool belonged to a dead process.
     fn create_locked(dir: &Path, owner: &Owner) -> io::Result<Option<SpoolFile>> {
         // The time makes the name unique, because a process may contain several copies of this library.
         let name = FileKind::Spool { start: owner.start_time, made: monotonic_ns() };
@@ -112,8 +112,8 @@ impl SpoolFile {
         named.is_ok_and(|named| self.file.metadata().is_ok_and(|own| number_of(&own) == number_of(&named)))
     }
 
-    /// Opens a file that may be the spool of a dead process of this user, and locks it against everybody else who would
-    /// recover it. `None` if somebody else has locked or removed it.
+    /// Opens a file that may be the spool of a dead process of this user, and locks it against other processes that would
+    /// recover it. `None` if another process has locked or removed it.
     pub fn open_dead(path: &Path) -> io::Result<Option<SpoolFile>> {
         let file = options().open(path)?;
         let spool = SpoolFile { file, path: path.to_owned() };
@@ -145,13 +145,13 @@ impl SpoolFile {
         &self.file
     }
 
-    /// Writes by a system call. A write through a mapping would raise SIGBUS if somebody has truncated the file.
+    /// Writes by a system call. If the file was truncated, a write through a mapping would raise SIGBUS.
     pub fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         self.file.write_all_at(bytes, at)
     }
 
     pub fn remove(&self) {
-        // A failure is ignored: nothing can be done about it, and the file's content is right.
+        // If the removal fails, the file stays, and its content is right.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -174,11 +174,9 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// Whether the spool was made within the last second by another process that seems to be alive. The check opens no file:
-    /// many processes may start at once, and each of them checks the spools of all other processes.
-    pub fn is_fresh(&self) -> bool {
-        const FRESH: u64 = 1_000_000_000;
-        self.pid != std::process::id() && monotonic_ns().abs_diff(self.made) < FRESH && is_alive(self.pid)
+    /// Whether some process has the pid in the spool's name. The check opens no file.
+    pub fn seems_alive(&self) -> bool {
+        is_alive(self.pid)
     }
 }
 
@@ -213,19 +211,6 @@ pub fn starts_as_one(dir: &Dir, name: &OsStr) -> bool {
 mod tests {
     use super::*;
     use crate::sys::mapping::Region;
-
-    #[test]
-    fn spools_of_processes_that_have_just_started_are_passed_over() {
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let listed = |pid, made| Listed { pid, made, is_own: false, path: PathBuf::new() };
-        let now = monotonic_ns();
-        assert!(listed(child.id(), now).is_fresh());
-        assert!(!listed(std::process::id(), now).is_fresh(), "of an earlier process with this pid");
-        assert!(!listed(child.id(), now - 2_000_000_000).is_fresh());
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(!listed(child.id(), monotonic_ns()).is_fresh());
-    }
 
     #[test]
     fn one_process_recovers_and_never_the_living() {

@@ -4,9 +4,9 @@
 //! | header | directory: one word a unit |  (to the next page)  | unit 0 | unit 1 | ...
 //! ```
 //!
-//! The writer commits round by round. It stores the data of a round (how much of each chunk is consumed, how long the files
-//! are) next to the data of the last committed round. A process may be killed between any two stores. So all new data
-//! becomes valid at once with the last store, which stores the round's number.
+//! The writer commits round by round. The writer stores the data of a round (how many events of each chunk are consumed, how
+//! long the files are) next to the data of the last committed round. A process may be killed between any two stores. So all
+//! new data becomes valid at once with the last store, which stores the round's number.
 //!
 //! A round that replaces a file is committed by renaming the new file. The data of such a round is stored before the rename,
 //! and becomes valid once the new file has its final name.
@@ -30,11 +30,11 @@ const MAGIC: u64 = u64::from_le_bytes(file::START);
 const VERSION: u32 = 10;
 
 /// This word in the directory means that the unit is part of a chunk that begins in an earlier unit. Any other word is the
-/// number of units of the chunk that begins in this unit, or 0 if no chunk begins here.
+/// number of units of the chunk that begins in this unit, or 0 if no chunk begins there.
 pub const INSIDE: u32 = u32::MAX;
 
-/// This value of `Header::awaited` is not the number of a round. It means that a recovery has written all records to a new map.
-/// The records count as written once this map has its final name.
+/// This value of `Header::awaited` is not the number of a round. The value means that a recovery has written all records to a
+/// new map. The records count as written once this map has its final name.
 pub const ALL: u64 = u64::MAX;
 
 /// The maximum length of a path in bytes. A path consists of a configured directory, which has at most `DIR_MAX` bytes, and the
@@ -57,8 +57,8 @@ pub struct Header {
     /// Number of the last round that was committed.
     committed: AtomicU64,
     published: Published,
-    /// The progress after the last committed round, and the progress after the round before it or the round after it. The
-    /// lowest bit of a round's number is the index of the round's progress.
+    /// The progress after the last committed round, and the progress after an adjacent round. The lowest bit of a round's
+    /// number is the index of the round's progress.
     states: [StateCell; 2],
     /// The file that is about to replace the map.
     next_map: FileCell,
@@ -71,7 +71,7 @@ pub struct Header {
 
 const _: () = assert!(offset_of!(Header, published) == published::PLACE && VERSION >= published::SINCE);
 
-/// What the writer has written so far.
+/// The data that the writer has written so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Time stamp of the last record that was written.
@@ -80,7 +80,7 @@ pub struct Progress {
     pub map: Option<FileState>,
     /// Whether the map has outdated lines that have to change. No line is missing.
     pub map_is_stale: bool,
-    /// Whether other code in the process also writes to the map. If so, the library only appends to the map.
+    /// Whether other code in the process also writes to the map. If this field is true, the library only appends to the map.
     pub map_is_shared: bool,
     /// The jitdump, if it is written.
     pub dump: Option<FileState>,
@@ -139,16 +139,16 @@ struct FileStateCell {
     len: AtomicU64,
 }
 
-/// Returns an offset in the spool, and the bytes that the caller has to write at this offset. These bytes announce the file
-/// that is about to replace the map. For `awaited`, see `Header::awaited`.
+/// Returns an offset in the spool, and the bytes that the caller has to write there. The bytes announce the file that is
+/// about to replace the map. For `awaited`, see `Header::awaited`.
 pub fn next_map_cell(identity: Identity, awaited: u64) -> (u64, Vec<u8>) {
     const { assert!(offset_of!(Header, awaited) == offset_of!(Header, next_map) + size_of::<FileCell>()) }
     let words = [identity.device, identity.inode, identity.born, awaited];
     (offset_of!(Header, next_map) as u64, words.iter().flat_map(|word| word.to_ne_bytes()).collect())
 }
 
-/// Returns an offset in the spool, and the bytes that the caller has to write at this offset. These bytes are the number of the
-/// last committed round.
+/// Returns an offset in the spool, and the bytes that the caller has to write there. These bytes are the number of the last
+/// committed round.
 pub fn committed_cell(round: u64) -> (u64, Vec<u8>) {
     (offset_of!(Header, committed) as u64, round.to_ne_bytes().into())
 }
@@ -201,7 +201,7 @@ impl Header {
         self.magic.store(MAGIC, Ordering::Release);
     }
 
-    /// Makes the spool void, so that nobody completes files from it.
+    /// Makes the spool void, so that no process completes files from it.
     pub fn void(&self) {
         self.magic.store(0, Ordering::Release);
     }
@@ -248,9 +248,9 @@ impl Header {
         fence(Ordering::SeqCst);
     }
 
-    /// Prepares a round that is committed by renaming a new file. `state` names the new file, and the state of the last
-    /// committed round does not name it. Everything that was stored for `round` becomes valid once the new file gets its final
-    /// name. After the rename, the round still has to be committed.
+    /// Prepares a round that is committed by renaming a new file. `state` contains the new file, and the state of the last
+    /// committed round does not. Everything that was stored for `round` becomes valid once the new file gets its final name.
+    /// After the rename, the round still has to be committed.
     pub fn prepare(&self, round: u64, state: &Progress) {
         self.store(round, state);
         self.awaited.store(round, Ordering::Release);
@@ -292,9 +292,9 @@ impl Header {
         self.next_map.get()
     }
 
-    /// Only for the spool of a dead process. If the process had prepared a round (`prepare`), and a new file of this round
-    /// already has its final name, this call commits the round. `has_name` says whether the map or jitdump with the given
-    /// identity has its final name. Returns whether this call has committed a round.
+    /// Commits a prepared round (`prepare`) in the spool of a dead process, if a new file of this round already has its final
+    /// name. `has_name` returns whether the map or jitdump with the given identity has its final name. Returns whether this
+    /// call has committed a round.
     pub fn settle(&self, has_name: impl Fn(Sinks, Identity) -> bool) -> bool {
         let (committed, awaited) = (self.committed(), self.awaited.load(Ordering::Acquire));
         if awaited.checked_sub(1) != Some(committed) {
@@ -313,8 +313,8 @@ impl Header {
         is_committed
     }
 
-    /// Returns an offset in the spool, and the bytes that the caller has to write at this offset. These bytes make another file
-    /// the map of the last committed round. The length of that file is not known, and is stored as 0.
+    /// Returns an offset in the spool, and the bytes that the caller has to write there. With these bytes, another file
+    /// becomes the map of the last committed round. The length of that file is unknown, and is stored as 0.
     pub fn map_cell(&self, identity: Identity) -> (u64, Vec<u8>) {
         const { assert!(offset_of!(FileStateCell, file) == 0 && offset_of!(FileStateCell, len) == size_of::<FileCell>()) }
         let state = (self.committed() & 1) as usize * size_of::<StateCell>();
@@ -329,7 +329,7 @@ impl Header {
         self.awaited.load(Ordering::Acquire) == ALL
     }
 
-    /// Stores the properties of the files. The last store makes all new properties valid. To be called while no file is
+    /// Stores the properties of the files. The last store makes all new properties valid. Must be called while no file is
     /// written.
     pub fn set_files(&self, files: &Files) {
         let Files { map_path, dump_path, simpleperf, arch_timestamps } = files;

@@ -1,9 +1,9 @@
 //! The memory for records on their way to the writer. If possible, this memory outlives the process.
 //!
-//! The memory consists of a header and a range of units. Each unit has the size of a full-size chunk. If possible, the
-//! memory is the spool, which is a file in shared memory. Published records and the writer's progress in a spool survive
-//! SIGKILL, and [`recover`] continues from them. Without a spool, and before a writer opens a spool, the memory is private.
-//! Private memory has the same layout at the same addresses.
+//! The memory consists of a header and a range of units. Each unit has the size of a full-size chunk. If possible, the memory
+//! is the spool, which is a file in shared memory. Published records and the writer's progress in a spool survive SIGKILL,
+//! and [`recover`] continues from them. Without a spool, and before a writer opens a spool, the memory is private. Private
+//! memory has the same layout at the same addresses.
 
 pub mod file;
 pub mod layout;
@@ -32,8 +32,8 @@ pub struct Memory {
     start: usize,
     /// The lock is held for short moments only.
     spool: Mutex<Option<Arc<NamedSpool>>>,
-    /// Which units are private memory, because the file system had too little free space or because chunks are being moved out
-    /// of the spool.
+    /// Which units are private memory, because the file system had too little free space or because chunks are being moved
+    /// out of the spool.
     private: Box<[AtomicBool]>,
 }
 
@@ -46,7 +46,7 @@ impl Memory {
         Ok(Memory { region, units, start, spool: Mutex::default(), private })
     }
 
-    /// Replaces the private memory by a spool in `dir`. No chunk may be in the memory.
+    /// Replaces the private memory with a spool in `dir`. No chunk may be in the memory.
     pub fn attach(&self, dir: &Path) -> io::Result<()> {
         let owner = Owner::this_process();
         let len = self.start + self.units * CHUNK_SIZE;
@@ -73,14 +73,13 @@ impl Memory {
         self.spool().is_some()
     }
 
-    /// Removes the spool, before the caller moves chunks out of the spool. From now on, nobody completes files from this
-    /// spool.
+    /// Removes the spool, before the caller moves chunks out of it. From now on, no process completes files from this spool.
     pub fn give_up_spool(&self) {
         self.header().void();
         self.remove_spool();
     }
 
-    /// Moves a chunk, which nobody writes to, out of the spool into private memory.
+    /// Moves a chunk that no thread writes to out of the spool into private memory.
     pub fn take_from_spool(&self, chunk: Chunk) {
         let units = self.units_of(chunk);
         let bytes = self.bytes(units.start, chunk.size());
@@ -90,8 +89,8 @@ impl Memory {
         }
     }
 
-    /// Ends the use of the spool if no chunk is left in it. Later chunks are private memory in any case. Nobody may make or
-    /// give up chunks meanwhile.
+    /// Ends the use of the spool if it contains no chunk. Later chunks are private memory in any case. No other thread may
+    /// make or free chunks during the call.
     pub fn leave_spool(&self) {
         let directory = self.header().directory(self.units);
         let is_empty = |&unit: &usize| directory[unit].load(Ordering::Relaxed) == 0;
@@ -118,7 +117,7 @@ impl Memory {
         units.for_each(|unit| self.private[unit].store(true, Ordering::Relaxed));
     }
 
-    /// Gives everything back to the kernel, and removes the spool. No chunk may be in the memory.
+    /// Frees all memory, and removes the spool. No chunk may be in the memory.
     pub fn detach(&self) {
         let spool = self.spool().take();
         // If there is no address space for the new mapping, the old mapping stays.
@@ -135,7 +134,7 @@ impl Memory {
         self.spool().clone()
     }
 
-    /// Whether somebody has removed the spool. A removed spool cannot be found after the end of the process.
+    /// Whether the spool was removed. A removed spool cannot be found after the end of the process.
     pub fn is_spool_lost(&self) -> bool {
         self.known_spool().is_some_and(|spool| spool.is_lost())
     }
@@ -169,7 +168,7 @@ impl Memory {
     }
 
     /// Makes one chunk in units that nobody uses, and provides memory for its `size` bytes. A chunk in a single unit may be
-    /// smaller than the unit, and another call may enlarge it later.
+    /// smaller than the unit, and a later call may enlarge it.
     pub fn make_chunk(&self, units: &Range<usize>, size: usize) -> io::Result<Chunk> {
         let bytes = self.bytes(units.start, size);
         let provide = || match self.known_spool() {
@@ -181,7 +180,7 @@ impl Memory {
             }
         };
         // A private unit stays private. The file is no longer mapped there, so the file's memory for this unit could not be
-        // given back.
+        // freed.
         let is_private = units.clone().any(|unit| self.is_private(unit));
         if is_private || self.region.open(bytes.clone()).and_then(|()| provide()).is_err() {
             // The host continues to register. Records in this chunk are lost if the host is killed.
@@ -194,15 +193,15 @@ impl Memory {
         for unit in units.clone().skip(1) {
             directory[unit].store(INSIDE, Ordering::Relaxed);
         }
-        // Stored last, because from now on the directory leads readers to the chunk.
+        // This word is stored last, because from now on readers of the directory find the chunk.
         directory[units.start].store(units.len() as u32, Ordering::Release);
         Ok(chunk)
     }
 
-    /// Gives back the memory of adjacent chunks that are no longer used. Together these chunks have `len` bytes.
+    /// Frees the memory of adjacent chunks that are no longer used. Together these chunks have `len` bytes.
     pub fn unmake_chunks(&self, units: &Range<usize>, len: usize) {
         let directory = self.header().directory(self.units);
-        // The directory is cleared first, so that nobody reads the chunks once their memory is given back.
+        // The directory is cleared first, so that no reader uses the chunks once their memory is freed.
         for unit in units.clone() {
             directory[unit].store(0, Ordering::Release);
         }
@@ -218,7 +217,7 @@ impl Memory {
         unsafe { Chunk::at(self.region.start().add(self.start + unit * CHUNK_SIZE)) }
     }
 
-    /// Whether a published record is not consumed yet. This function may miss chunks that another thread makes or gives up
+    /// Whether a published record is not consumed yet. This function may miss chunks that another thread makes or frees
     /// during the call.
     pub fn has_unread(&self) -> bool {
         self.chunks().any(|(_, chunk)| chunk.consumed() < chunk.committed())
@@ -228,8 +227,8 @@ impl Memory {
     fn chunks(&self) -> impl Iterator<Item = (usize, Chunk)> + '_ {
         let begins = |word: &AtomicU32| !matches!(word.load(Ordering::Acquire), 0 | INSIDE);
         let directory = self.header().directory(self.units).iter().enumerate();
-        // SAFETY: a chunk begins there. If another thread gives up the chunk at this moment, the chunk's memory still exists
-        // and reads as an empty chunk.
+        // SAFETY: a chunk begins there. If another thread frees the chunk at this moment, the chunk's memory still exists and
+        // reads as an empty chunk.
         directory.filter(move |(_, word)| begins(word)).map(|(unit, _)| (unit, unsafe { self.chunk_of(unit) }))
     }
 
@@ -249,8 +248,7 @@ impl Memory {
         self.header().commit(self.next_round(), state);
     }
 
-    /// In a forked child: unmaps the memory, if the child has inherited it. A child that kept the memory mapped would keep
-    /// the spool locked.
+    /// In a forked child: unmaps the memory, if the child has inherited it. Otherwise the child would keep the spool locked.
     pub fn leave_in_child(&self) {
         self.region.leave_in_child();
     }

@@ -1,6 +1,6 @@
-//! What a living process publishes about itself for `jitsym doctor PID`: its counters, and its last failure.
+//! The data that a living process publishes about itself for `jitsym doctor PID`: its counters, and its last failure.
 //!
-//! The data lies in the header of the spool, at the same offset in all versions. Each value has a name, so that a program of
+//! The data is in the header of the spool, at the same offset in all versions. Each value has a name, so that a program of
 //! another version can read it. Each value is correct by itself, as in `jitsym_stats`, but two values may be from different
 //! moments. The writer stores the values after each round.
 
@@ -15,7 +15,7 @@ pub const PLACE: usize = 64;
 pub const SINCE: u32 = 7;
 const LAYOUT: u32 = 1;
 /// The sizes of the parts of `Published`: the maximum number of values (`VALUES`), the maximum length of the names of all
-/// values (`NAMES`), and the maximum length of the text of the last failure (`FAILURE`). Both lengths are in bytes.
+/// values (`NAMES`), and the maximum length of the text of the last failure (`FAILURE`). All lengths are in bytes.
 const VALUES: usize = 64;
 const NAMES: usize = 896;
 const FAILURE: usize = 256;
@@ -23,7 +23,7 @@ const FAILURE: usize = 256;
 #[derive(Debug)]
 #[repr(C)]
 pub struct Published {
-    /// The number of the layout. Stored last, so it is 0 until something is published.
+    /// The number of the layout. The number is stored last, so it is 0 until values are published.
     layout: AtomicU32,
     count: AtomicU32,
     values: [AtomicU64; VALUES],
@@ -37,7 +37,7 @@ pub struct Published {
 const _: () = assert!(Stats::NAMES.len() <= VALUES && Stats::NAMES_IN_ONE.len() <= NAMES);
 
 impl Published {
-    /// Publishes these values. Only for the writer.
+    /// Publishes these values. Only the writer calls this function.
     pub fn set(&self, stats: &Stats, last_error: &LastError) {
         for (cell, value) in self.values.iter().zip(stats.values()) {
             cell.store(value, Ordering::Relaxed);
@@ -54,7 +54,7 @@ impl Published {
         }
     }
 
-    /// The values with their names, and the last failure. `None` if nothing is published, or if the layout is that of another
+    /// The values with their names, and the last failure. `None` if no data is published, or if the layout is that of another
     /// version.
     pub(super) fn get(&self) -> Option<(Vec<(String, u64)>, String)> {
         if self.layout.load(Ordering::Acquire) != LAYOUT {

@@ -1,4 +1,4 @@
-//! Reads what another process publishes in its spool while that process lives.
+//! Reads the data that another process publishes in its spool while it runs.
 
 use std::io;
 use std::path::Path;
@@ -7,7 +7,7 @@ use super::file::SpoolFile;
 use super::layout::HeaderCopy;
 use super::published::SINCE;
 
-/// What a living process publishes in its spool.
+/// The data that a living process publishes in its spool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Said {
     /// The pid of the process in its own pid namespace.
@@ -20,13 +20,13 @@ pub struct Said {
 }
 
 impl Said {
-    /// The value with this name; 0 if the process does not publish it.
+    /// The value with this name, or 0 if the process does not publish it.
     pub fn value(&self, name: &str) -> u64 {
         self.values.iter().find(|(known, _)| known == name).map_or(0, |(_, value)| *value)
     }
 }
 
-/// Reads what a process publishes in its spool. The spool may contain anything, so each part is checked.
+/// Reads the data that a process publishes in its spool. Each part is checked, because the spool may contain any bytes.
 pub fn read(path: &Path) -> io::Result<Said> {
     let file = SpoolFile::open_to_look(path)?;
     let other = || io::Error::new(io::ErrorKind::InvalidData, "is no spool, or one of another version of the library");

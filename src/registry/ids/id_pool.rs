@@ -1,4 +1,4 @@
-//! Free slots that a thread holds ready, so that most registrations take a slot without access to the shared stack.
+//! Free slots that a thread has reserved, so that most registrations take a slot without access to the shared stack.
 
 use std::slice;
 use std::sync::atomic::Ordering;
@@ -7,11 +7,11 @@ use super::{split, word_of, IdSlot, Ids, BATCH, LAST, NO_SLOT, UNREAD};
 use crate::api::Id;
 use crate::sys::prefetch;
 
-/// The free slots that one thread holds ready.
+/// The free slots that one thread has reserved.
 #[derive(Debug)]
 #[repr(C)]
 pub struct IdPool<'i> {
-    /// Slots that were never used. They lie side by side, from slot `next_fresh` on.
+    /// Adjacent slots that were never used, from slot `next_fresh` on.
     fresh: slice::Iter<'i, IdSlot>,
     next_fresh: u32,
     /// Slots that were used before.
@@ -42,14 +42,14 @@ impl<'i> IdPool<'i> {
             None => self.take_used(ids)?,
         };
         place.addr.store(addr, Ordering::Relaxed);
-        // Nobody else writes the word of a slot that is free.
+        // No other thread writes the word of this slot, because this thread has taken it.
         let generation = ((place.word.load(Ordering::Relaxed) >> 32) as u32).wrapping_add(1);
         let flag = if unread { UNREAD } else { 0 };
         place.word.store(word_of(generation, size) | flag, Ordering::Release);
         Some(Id(u64::from(generation) << 32 | u64::from(slot)))
     }
 
-    /// Takes back an id that was never given to anybody.
+    /// Takes back an id that no caller has received.
     pub fn put_back(&mut self, ids: &'i Ids, id: Id) {
         if !ids.retire(id) {
             return;
@@ -66,7 +66,7 @@ impl<'i> IdPool<'i> {
     #[inline(never)]
     fn take_used(&mut self, ids: &'i Ids) -> Option<(u32, &'i IdSlot)> {
         if self.used_len == 0 {
-            // The order is reversed below, so that the slot which was freed last is taken first.
+            // The order is reversed below, so that the slot that was freed last is taken first.
             while self.used_len < BATCH {
                 let Some(slot) = ids.pop_free() else { break };
                 self.used[self.used_len] = slot;
@@ -95,7 +95,7 @@ impl<'i> IdPool<'i> {
         Some((first, start))
     }
 
-    /// Gives the slots back when the thread ends.
+    /// Returns the slots to the shared stack when the thread ends.
     pub fn give_back(&mut self, ids: &'i Ids) {
         let unused = self.next_fresh..self.next_fresh + self.fresh.len() as u32;
         // Used slots are pushed last, so that they are taken before slots that were never used.

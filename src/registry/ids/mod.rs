@@ -1,8 +1,8 @@
-//! Ids: which registrations exist, and how large their code is. Any thread can check and retire an id without a lock.
+//! Ids of registrations, with the address and size of their code. Any thread can check and retire an id without a lock.
 //!
-//! An id is `generation << 32 | slot`. The word of a slot is `generation << 32 | unread << 31 | code size`. The generation
-//! is odd while the code is registered. So an id is live exactly if its generation is odd and equal to the generation in the
-//! word of its slot. No id is given out twice.
+//! An id is `generation << 32 | slot`. The word of a slot is `generation << 32 | unread << 31 | code size`. The generation is
+//! odd while the code is registered. So an id is live exactly if its generation is odd and equal to the generation in the word
+//! of its slot. No id is used twice.
 
 mod id_pool;
 #[cfg(test)]
@@ -25,7 +25,7 @@ const BATCH: usize = 32;
 const AHEAD: u32 = 1 << 13;
 const IN_A_PAGE: usize = 4096 / size_of::<IdSlot>();
 const NO_SLOT: u32 = u32::MAX;
-/// A free slot with this generation is not used again, because after one more use its generations would start again from 0.
+/// A free slot with this generation is not used again, because its generation would overflow to 0 after one more use.
 const LAST: u32 = u32::MAX - 1;
 
 /// If this bit of a slot's word is set, the bytes of the code were not copied, and the writer has not read these bytes yet.
@@ -43,12 +43,12 @@ pub struct Ids {
     segments: [AtomicPtr<IdSlot>; SEGMENTS],
     /// Slots from this number on were never used.
     fresh: AtomicU32,
-    /// The kernel has provided the memory of all slots below this number. Only the writer asks for this memory ahead of use.
+    /// The kernel has provided the memory of all slots below this number. Only the writer requests this memory ahead of use.
     ready: AtomicU32,
     /// The stack of free slots. The lower half is the slot on top, or `NO_SLOT`. The upper half changes with each push and pop.
-    /// The lower half of a free slot's word is the next slot of the stack (the slot below), or `NO_SLOT`. (With a channel
-    /// instead of a stack, registering threads would free memory that the writer has allocated, and would wait for the lock of
-    /// the writer's arena.)
+    /// The lower half of a free slot's word is the next slot of the stack (the slot below), or `NO_SLOT`. A channel would be
+    /// slower than this stack: registering threads would free memory that the writer has allocated, and would wait for the lock
+    /// of the writer's malloc arena.
     free: AtomicU64,
 }
 
@@ -62,10 +62,10 @@ impl Ids {
         }
     }
 
-    /// In a forked child: takes over the parent's ids. Only the ids in the registry stay live. All other slots become
-    /// free, because the parent's threads do not use them in the child. A registration is removed from the registry if its id is
-    /// no longer live, or if the id has another address: the code has ended or moved, and the parent's writer had not read that
-    /// record.
+    /// For a forked child: returns a copy of the parent's ids. Only the ids in the registry stay live. All other slots become
+    /// free, because the parent's threads do not use them in the child. A registration is removed from the registry if its id
+    /// is no longer live or has another address. In this case the parent's writer had not yet read the record that ended or
+    /// moved the code.
     pub fn inherit(&self, registry: &mut Registry) -> Ids {
         let segments = self.segments.each_ref().map(|start| AtomicPtr::new(start.load(Ordering::Acquire)));
         let fresh = self.fresh.load(Ordering::Relaxed);
@@ -82,21 +82,22 @@ impl Ids {
                 continue;
             }
             registry.remove(registered);
-            // If somebody still has an id with this slot, calls with the id will report that the code has ended.
+            // If a caller still has an id with this slot, calls with this id return that no code has the id.
             place.word.store(word_of(generation.wrapping_add(generation % 2), 0), Ordering::Relaxed);
             child.push_free(slot);
         }
         child
     }
 
-    /// Only for loom models, which make a new `Ids` for each order of events. A process never frees its `Ids`.
+    /// Frees the memory. Only loom models call this, because they make a new `Ids` for each order of events. A process never
+    /// frees its `Ids`.
     #[cfg(jitsym_loom)]
     pub fn free(&mut self) {
         for (segment, start) in self.segments.iter_mut().enumerate() {
             let start = std::mem::replace(start.get_mut(), ptr::null_mut());
             let layout = Layout::array::<IdSlot>((FIRST_SEGMENT as usize) << segment);
             if let (false, Ok(layout)) = (start.is_null(), layout) {
-                // SAFETY: `place_or_new` has allocated the segment with this layout, and nobody uses it any more.
+                // SAFETY: `place_or_new` has allocated the segment with this layout, and no thread uses it now.
                 unsafe { alloc::dealloc(start.cast(), layout) };
             }
         }
@@ -116,29 +117,28 @@ impl Ids {
         (!start.is_null()).then(|| unsafe { &*start.add(offset) })
     }
 
-    /// The place of a slot. Makes the slot's segment if necessary.
+    /// The memory of a slot. Allocates the slot's segment if necessary.
     #[cold]
     fn place_or_new(&self, slot: u32) -> Option<&IdSlot> {
         let (segment, _) = Self::locate(slot);
         let start = self.segments.get(segment)?;
         if start.load(Ordering::Acquire).is_null() {
             let layout = Layout::array::<IdSlot>((FIRST_SEGMENT as usize) << segment).ok()?;
-            // The kernel zeroes each page when it is used first, so that no single thread pays for the whole segment.
+            // The kernel zeroes each page at its first use, so that no single thread has the cost of the whole segment.
             // SAFETY: the layout is not empty.
             let places = unsafe { alloc::alloc_zeroed(layout) }.cast::<IdSlot>();
             let exchange = start.compare_exchange(ptr::null_mut(), places, Ordering::AcqRel, Ordering::Acquire);
             if exchange.is_err() && !places.is_null() {
-                // SAFETY: another thread has published its segment first. So this thread has not published the segment that it
-                // frees here, and no other thread has seen this segment.
+                // SAFETY: another thread has published its segment first. So the segment that is freed here was never
+                // published, and no other thread has a reference to it.
                 unsafe { alloc::dealloc(places.cast(), layout) };
             }
         }
         self.place(slot)
     }
 
-    /// Makes the kernel provide memory for the next slots. Without this call, one of every `IN_A_PAGE` registrations with a new
-    /// slot would cause a page fault, which costs the registering thread some microseconds. Only one thread at a time may call
-    /// this.
+    /// Makes the kernel provide memory for the next slots. Otherwise one of every `IN_A_PAGE` registrations with a new slot
+    /// would cause a page fault, which costs the registering thread some microseconds. Only one thread at a time may call this.
     pub fn prepare(&self) {
         let fresh = self.fresh.load(Ordering::Relaxed);
         let mut ready = self.ready.load(Ordering::Relaxed).max(fresh);
@@ -152,7 +152,7 @@ impl Ids {
         self.ready.store(ready, Ordering::Relaxed);
     }
 
-    /// Frees the slot of an id to which nothing refers any more. Any thread may take a freed slot.
+    /// Frees the slot of an id to which nothing refers. Any thread may take a freed slot.
     pub fn recycle(&self, id: Id) {
         self.push_free(split(id).1);
     }
@@ -178,7 +178,7 @@ impl Ids {
         self.free.fetch_update(Ordering::AcqRel, Ordering::Acquire, pop).ok().map(|top| top as u32)
     }
 
-    /// The place of a live id, and its word.
+    /// The slot of a live id, and the slot's word.
     fn live(&self, id: Id) -> Option<(&IdSlot, u64)> {
         let (generation, slot) = split(id);
         let place = self.place(slot)?;
@@ -197,11 +197,11 @@ impl Ids {
         self.live(id).map(|(place, word)| (place.addr.load(Ordering::Relaxed), word & (UNREAD - 1)))
     }
 
-    /// Notes the new address of code, and returns the old address. `None` if the id is not live.
+    /// Stores the new address of code, and returns the old address. `None` if the id is not live.
     pub fn move_to(&self, id: Id, addr: u64, unread: bool) -> Option<u64> {
         let (place, word) = self.live(id)?;
         if unread {
-            // This fails if the code is unregistered meanwhile. Nobody needs the bit in this case.
+            // This fails if the code is unregistered meanwhile. In this case the bit is not needed.
             let _ = place.word.compare_exchange(word, word | UNREAD, Ordering::AcqRel, Ordering::Relaxed);
         }
         Some(place.addr.swap(addr, Ordering::AcqRel))
@@ -212,24 +212,24 @@ impl Ids {
         self.live(id).is_some_and(|(_, word)| word & UNREAD != 0)
     }
 
-    /// Notes that the bytes have been read. Only for the writer.
+    /// Records that the bytes have been read. Only the writer may call this.
     pub fn set_read(&self, id: Id) {
         if let Some((place, word)) = self.live(id) {
             let _ = place.word.compare_exchange(word, word & !UNREAD, Ordering::AcqRel, Ordering::Relaxed);
         }
     }
 
-    /// Ends an id. Of all calls for the same id, exactly one returns true. The caller of this call has to pass the id to
+    /// Ends an id. Of all calls for the same id, exactly one returns true. The caller that gets true has to pass the id to
     /// `recycle` once nothing refers to the id.
     pub fn retire(&self, id: Id) -> bool {
         let dead = word_of(split(id).0.wrapping_add(1), 0);
         loop {
             let Some((place, word)) = self.live(id) else { return false };
-            // The end of the session may retire the id first. In that case, the caller sees that the session has ended once
-            // this call has returned false.
+            // The end of the session may retire the id first. Then this call returns false, and the caller finds that the
+            // session has ended.
             match place.word.compare_exchange(word, dead, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return true,
-                // Another thread has just retired the id, or has noted that the code's bytes are read.
+                // Another thread has just retired the id, or has recorded that the code's bytes are read.
                 Err(_) => std::hint::spin_loop(),
             }
         }

@@ -16,7 +16,7 @@ fn an_id_lives_once() {
     assert!(ids.size_of(Id(0)).is_none() && !ids.retire(Id(0)) && !ids.retire(Id(u64::MAX)));
 }
 
-/// A slot can give out two billion ids, and never gives out an id twice.
+/// A slot can have two billion ids, one after another, and never has the same id twice.
 #[test]
 fn a_slot_ends_before_its_ids_begin_anew() {
     let (ids, mut id_pool) = (Ids::new(), IdPool::new());
@@ -24,7 +24,7 @@ fn a_slot_ends_before_its_ids_begin_anew() {
     let mut seen: std::collections::HashSet<u64> = first.iter().map(|id| id.0).collect();
     for &id in &first {
         assert!(ids.retire(id));
-        // Pretends that the slot has given out all but a few of its ids.
+        // Sets the slot's generation as if only a few of its ids were unused.
         ids.place(split(id).1).unwrap().word.store(word_of(LAST - 6, 0), Ordering::Relaxed);
         ids.recycle(id);
     }
@@ -136,8 +136,8 @@ fn a_child_has_the_ids_of_live_code_and_no_other() {
         let (addr, home) = (0x1000 * at, if at % 3 == 0 { Home::Region } else { Home::Plain });
         let live = Live { addr, size: 40, index: 0, stored: None, home };
         match at % 4 {
-            // In case 0, the id has ended, and the registry has no entry for it. In case 1, the id has ended, but the
-            // registry still has its entry.
+            // In case 0, the id has ended, and the registry has no entry for this id. In case 1, the id has ended, but
+            // the registry still has its entry.
             0 => assert!(ids.retire(*id)),
             1 => {
                 registry.insert(id.0, &live, b"name", &mut Vec::new());
@@ -154,7 +154,7 @@ fn a_child_has_the_ids_of_live_code_and_no_other() {
         assert_eq!(child.size_of(id), (at % 4 == 3).then_some(40), "{at}");
         assert!(!child.is_unread(id));
     }
-    // All other slots are free, and their ids are not given out again.
+    // All other slots are free, and their ids are not used again.
     let mut id_pool = IdPool::new();
     let fresh: Vec<Id> = (0..75).map(|_| id_pool.take(&child, 0, 1, false).unwrap()).collect();
     assert!(fresh.iter().all(|id| (id.0 as u32) < 128 && !all.contains(id)));

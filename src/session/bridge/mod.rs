@@ -1,7 +1,5 @@
-//! The bridge reads the objects that other libraries have put into the lists of gdb's JIT interface, and registers the code
-//! of these objects in a session.
-//!
-//! So perf knows the same code as gdb.
+//! The bridge reads the objects that other libraries have put into the lists of gdb's JIT interface, and registers the code of
+//! these objects in a session. So perf has the same code as gdb.
 //!
 //! A thread reads the lists every few milliseconds. After each change, a library calls `__jit_debug_register_code`, in which
 //! a debugger has a breakpoint. If that call reaches this library's function of the same name, the bridge reads the list at
@@ -37,8 +35,8 @@ use crate::sys::sync::outside::{Mutex, PoisonError};
 use crate::sys::{debugger, fork_lock, panic_guard, process_memory, thread};
 use objects::{LineTables, UnwindTables};
 
-/// How long the thread waits before it looks at the lists again. Just after a change, the wait takes `OFTEN`. Without further
-/// changes, the wait grows up to `SELDOM`.
+/// How long the thread waits before it reads the lists again: `OFTEN` just after a change, and up to `SELDOM` without further
+/// changes.
 const OFTEN: Duration = Duration::from_millis(1);
 const SELDOM: Duration = Duration::from_millis(10);
 
@@ -52,14 +50,14 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Objects larger than this are ignored.
 const OBJECT_MAX: u64 = 1 << 30;
-/// The maximum number of times that a look reads the lists, if the lists keep changing while they are read.
+/// The maximum number of attempts to read the lists, if each attempt finds that the lists have changed meanwhile.
 const READS: u32 = 16;
 
 static STATE: Mutex<Option<State>> = Mutex::new(None);
 static IS_ON: AtomicBool = AtomicBool::new(false);
 /// The handle of the session that was opened for the first object, or 0.
 static SESSION: AtomicU64 = AtomicU64::new(0);
-/// The options of the first session that asked for the bridge.
+/// The options of the first session that requested the bridge.
 static OPTIONS: OnceBox<Options> = OnceBox::new();
 
 #[derive(Default)]
@@ -67,12 +65,12 @@ struct State {
     lists: Lists,
     /// The objects in the lists, each with its fingerprint and the ids of its registered functions.
     known: HashMap<Listed, (u64, Vec<Id>)>,
-    /// The value of `lifecycle::ends` at the last look. If the value has changed since then, all registrations have ended,
-    /// and the objects are registered again.
+    /// The value of `lifecycle::ends` at the last comparison. If the value has changed since then, all registrations have
+    /// ended, and the objects are registered again.
     ends: u32,
 }
 
-/// Starts the bridge, unless it was started before. `options`: the options of a session that asks for the bridge.
+/// Starts the bridge, unless it was started before. `options`: the options of a session that requests the bridge.
 pub fn start(options: Option<&Options>) {
     if let Some(options) = options {
         OPTIONS.get_or_init(|| Box::new(options.clone()));
@@ -91,15 +89,15 @@ fn spawn() {
     drop(thread::spawn_quiet(thread::BRIDGE, thread::STACK, run));
 }
 
-/// Whether no sink runs at present: the program has stopped the sinks, or has not started them yet. A forked child answers
-/// this question without taking over its parent's state.
+/// Whether no sink runs now: the program has stopped the sinks, or has started none yet. In a forked child, this does not take
+/// over the parent's state.
 fn is_off() -> bool {
     let shares = SESSION.load(Ordering::Acquire) != 0 || OPTIONS.get().is_some();
     let process = current_or_inherited().filter(|process| shares && fork::has_open_sessions(process));
     process.and_then(|process| process.shared()).is_some_and(|shared| shared.is_off())
 }
 
-/// Whether a writer runs or is about to run in this process. False in a child that has taken over nothing.
+/// Whether a writer runs or is about to run in this process. False in a child that has not taken over its parent's state.
 fn has_writer() -> bool {
     current_shared().is_some_and(|shared| !shared.status.has_ended())
 }
@@ -114,8 +112,7 @@ fn run() {
         if current_shared().is_some_and(|shared| shared.signal_flush.exits_elsewhere(thread::id())) {
             return;
         }
-        // A writer would end the process when the host's last thread ends. Without a writer, the bridge's thread has to end the
-        // process.
+        // When the host's last thread ends, a writer ends the process. Without a writer, the bridge's thread has to do this.
         if turn % 128 == 0 && !has_writer() && last_thread::first_has_ended() && last_thread::is_this_one() {
             return thread::end_process(|| ());
         }
@@ -126,20 +123,20 @@ fn run() {
             Ok(true) => last_change = Instant::now(),
             Ok(false) => {}
             Err(Error::Internal) => return,
-            // Either no sink can be opened, or there is no memory. Both conditions may end soon.
+            // Either no sink can be opened, or memory is short. Either condition may end soon.
             Err(_) => thread::sleep_micros(RETRY.as_micros() as u64),
         }
     }
 }
 
-/// Called by a library on the thread that has changed a list. Libraries report each change, so only the changed entry is
-/// examined. Comparing whole lists in each call would take time proportional to their length.
+/// Handles a call of a library, on the thread that has changed a list. Libraries report each change, so only the changed entry
+/// is examined. Comparing whole lists in each call would take time proportional to their length.
 fn called() {
     let _ = thread::quietly(|| look_beside_host(follow));
 }
 
-/// Runs `look` inside `panic_guard::beside_host`, because other threads may change the listed code meanwhile. Even when a
-/// library calls `called`, a list may contain code of any thread.
+/// Runs `look` inside `panic_guard::beside_host`, because other threads may change the listed code meanwhile. This also holds
+/// when a library calls `called`, because a list contains code of all threads.
 fn look_beside_host(compare: fn(&mut State) -> Result<bool>) -> Result<bool> {
     panic_guard::beside_host(|| guarded(|| look(compare)))
 }
@@ -153,8 +150,8 @@ fn with_state<T>(body: impl FnOnce(&mut State) -> Result<T>) -> Result<Option<T>
 
 /// Compares the lists with the known objects by means of `compare`. Returns whether anything has changed.
 fn look(compare: fn(&mut State) -> Result<bool>) -> Result<bool> {
-    // Files are read outside the fork lock, so that other threads may fork. `own_fds` opens the files where the host does not
-    // see their descriptors.
+    // Files are read outside the fork lock, so that other threads may fork. `own_fds` opens the files in a descriptor table
+    // that the host does not use.
     if let Some((lists, loaded)) = newly_loaded()? {
         let lists = own_fds::run(move || lists.updated(loaded, find_symbol));
         with_state(|state| {
@@ -165,7 +162,7 @@ fn look(compare: fn(&mut State) -> Result<bool>) -> Result<bool> {
     Ok(with_state(compare)?.unwrap_or(false))
 }
 
-/// The known lists and the loaded libraries. `None` if the libraries have not changed since the last look, or while the process
+/// The known lists and the loaded libraries. `None` if the libraries have not changed since the last call, or while the process
 /// forks.
 fn newly_loaded() -> Result<Option<(Lists, Loaded)>> {
     let Some(known) = with_state(|state| Ok(state.lists.changes()))? else { return Ok(None) };
@@ -208,17 +205,16 @@ fn compare(state: &mut State) -> Result<bool> {
     for (listed, print) in found {
         match state.known.get_mut(&listed).filter(|(known, _)| *known == print.sum) {
             Some((known, ids)) => drop(now.insert(listed, (*known, std::mem::take(ids)))),
-            // Another object may have been put at the same place.
+            // Another object may be at the same address.
             None => fresh.push((listed, print)),
         }
     }
-    // First ends the registrations of objects that are no longer listed, and then registers the new objects, because new code
-    // may lie in the memory of ended code.
+    // The code of objects that are no longer listed is unregistered first, because new code may be in the same memory.
     let gone = std::mem::replace(&mut state.known, now);
     let mut changed = gone.len() > state.known.len();
     for id in gone.into_values().flat_map(|(_, ids)| ids) {
         changed = true;
-        // If other code has taken the place of this code, the call fails harmlessly.
+        // If other code was registered over this code, the call fails harmlessly.
         let _ = session()?.unregister(id);
     }
     for (listed, print) in fresh {
@@ -228,12 +224,12 @@ fn compare(state: &mut State) -> Result<bool> {
     Ok(changed)
 }
 
-/// Follows the changes that libraries report at this moment.
+/// Handles the changes that libraries report at this moment.
 fn follow(state: &mut State) -> Result<bool> {
     let pid = std::process::id();
     let changes = state.lists.told_of(pid);
     if changes.is_empty() || state.ends != lifecycle::ends() {
-        // Either the library does not say which entry has changed, or all entries have to be registered again.
+        // Either the library has not named the changed entry, or all entries have to be registered again.
         return compare(state);
     }
     if is_off() {
@@ -259,7 +255,7 @@ fn follow(state: &mut State) -> Result<bool> {
 fn begin(state: &mut State, pid: u32, listed: Listed, print: Fingerprint) -> Result<()> {
     state.known.try_reserve(1).map_err(no_memory)?;
     let ids = match process_memory::copy_whole(pid, listed.object, print.len) {
-        // The object has gone or changed, and will be examined again.
+        // The object was removed or changed, and will be examined again.
         _ if !Lists::is_still(pid, &listed) => return Ok(()),
         Ok(Some(object)) => register(&object)?,
         // The object cannot be read, and a later attempt would not read more.
@@ -271,11 +267,11 @@ fn begin(state: &mut State, pid: u32, listed: Listed, print: Fingerprint) -> Res
     Ok(())
 }
 
-/// Distinguishes an object from a later object at the same place, by the headers and the names. The headers contain the
-/// addresses of the object's code.
+/// Distinguishes an object from a later object at the same address, by a hash of the headers and the names. The headers contain
+/// the addresses of the object's code.
 struct Fingerprint {
     sum: u64,
-    /// How many bytes of the entry belong to the object.
+    /// The number of bytes of the entry that belong to the object.
     len: u64,
 }
 
@@ -304,7 +300,7 @@ fn fingerprint(pid: u32, listed: &Listed) -> Result<Option<Fingerprint>> {
     Ok(Some(Fingerprint { sum: hasher.finish(), len }))
 }
 
-/// The session of the bridge. It is opened for the first object, so a process with empty lists has no such session.
+/// The session of the bridge, which is opened for the first object. A process with empty lists has no such session.
 fn session() -> Result<Ref> {
     let known = SESSION.load(Ordering::Acquire);
     if known != 0 {
@@ -312,7 +308,7 @@ fn session() -> Result<Ref> {
     }
     let mut options = OPTIONS.get().cloned().unwrap_or_default();
     if current_shared().is_some_and(|shared| shared.status.sinks() != Sinks::NONE) {
-        // The host's session may write fewer files, or write them elsewhere. The bridge changes nothing about that.
+        // The host's session may write fewer files, or files in other directories. The bridge does not change this.
         options = Options { sinks: Some(Sinks::NONE), env_wins: false, ..options };
     }
     let handle = open(&options)?;
@@ -320,7 +316,7 @@ fn session() -> Result<Ref> {
     find(handle)
 }
 
-/// Registers the functions of an object. Returns `None` if no sink runs: the object then has to be registered when a sink
+/// Registers the functions of an object. Returns `None` if no sink runs. Then the object has to be registered when a sink
 /// starts.
 fn register(object: &[u8]) -> Result<Option<Vec<Id>>> {
     let image = Image::parse(object);
@@ -331,7 +327,7 @@ fn register(object: &[u8]) -> Result<Option<Vec<Id>>> {
         return Ok(None);
     }
     let lines = LineTables::of(&image);
-    // The library that made the object has already told the process's unwinder about it.
+    // The library that made the object has already reported the code to the process's unwinder.
     let is_told = session.shared.wanted().has(Sinks::UNWINDER);
     let tables = if is_told { UnwindTables::default() } else { UnwindTables::of(&image) };
     let mut ids = Vec::new();

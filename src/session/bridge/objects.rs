@@ -1,4 +1,4 @@
-//! Reads the line tables and unwind tables of an object, and splits them by function, as registrations need them.
+//! Reads the line tables and unwind tables of an object, and splits them by function, for registrations.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -25,8 +25,8 @@ type Reader<'a> = EndianSlice<'a, LittleEndian>;
 const GROWTH: usize = 64;
 /// The minimum of this limit, for very small objects.
 const GROWTH_LEAST: usize = 64 << 10;
-/// Of each path, at most this many bytes are read. No system has longer paths. In a damaged object many long paths may overlap,
-/// so all paths together may be far larger than the object.
+/// Of each path, at most this many bytes are read. No system has longer paths. The limit is for damaged objects, in which many
+/// long paths may overlap, so that all paths together are far larger than the object.
 const PATH_MAX: usize = 4096;
 
 /// A row of a line table. `file` is the number of the row's file in `LineTables::files`, and `number` counts the rows in the
@@ -52,14 +52,14 @@ impl LineTables {
         let mut tables = LineTables::default();
         // After an error, or without memory, the rows read so far stay.
         let _ = tables.read(image);
-        // A sequence may end at the address where the next sequence begins. At this address the row of the next sequence
-        // counts.
+        // If a sequence ends at the address where the next sequence begins, the row of the next sequence counts at this
+        // address.
         tables.rows.sort_unstable_by_key(|row| (row.addr, row.line != 0, row.number));
         tables
     }
 
-    /// Reads the line programs, which follow one another. Each program contains all that is needed, except for the base
-    /// directory of relative names in DWARF 4.
+    /// Reads the line programs, which follow one another. Each program is complete, except for the base directory of relative
+    /// names in DWARF 4.
     fn read(&mut self, image: &Image<'_>) -> Option<()> {
         let section = |name: &[u8]| image.section(name).map(|(data, _)| data).unwrap_or_default();
         let (lines, line_strings, strings) =
@@ -139,7 +139,7 @@ impl LineTables {
     }
 }
 
-/// A text of a line table, which may be stored in one of two other sections.
+/// A text of a line table. It may be stored in one of two other sections.
 fn text<'a>(value: AttributeValue<Reader<'a>>, line_strings: &'a [u8], strings: &'a [u8]) -> &'a [u8] {
     match value {
         AttributeValue::String(text) => &text.slice()[..text.len().min(PATH_MAX)],
@@ -169,10 +169,11 @@ fn join(path: &mut Vec<u8>, part: &[u8]) {
     path.extend_from_slice(part);
 }
 
-/// The unwind tables of an object, split by function. Parsing all tables for each function would take too much time.
+/// The unwind tables of an object, split by function. They are parsed once, because parsing all tables for each function would
+/// take too much time.
 #[derive(Debug, Default)]
 pub struct UnwindTables<'a> {
-    /// For each FDE: the start and the end of its code, and the places of the FDE and of its CIE in the section.
+    /// For each FDE: the start and the end of its code, and the ranges of the FDE and of its CIE in the section.
     entries: Vec<(u64, u64, Place, Place)>,
     section: Cow<'a, [u8]>,
     addr: u64,
@@ -216,7 +217,7 @@ impl<'a> UnwindTables<'a> {
                 }
                 CieOrFde::Fde(partial) => partial,
             };
-            // Accepts only a CIE that the loop has already read, as `format/cfi/eh_frame` does.
+            // Only CIEs that the loop has already read are accepted, as in `format/cfi/eh_frame`.
             let cie = cies.binary_search_by_key(&partial.cie_offset().0, |cie| cie.offset());
             let Some(cie) = cie.ok().map(|cie| &cies[cie]).filter(|cie| cie.entry_len() <= CIE_MAX) else { continue };
             let Ok(fde) = partial.parse(|_, _, _| Ok(cie.clone())) else { continue };
@@ -230,9 +231,9 @@ impl<'a> UnwindTables<'a> {
     }
 
     /// Returns a section that contains only the FDE of a function and its CIE, and the address of this section. The FDE keeps
-    /// its address, because pointers in it may be relative to that address. Only an FDE whose pointer is relative to the
-    /// section of the code gets another address. This address puts the pointer itself at the address of the code, so a
-    /// pc-relative pointer of 0 refers to the code.
+    /// its address, because pointers in it may be relative to that address. The exception is an FDE whose pointer is relative
+    /// to the section of the code. The address of such an FDE is chosen so that the pointer itself is at the address of the
+    /// code, and a pc-relative pointer of 0 refers to the code.
     pub fn of_function(&self, addr: u64) -> Option<(Vec<u8>, u64)> {
         let after = self.entries.partition_point(|entry| entry.0 <= addr);
         let &(start, end, own, cie) = self.entries.get(after.checked_sub(1)?)?;
@@ -245,13 +246,14 @@ impl<'a> UnwindTables<'a> {
         let mut section = Vec::new();
         section.try_reserve_exact(len).ok()?;
         [cie_bytes, own_bytes, &[0; LENGTH_SIZE]].into_iter().for_each(|part| section.extend_from_slice(part));
-        // This assumes that a length field has `LENGTH_SIZE` bytes. Entries with a longer length field have the 64-bit format,
-        // which compilers do not use.
+        // A length field is assumed to have `LENGTH_SIZE` bytes. Only the 64-bit format has longer length fields, and compilers
+        // do not use this format.
         let pointer = cie_bytes.len() + LENGTH_SIZE;
         section.get_mut(pointer..pointer + 4)?.copy_from_slice(&(pointer as u32).to_le_bytes());
         if let Some(encoding) = text_relative(&mut section) {
-            // Readers of the copy do not know the section of the code, so the pointer is changed. The copy may get another
-            // address: LuaJIT does not say at which address the table lies, so no pointer is relative to the table.
+            // Readers of the copy do not have the address of the code's section, so the pointer is changed. LuaJIT does not
+            // record the address of the table, so no pointer can be relative to the table, and the copy may get another
+            // address.
             *encoding = DW_EH_PE_pcrel.0 | DW_EH_PE_sdata4.0;
             let begin = pointer + LENGTH_SIZE;
             section.get_mut(begin..begin + 4)?.fill(0);
@@ -261,8 +263,8 @@ impl<'a> UnwindTables<'a> {
     }
 }
 
-/// The byte of a CIE that describes the encoding of code pointers. `None` in each of three cases: the CIE also has pointers of
-/// other kinds, the code pointers do not have four bytes, or the code pointers are not relative to the section of the code.
+/// The byte of a CIE that describes the encoding of code pointers. `None` if the CIE also has pointers of other kinds, or if
+/// the code pointers do not have four bytes or are not relative to the section of the code.
 fn text_relative(cie: &mut [u8]) -> Option<&mut u8> {
     // Skips the length, the 0 that marks a CIE, and the version.
     const AUGMENTATION: usize = 9;
@@ -270,8 +272,8 @@ fn text_relative(cie: &mut [u8]) -> Option<&mut u8> {
     if cie.get(AUGMENTATION..at)? != b"zR\0" {
         return None;
     }
-    // Skips both alignment factors, the return address register, and the length of the augmentation data. Each number ends with
-    // a byte below 0x80.
+    // Skips the two alignment factors, the return address register, and the length of the augmentation data. Each number ends
+    // with a byte below 0x80.
     for _ in 0..4 {
         at += cie.get(at..)?.iter().position(|&byte| byte < 0x80)? + 1;
     }

@@ -1,5 +1,5 @@
-//! Compares the data that the bridge reads from objects with the data that was written to the objects. Also reads damaged
-//! objects.
+//! The tests compare the data that the bridge reads from objects with the data that was written to the objects. They also read
+//! damaged objects.
 
 use gimli::{BaseAddresses, CfaRule, EhFrame, LittleEndian, UnwindContext, UnwindSection};
 use object::{Object, ObjectSection};
@@ -14,8 +14,8 @@ use crate::sink::gdb::objects::{Code, Objects};
 use crate::sink::gdb::tests::{info, Truth};
 use crate::sink::random::{Random, Seed};
 
-/// Returns objects with some functions. Also returns the address of each function, and the facts about the function that were
-/// written to its object.
+/// Returns objects with some functions, the address of each function, and the facts about each function that were written to
+/// its object.
 fn objects(random: &mut Random) -> (Vec<Vec<u8>>, Vec<(u64, Truth)>) {
     let (mut objects, mut said) = (Objects::default(), Vec::new());
     for number in 1..20 {

@@ -36,9 +36,9 @@ pub struct Source {
 }
 
 impl Source {
-    /// Offsets in `table` count from `begin`. In the API's description a row ends at its offset, and the first row begins at
-    /// the start of the code. LLVM and others pass rows that begin at their offset. The first offset of such a table is 0.
-    /// This distinguishes the two kinds of tables, because no row can end at 0.
+    /// Offsets in `table` count from `begin`. In the API's description, a row ends at its offset, and the first row begins at
+    /// the start of the code. LLVM and others pass rows that begin at their offset. If the smallest offset is 0, the rows begin
+    /// at their offsets, because no row can end at 0.
     pub fn new(table: &[Row], begin: u32, end: u32, file: &[u8]) -> Result<Source> {
         let mut source = Source::default();
         if file.is_empty() || table.is_empty() {
@@ -65,7 +65,7 @@ impl Source {
         Ok(source)
     }
 
-    /// The row that covers a place.
+    /// The row that covers an offset.
     fn at(&self, offset: u32) -> Option<Line<'_>> {
         let after = self.rows.partition_point(|row| row.offset <= offset);
         let row = self.rows.get(after.checked_sub(1)?)?;
@@ -84,7 +84,7 @@ pub struct Inlined {
     pub source: Source,
 }
 
-/// Merges all tables for code of this size: each place gets its line from the innermost function that has lines there.
+/// Merges all tables for code of this size: each offset gets its line from the innermost function that has lines there.
 pub fn merged<'a>(size: u32, method: &'a Source, inlined: &'a [Inlined]) -> Result<Vec<Line<'a>>> {
     let sources = || inlined.iter().map(|inlined| &inlined.source).chain([method]);
     let count: usize = sources().map(|source| source.rows.len()).sum();
@@ -95,7 +95,7 @@ pub fn merged<'a>(size: u32, method: &'a Source, inlined: &'a [Inlined]) -> Resu
     sort(&mut places);
     places.dedup();
     let mut rows: Vec<Line<'_>> = room_for(places.len())?;
-    // `begins`: where the lines of each function begin, in the order of places. `open`: the functions whose lines have begun,
+    // `begins`: where the lines of each function begin, in the order of offsets. `open`: the functions whose lines have begun,
     // with the shortest function first.
     let mut begins: Vec<(u32, usize)> = room_for(inlined.len())?;
     let first = |(number, inlined): (usize, &Inlined)| Some((inlined.source.rows.first()?.offset, number));
@@ -118,18 +118,19 @@ pub fn merged<'a>(size: u32, method: &'a Source, inlined: &'a [Inlined]) -> Resu
 }
 
 /// The inlined functions whose caller and line of the call are known. Each function follows its caller in the list. `method`:
-/// the number of the method that contains all of them.
+/// the number of the method that contains all these functions.
 ///
-/// Events come in any order, a function may have the same range as its caller, and one number may stand for several functions.
+/// Runtimes report functions in any order. A function may have the same range as its caller, and several functions may have the
+/// same number.
 pub fn placed<'a>(method: u32, source: &'a Source, inlined: &'a [Inlined]) -> Result<Vec<Inline<'a>>> {
     let count = inlined.len();
     let (mut placed, mut open) = (room_for::<Inline<'a>>(count)?, Open::new(count)?);
-    // Sorted by place, so that each function precedes the functions inside it. Functions with the same place are sorted by
+    // Sorted by range, so that each function precedes the functions inside it. Functions with the same range are sorted by
     // their callers.
     let mut order: Vec<&Inlined> = room_for(count)?;
     order.extend(inlined);
     order.sort_unstable_by_key(|entry| (entry.begin, Reverse(entry.end), entry.parent));
-    // `same` has the functions with the same place. `ready` gets one function for each known caller: the first function in
+    // `same` has the functions with the same range. `ready` gets one function for each known caller: the first function in
     // `same` that has this caller. The known callers are the method and the functions in `placed`. `is_done` keeps a function
     // from being added to `ready` twice.
     let (mut ready, mut is_done) = (room_for::<usize>(count)?, room_for::<bool>(count)?);
@@ -169,10 +170,10 @@ pub fn placed<'a>(method: u32, source: &'a Source, inlined: &'a [Inlined]) -> Re
 /// The functions that were placed, ordered by their starts.
 struct Open<'a> {
     of: Vec<&'a Inlined>,
-    /// For each function in `of`: the previous function with the same number. `None` if no such function exists, or if the
-    /// previous function was already known to have ended.
+    /// For each function in `of`: the previous function with the same number. `None` if there is none, or if its range was
+    /// known to have ended.
     before: Vec<Option<u32>>,
-    /// For each number: the last function with this number that is not known to have ended.
+    /// For each number: the last function with this number whose range is not known to have ended.
     last: HashMap<u32, Option<u32>>,
 }
 
@@ -256,7 +257,7 @@ mod tests {
                     break;
                 }
             }
-            // Events come in any order.
+            // The events are in random order.
             for at in 1..inlined.len() {
                 inlined.swap(at, random.below(at as u64 + 1) as usize);
             }
@@ -277,8 +278,8 @@ mod tests {
         }
     }
 
-    /// Reports the innermost function first, and then each function's caller. Each function lies within its caller, or all
-    /// functions have the same place, or all functions have the same number.
+    /// The test reports the innermost function first, and then each function's caller. Each function lies within its caller, or
+    /// all functions have the same range, or all functions have the same number.
     #[test]
     fn functions_whose_callers_come_later() {
         for (is_same_place, is_same_number) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -294,7 +295,7 @@ mod tests {
             });
             let inlined: Vec<Inlined> = functions.collect();
             let placed = placed(1000, &method, &inlined).unwrap();
-            // If all functions have the same place and the same number, nobody can tell which function is inside which.
+            // If all functions have the same range and the same number, their nesting is unknown.
             let is_known = !(is_same_place && is_same_number);
             assert_eq!(placed.len(), inlined.len());
             for (index, function) in placed.iter().enumerate().filter(|_| is_known) {

@@ -1,4 +1,4 @@
-//! A collector for Intel's JIT profiling API: code that runtimes report is registered in a session like any other code.
+//! A collector for Intel's JIT profiling API, which registers the code that runtimes report in a session.
 //!
 //! The API has no unwind tables. If code begins with instructions that set up a frame pointer, the collector assumes that the
 //! code keeps this frame pointer.
@@ -28,7 +28,7 @@ impl Registrations for Ref {
     fn register(&self, code: &Code<'_>) -> Result<Id> {
         let registered = Ref::register(self, code, None);
         if registered.is_ok() {
-            // A failure is ignored, because the API cannot report that a sink does not know the code yet.
+            // A failure is ignored, because the API cannot report that a sink does not have the code yet.
             let _ = self.known();
         }
         registered
@@ -48,8 +48,8 @@ impl Registrations for Ref {
 pub fn start() -> Result<bool> {
     let known = SESSION.load(Ordering::Acquire);
     if known == 0 {
-        // In a program with more rights than its caller, the library ignores the environment, even the variable because of
-        // which the program has loaded this library.
+        // In a program with more rights than its caller, the library ignores the environment. This includes the variable
+        // because of which the runtime has loaded this library.
         let sinks = rights::is_started_with_more().then_some(Sinks::NONE);
         let opened = open(&Options { sinks, ..Options::default() })?;
         if SESSION.compare_exchange(0, opened, Ordering::AcqRel, Ordering::Acquire).is_err() {
@@ -74,7 +74,7 @@ fn with_state(body: impl FnOnce(&Ref, &mut State) -> Result<bool>) -> Result<boo
     body(&session, &mut state)
 }
 
-/// Does the same as `with_state`, but first registers everything that was reported before.
+/// Does the same as `with_state`, but first registers the inlined functions that were reported before.
 fn with_settled(body: impl FnOnce(&Ref, &mut State) -> Result<bool>) -> Result<bool> {
     with_state(|session, state| {
         state.settle(session);
@@ -82,7 +82,7 @@ fn with_settled(body: impl FnOnce(&Ref, &mut State) -> Result<bool>) -> Result<b
     })
 }
 
-/// Does the same as `with_settled`, but also passes to `body` the loaded object from which the runtime calls. `caller` is an
+/// Does the same as `with_settled`, but also passes the address of the runtime's loaded object to `body`. `caller` is an
 /// address in this object.
 fn with_caller(caller: u64, body: impl FnOnce(&Ref, &mut State, u64) -> Result<bool>) -> Result<bool> {
     let session = session()?;
@@ -114,12 +114,12 @@ pub fn unload(caller: u64, id: u32) -> Result<bool> {
     with_caller(caller, |session, state, module| state.unload(session, (module, id)))
 }
 
-/// Notes that the bytes of code have changed.
+/// Handles an event that reports changed bytes of code.
 pub fn update(addr: u64, size: u32) -> Result<bool> {
     with_settled(|session, state| state.update(session, addr, size))
 }
 
-/// Flushes the session, because the calling runtime ends. Other runtimes may continue.
+/// Flushes the session when the calling runtime ends. Other runtimes may continue.
 pub fn flush() -> Result<bool> {
     with_settled(|_, _| Ok(true))?;
     session()?.flush(None).map(|()| true)

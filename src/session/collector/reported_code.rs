@@ -82,7 +82,7 @@ impl Region {
         addr + u64::from(self.size)
     }
 
-    /// Registers the code with everything known about it.
+    /// Registers the code with its name, lines and inlined functions.
     fn register(&mut self, session: &impl Registrations, addr: u64) -> Result<()> {
         let rows = lines::merged(self.size, &self.source, &self.inlined)?;
         let inlines = lines::placed(self.owner.1, &self.source, &self.inlined)?;
@@ -111,7 +111,7 @@ impl Collector {
         self.state.lock_in_time().ok_or(Error::Timeout)
     }
 
-    /// The loaded object that contains a caller's address, or 0. The loader is asked while no lock is held.
+    /// The loaded object that contains a caller's address, or 0. The call of the loader is made without a lock.
     pub fn module(&self, caller: u64) -> u64 {
         let modules = || self.modules.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&known) = modules().get(&caller) {
@@ -120,7 +120,8 @@ impl Collector {
         let module = dynamic_symbols::object_at(caller).unwrap_or_default();
         let mut modules = modules();
         if modules.len() >= CALLERS_MAX {
-            // Usually calls come from a few places. So many places are possible only if compiled code contains the calls.
+            // Usually only a few instructions call the API. More callers than this are possible only if compiled code contains
+            // the calls.
             modules.clear();
         }
         modules.insert(caller, module);
@@ -154,7 +155,8 @@ impl State {
         Ok(true)
     }
 
-    /// Forgets code that new code has overwritten. The registration of the new code has already ended the old registration.
+    /// Drops the entries of code that new code has overwritten. The registration of the new code has already ended the old
+    /// registrations.
     fn end_overlapped(&mut self, addr: u64, end: u64) {
         while let Some((&old, region)) = self.regions.range(..end).next_back() {
             if region.end(old) <= addr {
@@ -226,13 +228,13 @@ impl State {
         ended.map(|()| true)
     }
 
-    /// Notes that the bytes of code have changed.
+    /// Reports that the bytes of code have changed, as a move of the code to the same address.
     pub fn update(&self, session: &impl Registrations, addr: u64, size: u32) -> Result<bool> {
         let Some((&start, region)) = self.regions.range(..=addr).next_back() else { return Ok(false) };
         if addr.saturating_add(size.into()) > region.end(start) {
             return Ok(false);
         }
-        // The name, lines and tables stay.
+        // The name, lines and tables do not change.
         let target = MoveTarget { addr: start, bytes: Bytes::AtAddress, stable: false, gap: false };
         session.move_code(region.id, &target).map(|()| true)
     }

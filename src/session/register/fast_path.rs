@@ -1,9 +1,8 @@
-//! The fast path, which nearly every registration takes. It requires a plain name, bytes that the host passes by pointer,
-//! and room in the thread's chunk.
+//! The fast path of registration, which nearly every call uses. The fast path requires a plain name, bytes that the host passes
+//! by pointer, and room in the thread's chunk.
 //!
-//! Runtimes pay for the time that a registration takes. So each part is written at its final place in the chunk, each field is
-//! read where it is used, and nothing is built first and copied later. Unusual registrations and errors are left to the slow
-//! path.
+//! A registration costs the runtime time. So each part is written directly into the chunk, and each field is read where it is
+//! used. The slow path handles unusual registrations and errors.
 
 use super::thread_state::Local;
 use crate::api::code::{Bytes, Code};
@@ -20,8 +19,8 @@ static NO_TABLES: UnwindingTemplate = UnwindingTemplate::empty();
 /// A registration as the caller passed it: a C struct, or a value of the Rust API. The methods read the caller's memory, which
 /// other threads may change meanwhile. So a size that checks rely on is read only once.
 pub trait Given: Copy {
-    /// True if three conditions hold: the host passes the code's bytes by pointer, the call copies these bytes (the code is not
-    /// stable), and the code has no inlined functions.
+    /// True if the host passes the code's bytes by pointer, the call copies these bytes (the code is not stable), and the code
+    /// has no inlined functions.
     fn is_usual(&self) -> bool;
     fn addr(&self) -> u64;
     fn size(&self) -> u64;
@@ -30,22 +29,21 @@ pub trait Given: Copy {
     fn bytes(&self) -> *const u8;
     /// A template of the record of the code's unwind tables. The caller copies the template for code of this size.
     fn template<'c>(&self, cache: &'c mut Cache, addr: u64, size: u64) -> Result<Option<&'c UnwindingTemplate>, Error>;
-    /// Whether the bytes after the code hold no other code.
+    /// Whether the bytes after the code contain no other code.
     fn has_gap(&self) -> bool;
     fn has_lines(&self) -> bool;
-    /// Writes as much of the record of the code's lines as `out` holds, and returns the size of the whole record. `None` if
-    /// something about the lines is unusual. The caller sets the record's time stamp later.
+    /// Writes as much of the record of the code's lines as fits into `out`, and returns the size of the whole record. `None` if
+    /// the lines need the slow path. The caller sets the record's time stamp later.
     fn put_lines(&self, size: u64, out: &mut [u8]) -> Option<usize>;
 }
 
 impl Local {
     /// Records a registration. The caller has checked that the sinks want all parts of a record. `flags`: the result of
-    /// `Regions::before_code`, if it was called already. If something is unusual, the chunk stays unchanged, and the error
-    /// contains the flags if they are known by then.
+    /// `Regions::before_code`, if it was called already. If the registration is unusual, the chunk stays unchanged, and the
+    /// error contains the flags if they are known by then.
     ///
-    /// The order of the steps keeps the number of registers in use small. Some values are needed only for checks, and the steps
-    /// with these values come first. The large copies come last. The link section puts all functions that a usual call runs
-    /// into few pages.
+    /// The order of the steps keeps the number of registers in use small: steps whose values are needed only for checks come
+    /// first, and the large copies come last. The link section puts all functions that a usual call runs into few pages.
     #[inline(never)]
     #[link_section = ".text.hot.jitsym"]
     pub fn register_at_once<G: Given>(&mut self, code: G, flags: Option<u8>) -> Result<Id, Option<u8>> {
@@ -74,8 +72,8 @@ impl Local {
             None => 0,
         };
 
-        // This is a labeled block and not a closure, because a compiler that optimises for size turns a closure into a
-        // function. The captured variables would then go through memory.
+        // This is a labeled block and not a closure. A compiler that optimises for size would turn a closure into a function,
+        // and pass the captured variables through memory.
         let registered = 'registered: {
             let Some(cursor) = self.thread_queue.begin_at_once() else { break 'registered None };
             let Some(room) = cursor.room() else { break 'registered None };

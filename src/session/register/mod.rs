@@ -1,4 +1,4 @@
-//! What each registering call checks and records, and when a registration takes the fast path.
+//! The checks and records of calls that register, move or unregister code, and the choice of the fast path.
 
 mod fast_path;
 mod records;
@@ -35,18 +35,19 @@ pub use thread::{unread_until, watch_thread_if_running};
 pub use thread_state::Local;
 use thread_state::NO_HANDLE;
 
-/// How long a call that ends or moves stable code (`Code::stable`) waits for the writer to read the code's bytes.
+/// The maximum time that a call that unregisters or moves stable code (`Code::stable`) waits for the writer to read the code's
+/// bytes.
 const STABLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Records a registration. `flags`: the result of `Regions::before_code`, which contains flags for the record.
+/// Records a registration. `flags`: the result of `Regions::before_code`, which are flags of the record.
 pub fn register(session: &Ref, code: &Code<'_>, flags: u8) -> Result<Id> {
     check_range(code.addr, code.size)?;
     check_bytes(&code.bytes, code.size)?;
     with_local(session.process, session.shared, |local| {
         // If the thread's state has `NO_HANDLE`, `usual_local` returns `None` in the thread's later calls. This is needed under
-        // helgrind and DRD: `usual_local` would read variables that all threads share, and these tools would report each of
-        // these reads. It is also needed while calls are checked (`Checked`), because a call for which `usual_local` returns a
-        // state is not checked.
+        // helgrind and DRD, because these tools would report each read of shared variables in `usual_local`. `NO_HANDLE` is
+        // also needed while calls are checked (`Checked`), because a call for which `usual_local` returns a state is not
+        // checked.
         let is_to_be_slow = valgrind::tool() == Tool::Races || debug::checks();
         (local.handle, local.place) = (if is_to_be_slow { NO_HANDLE } else { session.handle }, session.place);
         local.register(code, flags)
@@ -66,8 +67,8 @@ pub fn frames(session: &Ref, code: &Code<'_>) -> Result<Vec<Frame>> {
     })
 }
 
-/// The calling thread's state. `None` unless the thread has used this session last, the session is open, and the sinks want
-/// complete records. Also `None` if calls have to wait for the writer, or have to report code to the unwinder
+/// The calling thread's state, if the thread has used this session last, the session is open, and the sinks want complete
+/// records. `None` otherwise, and if calls have to wait for the writer or have to report code to the unwinder
 /// (`want_groups_only`).
 #[inline(always)]
 #[allow(clippy::mut_from_ref, reason = "the cell has a pointer, and `in_use` says that nobody else follows it")]
@@ -82,9 +83,8 @@ pub fn usual_local(thread: &PerThread, handle: u64) -> Option<&mut Local> {
     is_usual.then_some(local)
 }
 
-/// Records a registration on the fast path, if nothing about the registration is unusual. Otherwise the chunk is unchanged. If
-/// `Regions::before_code` was called nevertheless, the error contains the result of `before_code`, because the slow path or
-/// `not_registered` needs this result.
+/// Records a registration on the fast path. If the registration is unusual, the chunk is unchanged, and the call returns an
+/// error. If `Regions::before_code` was called, the error contains its result, which the slow path or `not_registered` needs.
 #[inline(always)]
 pub fn register_as_usual(
     thread: &PerThread,
@@ -97,7 +97,7 @@ pub fn register_as_usual(
         registered = local.register_in_next_chunk(code, flags);
     }
     thread.in_use.set(false);
-    // As in `Ref::still_open`, the place is read after the record was published.
+    // As in `Ref::still_open`, the session's place is read after the record was published.
     registered.map(|id| if local.is_open() { Ok(id) } else { Err(Error::Closed) })
 }
 
@@ -116,7 +116,7 @@ pub fn move_code(
 }
 
 pub fn unregister(process: &'static Process, shared: &'static Shared, id: Id) -> Result<()> {
-    // An unknown id must not lead to a record.
+    // No record is written for an unknown id.
     shared.ids.size_of(id).ok_or(Error::UnknownId)?;
     wait_until_read(shared, shared.ids.is_unread(id));
     with_local(process, shared, |local| {
@@ -126,13 +126,13 @@ pub fn unregister(process: &'static Process, shared: &'static Shared, id: Id) ->
     })
 }
 
-/// Records the end of all registrations in a range.
+/// Records that all code in a range is unregistered.
 pub fn unregister_range(process: &'static Process, shared: &'static Shared, addr: u64, size: u64) -> Result<()> {
     if size == 0 {
         return Err(Error::SizeZero);
     }
     addr.checked_add(size).ok_or(Error::AddressRange)?;
-    // Only the writer knows which code lies in the range, so this waits for all stable code.
+    // Only the writer can look up code by address, so this waits for all stable code.
     wait_until_read(shared, shared.has_unread());
     with_local(process, shared, |local| {
         let event = local.event(EventKind::UnregisterRange, 0, 0, addr, size);
@@ -140,8 +140,7 @@ pub fn unregister_range(process: &'static Process, shared: &'static Shared, addr
     })
 }
 
-/// Makes a call succeed without effect if the sinks are disabled during the call. A call that begins afterwards succeeds
-/// without effect too.
+/// Makes a call succeed without effect if the sinks are disabled during the call, as later calls do.
 fn if_off<T>(result: Result<T>, value: T) -> Result<T> {
     match result {
         Err(Error::NotRunning) => Ok(value),
@@ -154,8 +153,8 @@ fn if_off<T>(result: Result<T>, value: T) -> Result<T> {
 #[inline]
 fn wait_until_read(shared: &Shared, unread: bool) {
     if unread {
-        // The timeout keeps a writer that hangs from blocking the host for ever. If the writer reads the code only after the
-        // timeout, it may find other bytes or no memory, and tolerates both.
+        // Because of the timeout, a writer that hangs does not block the host for ever. A writer that reads the code after the
+        // timeout tolerates other bytes and unmapped memory.
         let _ = sys::thread::uncancelled(|| shared.flush(STABLE_TIMEOUT));
     }
 }
@@ -167,8 +166,8 @@ pub fn check_range(addr: u64, size: u64) -> Result<()> {
         1..=CODE_SIZE_MAX => {}
         _ => return Err(Error::TooLarge.because("code.size is {}, at most {} are allowed", [size, CODE_SIZE_MAX])),
     }
-    // An address of 0 means that the host ignored a failed allocation. If the address in a line or a record is 0, readers of
-    // the files treat the line or record as damaged.
+    // An address of 0 means that the host ignored a failed allocation. Readers of the files treat a line or record with the
+    // address 0 as damaged.
     let text = "addr is {x}, size {}: the address is 0, or the end beyond all addresses";
     let end = addr.checked_add(size).filter(|_| addr != 0);
     end.map(drop).ok_or_else(|| Error::AddressRange.because(text, [addr, size]))
@@ -207,22 +206,22 @@ impl Local {
         self.register(&Code { name: name.get(), file: &[], lines, ..*code }, flags)
     }
 
-    /// Tries the fast path again in a new chunk, if the first attempt most likely failed because the chunk was full. The
-    /// slow path would work too, but its instructions are in no cache.
+    /// Tries the fast path again in a new chunk, if the first attempt probably failed because the chunk was full. The slow path
+    /// would work too, but its instructions are rarely in a cache.
     #[cold]
     #[inline(never)]
     fn register_in_next_chunk(&mut self, code: impl Given, flags: Option<u8>) -> std::result::Result<Id, Option<u8>> {
         // Room for the code's name, its unwind tables, and a few rows of its line table.
         const AROUND_CODE: usize = 4096;
-        // For larger code, the duration of a call does not matter.
+        // The slow path is fast enough for code of this size or more.
         const LARGE: u64 = 32 * 1024;
         if code.size() >= LARGE {
             return Err(flags);
         }
         let body = code.size() as usize + AROUND_CODE;
         if self.thread_queue.has_room(body) || !self.thread_queue.change_at_once(body) || flags.is_some() {
-            // A retry of the fast path with known flags would need an argument that makes every usual call slower. So the
-            // slow path takes over.
+            // The slow path is used if the flags are known. A retry of the fast path with these flags would need an argument
+            // that makes every usual call slower.
             return Err(flags);
         }
         self.register_at_once(code, None)
@@ -291,10 +290,10 @@ impl Local {
     }
 }
 
-/// The records of the code's inlined functions: the project's own record, and the one for samply. Only the sink for debuggers
-/// and the files of regions can use the own record. The own record is left out if that sink does not run, and no region's file
-/// can name the code, unless the record for samply is made from it. The code's memory may become part of a region later, and the
-/// file of such a region counts too. Invalid inlines are an error even if no sink reads them.
+/// The records of the code's inlined functions: the project's own record, and the record for samply, which is made from the own
+/// record. Only the sink for debuggers and the files of regions read the own record. So the own record is left out if the sink
+/// for debuggers does not run and no region's file can name the code. A region that the code's memory may become part of later
+/// counts too. Invalid inlines are an error even if no sink reads them.
 fn inlines_of(
     shared: &Shared,
     wanted: Sinks,
@@ -310,15 +309,14 @@ fn inlines_of(
     if !is_read && !is_dumped {
         return inlines::check(code.inlines, code.size).map(|()| Vec::new());
     }
-    // The record contains a file name for each call. If all calls are in one file with a long name, the record repeats this
-    // name.
+    // The record contains a file name for each call, even if all calls are in the same file.
     let files = code.inlines.iter().fold(0_usize, |sum, inline| sum.saturating_add(inline.call_file.len()));
     let own = match shared.pool.can_hold(files) {
         true => inlines::record(code.inlines, code.size),
         false => Err(Error::NoMemory),
     };
     let mut records = match own {
-        // The record for samply is left out if there is no room for it. The code has its name without this record too.
+        // If the record for samply does not fit, it is left out. The code still gets its name.
         Err(Error::NoMemory | Error::TooLarge) if !is_read => {
             return inlines::check(code.inlines, code.size).map(|()| Vec::new())
         }

@@ -12,8 +12,8 @@ use crate::sys::panic_guard::PER_THREAD;
 use crate::sys::reserve;
 use crate::sys::thread::at_end_of_thread;
 
-/// Frees the thread's state when the thread ends. If the thread calls the library again afterwards, each such call makes and
-/// frees a new state. The C library calls this function at most four times for a thread.
+/// Frees the thread's state when the thread ends. If the thread then calls the library again, each call makes and frees a new
+/// state. The C library calls this function at most four times for a thread.
 extern "C" fn end(_: *mut c_void) {
     // Nothing may unwind into the C library.
     blocking_guarded(|| {
@@ -30,8 +30,8 @@ extern "C" fn end(_: *mut c_void) {
 }
 
 /// Makes the C library call `end` when the calling thread ends, so that `end` wakes the writer. This is needed only while a
-/// writer runs. Returns false if there is no memory for this. In that case the thread ends without waking the writer. The
-/// writer may then notice late that the host's last thread has ended: only when another watched thread ends, or when the writer
+/// writer runs. Returns false if there is no memory for this. In that case the thread ends without waking the writer. If this
+/// thread is the host's last thread, the writer may notice the end late: when another watched thread ends, or when the writer
 /// next checks the threads.
 pub fn watch_thread(shared: &Shared) -> bool {
     let watched = at_end_of_thread(end);
@@ -41,8 +41,8 @@ pub fn watch_thread(shared: &Shared) -> bool {
     watched
 }
 
-/// Calls `watch_thread` if a writer runs. Without a writer, a plugin that contains the library may be unloaded, and the
-/// thread would later run code that no longer exists.
+/// Calls `watch_thread` if a writer runs. Without a writer, a plugin that contains the library may be unloaded, and the ending
+/// thread would call code that no longer exists.
 pub fn watch_thread_if_running(shared: &Shared, lifecycle: &Lifecycle) {
     if lifecycle.running.is_some() {
         watch_thread(shared);
@@ -84,7 +84,7 @@ pub fn with_local<T>(
 /// Frees a thread's state. The caller must have taken the pointer out of the cell.
 #[cold]
 fn drop_local(local: NonNull<Local>) {
-    // SAFETY: `new_local` has made the box, and nobody else has the pointer.
+    // SAFETY: `new_local` has made the box, and no other reference to it exists.
     drop(unsafe { Box::from_raw(local.as_ptr()) });
 }
 
@@ -99,8 +99,8 @@ pub fn unread_until(process: &Process) -> Option<u64> {
     })
 }
 
-/// Makes a thread's state in the thread's first call. In a forked child, the thread's first call also makes a new state,
-/// because the old state belongs to the parent.
+/// Makes the state of a thread that has none. A forked child also needs a new state, because the old state belongs to the
+/// parent.
 #[cold]
 #[inline(never)]
 fn new_local(

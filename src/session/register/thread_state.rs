@@ -18,8 +18,8 @@ use crate::sys::thread;
 /// A handle that no session has. Free places in `Process::sessions` do not contain this value either.
 pub(super) const NO_HANDLE: u64 = 1;
 
-/// The state of a registering thread between calls. After the thread has slept, its first call waits for each cache line that
-/// the call reads. So the fields that each call needs lie in few cache lines, and are reached without further pointers.
+/// The state of a registering thread between calls. After a thread has slept, its first call waits for each cache line that the
+/// call reads. So the fields that each call needs are in few cache lines, without further pointers.
 #[repr(C, align(128))]
 pub struct Local {
     /// The handle of the session that the thread used last, and the session's place in `Process::sessions`.
@@ -87,7 +87,7 @@ impl Local {
 
 impl Drop for Local {
     fn drop(&mut self) {
-        // In a forked child, this state is a copy of the parent's state, and the chunk in the copy is not even mapped.
+        // In a forked child, this state is a copy of the parent's state, and the chunk of the copy is not mapped.
         if !self.process.is_this_one() {
             return;
         }

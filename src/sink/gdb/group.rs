@@ -1,4 +1,4 @@
-//! Groups of functions, each with the object that reports the group to debuggers.
+//! Builds groups of functions. One ELF object in memory reports each group to debuggers.
 
 use std::io;
 use std::ops::Range;
@@ -9,12 +9,11 @@ use crate::format::info::Info;
 use crate::sys::debugger::{self, Listed};
 use crate::sys::mapping::Table;
 
-/// This many objects of about the same size are merged.
+/// How many objects of about the same size are merged into one.
 pub const WAYS: usize = 16;
 /// All code of an object begins in one range of this size and alignment.
 pub const WINDOW: u64 = 1 << 30;
 
-/// A function.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     pub id: u64,
@@ -24,8 +23,8 @@ pub struct Entry {
     pub at: usize,
     pub name_len: u32,
     pub info_len: u32,
-    /// If true, no section may span the gap before this function. Other code lies in the gap, lay there before, or may come
-    /// there later.
+    /// If true, no section may span the gap before this function. The gap contains other code, contained other code before, or
+    /// may contain other code later.
     pub is_apart: bool,
 }
 
@@ -35,7 +34,7 @@ impl Entry {
     }
 }
 
-/// Functions that one object describes. `listed` is this object if it is already in the list that debuggers read.
+/// Functions that one object describes. `listed` is this object, once the object is in the list that debuggers read.
 #[derive(Debug, Default)]
 pub struct Group {
     /// The entries are sorted by address, except in the group of fresh code.
@@ -113,9 +112,9 @@ impl Group {
         self.entries.first().map_or(0, |entry| entry.addr)..self.entries.last().map_or(0, Entry::end)
     }
 
-    /// Whether `code`, which belongs to another group, lies in a gap that a section of this group spans. If so, marks this gap,
-    /// and every other spanned gap that is large enough for code of the same size. When the group gets its next object, the
-    /// object has no section that spans a marked gap.
+    /// Whether `code`, which belongs to another group, lies in a gap that a section of this group spans. In that case, marks
+    /// this gap, and every other spanned gap that is large enough for code of the same size. When the group gets its next
+    /// object, the object has no section that spans a marked gap.
     pub fn makes_way_for(&mut self, code: &Entry) -> bool {
         let after = self.entries.partition_point(|entry| entry.addr <= code.addr);
         let is_in_gap = self.gap_before(after).is_some_and(|gap| gap.start < code.end());

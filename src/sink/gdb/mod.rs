@@ -1,8 +1,8 @@
-//! The sink for gdb and lldb. It keeps names, lines and unwind tables of live code in memory, as objects that debuggers read.
+//! The sink for gdb and lldb keeps names, lines and unwind tables of live code in memory, as ELF objects that debuggers read.
 //!
-//! Debuggers read these objects when they attach, and when the process reports a new object to them. A core file contains the
-//! objects. If another sink wants the same records anyway, this sink runs even if the host has not asked for it. In this case
-//! the number of functions is limited, unless a debugger listens.
+//! A debugger reads these objects when it attaches, and when the process reports a new object. A core file contains the
+//! objects. This sink also runs unasked, if another sink wants the same records anyway. In this case the number of functions is
+//! limited while no debugger listens.
 
 mod group;
 pub mod objects;
@@ -21,7 +21,6 @@ use crate::sink::NewCode;
 use crate::sink::{each_live, Close, GroupOf, Kind, Loaded, Round, Sink};
 use crate::sys::{debugger, valgrind};
 
-/// Describes the sink for gdb and lldb.
 pub static KIND: Kind = Kind {
     bit: Sinks::GDB,
     word: "gdb",
@@ -42,14 +41,14 @@ const LONGEST_BATCH_TIME: Duration = Duration::from_millis(400);
 /// While no debugger listens, the removal of ended code takes at most 1/`SHARE` of the writer's time.
 const SHARE: u32 = 20;
 
-/// In a forked child: the objects of the parent's writer. These objects are in the child's list of objects too.
+/// The objects of the parent's writer, in a forked child. The child's list of objects contains these objects too.
 static INHERITED: Mutex<Option<Objects>> = Mutex::new(None);
 
 fn take_inherited() -> Option<Objects> {
     INHERITED.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-/// Called in a forked child after its sinks are open. If the child does not run this sink, empties the list of objects.
+/// Empties the list of objects in a forked child that does not run this sink. The child's sinks must already be open.
 pub fn end_inherited() {
     drop(take_inherited());
 }
@@ -59,7 +58,7 @@ struct Gdb {
     objects: Objects,
     /// The earliest time at which ended code is removed from the objects while no debugger listens.
     not_before: Instant,
-    /// The time since which there has been code that is in no object. `None` if there is no such code.
+    /// The time at which the oldest code that is in no object was noticed. `None` if all code is in objects.
     fresh_since: Option<Instant>,
     /// How many functions have ended since `fresh_since`.
     ended: usize,
@@ -99,7 +98,7 @@ impl Gdb {
     /// new code may wait for a later update.
     fn bring_up_to_date(&mut self, now: bool) -> io::Result<()> {
         let is_watched = debugger::is_watched();
-        // While a debugger listens, each call that registers code waits until the debugger knows the code.
+        // While a debugger listens, each call that registers code waits until the debugger has read the code's object.
         self.status.set_watched(is_watched);
         if self.objects.have_dead() && (is_watched || Instant::now() >= self.not_before) {
             let begin = Instant::now();
@@ -172,8 +171,8 @@ impl Sink for Gdb {
     }
 
     fn write(&mut self, round: &mut Round<'_>) -> io::Result<()> {
-        // Without memory, new code waits for a later round. The sink does not fail, because the host may not have asked for
-        // the sink. Under valgrind, each round puts all new code into objects, because a debugger that is connected to
+        // If there is no memory, new code waits for a later round. The sink does not fail, because the host may not have asked
+        // for the sink. Under valgrind, each round puts all new code into objects, because a debugger that is connected to
         // valgrind sets breakpoints that this process does not see.
         let _ = self.bring_up_to_date(round.now || valgrind::is_running());
         Ok(())

@@ -1,4 +1,5 @@
-//! Tracks which code is in which object. New code comes in small objects, which are merged later.
+//! Tracks which code is in which of the objects that debuggers read. New code is put into small objects, which are merged
+//! later.
 //!
 //! For each address, a debugger searches all objects. So the more objects there are, the longer a debugger takes to read a new
 //! object.
@@ -20,14 +21,14 @@ use crate::sys::sort::sort;
 const PART_LEAST: usize = 64;
 /// How long the parts of a split object stay separate.
 const PARTED: Duration = Duration::from_secs(5);
-/// The fresh code is enough for an object if it has this many functions, or this many bytes of names and records.
+/// The fresh code is put into an object at once if there are this many functions, or this many bytes of names and records.
 const ENOUGH: usize = 4096;
 const ENOUGH_BYTES: usize = 2 << 20;
-/// A buffer of the fresh code can be kept for later code, instead of being freed. It is kept only if it has at most this many
-/// bytes, and if the fresh code was at least an eighth of what is enough for an object.
+/// A buffer of the fresh code is kept for later code, instead of being freed, if the buffer has at most this many bytes. In
+/// addition, the fresh code must have been at least an eighth of `ENOUGH` or `ENOUGH_BYTES`.
 const KEPT_BYTES: usize = 4 << 20;
 
-/// Code that begins to live.
+/// Code that became live.
 #[derive(Clone, Copy, Debug)]
 pub struct Code<'a> {
     pub id: u64,
@@ -38,15 +39,14 @@ pub struct Code<'a> {
     pub info: Option<Info<'a>>,
 }
 
-/// All objects.
 #[derive(Debug, Default)]
 pub struct Objects {
     /// Fresh code: code that is in no object yet.
     fresh: Group,
     groups: Vec<Option<Group>>,
-    /// The index is the slot of an id. The value tells where the entry of this id is.
+    /// The places of all entries. The index is the slot of the entry's id.
     places: Table<Place>,
-    /// The number of live functions. Functions in objects and functions in the fresh code are counted.
+    /// The number of live functions, in objects and in the fresh code.
     live: usize,
     dead: usize,
     /// Whether an object was removed from the list, and no object has been added since.
@@ -56,7 +56,7 @@ pub struct Objects {
 /// Where the entry of an id is: the number of the group that has the entry, and the number of the entry in this group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Place {
-    /// 0 for none.
+    /// The id, or 0 if there is no entry.
     id: u64,
     group: u32,
     number: u32,
@@ -72,7 +72,7 @@ fn slot_of(id: u64) -> usize {
 
 impl Objects {
     /// Adds code to the fresh code. If the id already has an entry, removes this entry. If there is no memory, debuggers do not
-    /// see the code.
+    /// find the code.
     pub fn add(&mut self, code: &Code<'_>) {
         let old = code.info.is_none().then(|| self.info_of(code.id)).flatten();
         self.remove(code.id);
@@ -153,7 +153,7 @@ impl Objects {
         self.groups.iter().flatten().filter_map(|group| Some(group.listed.as_ref()?.image()))
     }
 
-    /// The number of functions that are in no object yet. Functions that have ended count until they are forgotten.
+    /// The number of functions that are in no object yet. Ended functions count until `forget_dead_fresh` removes them.
     pub fn fresh_count(&self) -> usize {
         self.fresh.entries.len()
     }
@@ -168,7 +168,7 @@ impl Objects {
         2 * self.fresh.dead > self.fresh.entries.len()
     }
 
-    /// Forgets fresh code that has ended. Returns the number of these functions.
+    /// Removes ended functions from the fresh code, and returns their number.
     pub fn forget_dead_fresh(&mut self) -> usize {
         let (count, mut live, mut text_end) = (self.fresh.entries.len(), 0, 0);
         for number in 0..count {
@@ -206,14 +206,14 @@ impl Objects {
         Ok(())
     }
 
-    /// Takes all objects out of the list.
+    /// Removes all objects from the list.
     pub fn clear(&mut self) {
         let had_any = self.groups.iter().any(Option::is_some);
         *self = Objects { has_lost: had_any, ..Objects::default() };
     }
 
-    /// Makes objects of the fresh code, and merges objects if there are many. Returns how many functions were put into objects.
-    /// If `expects_more` is true, the buffers of the fresh code may be kept for the code that comes next.
+    /// Makes objects from the fresh code, and merges objects if there are many. Returns how many functions were put into
+    /// objects. If `expects_more` is true, the buffers of the fresh code may be kept for the code that comes next.
     pub fn list_fresh(&mut self, expects_more: bool) -> io::Result<usize> {
         let is_live = |(number, entry): &(usize, &Entry)| self.is_at(entry.id, FRESH, *number);
         let mut live = Vec::new();
@@ -235,11 +235,11 @@ impl Objects {
         Ok(live.len())
     }
 
-    /// Whenever `WAYS` objects have about the same size, merges these objects.
+    /// Merges objects, as long as `WAYS` objects have about the same size.
     fn merge(&mut self) -> io::Result<()> {
         let now = Instant::now();
         loop {
-            // Objects of the same size are neighbours here, the smallest first.
+            // After the sort, groups of about the same size in the same window are adjacent in this list, the smallest first.
             let mut all = Vec::new();
             all.try_reserve(self.groups.len())?;
             for (number, group) in self.groups.iter().enumerate() {
@@ -291,8 +291,8 @@ impl Objects {
                 if self.is_at(entry.id, number as u32, at) {
                     live.push((number, Entry { is_apart: entry.is_apart || is_apart, ..*entry }));
                 }
-                // If this code has ended, other code may be registered in this gap. So no section may span the gap before the next
-                // function (`is_apart`).
+                // If this code has ended, other code may be registered at the same address. So no section may span the gap
+                // before the next function (`is_apart`).
                 is_apart = !self.is_at(entry.id, number as u32, at);
             }
         }
@@ -356,7 +356,7 @@ impl Objects {
     fn put(&mut self, mut group: Group) -> io::Result<()> {
         self.part(&mut group, &[]);
         let Some(image) = group.object() else {
-            // There is no memory, or the code is too large for one object. So debuggers do not see the code.
+            // There is no memory, or the code is too large for one object. So debuggers do not find the code.
             group.entries.iter().for_each(|entry| self.remove(entry.id));
             return Ok(());
         };
@@ -377,7 +377,7 @@ impl Objects {
         for (at, entry) in group.entries.iter().enumerate() {
             let place = &mut self.places[slot_of(entry.id)];
             // The group of fresh code still has a copy of this entry until `list_fresh` clears that group. If `list_fresh`
-            // finds no memory before that, the copy stays, and counts as dead.
+            // fails before that for lack of memory, the copy stays, and counts as dead.
             self.fresh.dead += usize::from(place.group == FRESH);
             *place = Place { id: entry.id, group: number as u32, number: at as u32 };
         }

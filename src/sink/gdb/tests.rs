@@ -20,13 +20,13 @@ use crate::sink::{Close, Sink};
 use crate::sys::clock::Clock;
 use crate::sys::debugger;
 
-/// A process has one list of objects, and only one writer uses it. So one test runs at a time.
+/// A process has one list of objects, and only one writer uses the list. So one test runs at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What an object says about a function.
+/// An object's data about a function.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Truth {
     pub size: u64,
@@ -80,7 +80,7 @@ fn said(objects: &Objects) -> BTreeMap<u64, Truth> {
             assert_eq!(all.insert(addr, truth), None, "two objects speak of {addr:#x}");
         }
     }
-    // If an address lies in two objects, a debugger reads only one of the two.
+    // If an address lies in two objects, a debugger uses only one of the objects.
     texts.sort_unstable_by_key(|text| text.start);
     let overlap = texts.windows(2).find(|pair| pair[0].end > pair[1].start);
     assert!(overlap.is_none(), "{overlap:?}");
@@ -229,8 +229,8 @@ fn sections(objects: &Objects) -> Vec<usize> {
     objects.images().map(count).collect()
 }
 
-/// A section spans small gaps, because debuggers look through all sections whenever they hear of an object. If other code
-/// comes into a gap, no section spans that gap any longer.
+/// A section spans small gaps, because debuggers look through all sections whenever an object is reported. Once other code is
+/// registered in a gap, no section spans that gap.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn one_section_spans_small_gaps() {
@@ -257,7 +257,7 @@ fn one_section_spans_small_gaps() {
         assert_eq!(said.len() as u64, FUNCTIONS + 2 + number);
     }
     assert_eq!(debugger::times_told() - told, 10 + 2);
-    // Other code may replace ended code, so no section spans the place of ended code.
+    // Other code may replace ended code, so no section spans the addresses of ended code.
     objects.clear();
     (0..FUNCTIONS).for_each(|number| add(&mut objects, 1 + number, AT + 64 * number));
     objects.list_fresh(true).unwrap();

@@ -1,4 +1,5 @@
-//! Writes groups to the jitdump. Appends new groups, and later the groups that had to wait.
+//! Appends groups (the records of one piece of code each) to the jitdump: new groups, and groups that could not be written
+//! earlier.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -22,7 +23,7 @@ impl Jitdump {
         let len = self.contents.own.held()?.checked_len().map(|(_, len)| len);
         let len = len.or_else(|_| self.contents.own.reopen())?;
         let file = self.contents.own.held()?;
-        // Another runtime may take the file for its own. Such a runtime cuts the file to nothing, and then writes its own
+        // Another runtime may mistake the file for its own. Such a runtime cuts the file to length 0, and then writes its own
         // header. So the header is checked if the length of the file has changed, or if the file has only a header.
         let may_differ = len != self.len || len == HEADER_SIZE as u64;
         if self.torn {
@@ -31,7 +32,7 @@ impl Jitdump {
         } else if len < self.len || may_differ && !self.is_ours(file) {
             self.spoiled = true;
         } else {
-            // If the file is longer than before, others have appended records to it. These records are assumed to be whole.
+            // If the file is longer than before, other writers have appended records. These records are assumed to be whole.
             self.len = len;
         }
         if self.spoiled {
@@ -74,7 +75,7 @@ impl Jitdump {
     }
 
     /// Updates the counters. `groups` is the number of groups that were written, and `bytes` is their total size. `lost` is the
-    /// number of groups that are neither in the file nor in the backlog.
+    /// number of groups that are missing from the file and from the backlog.
     pub(super) fn count(&self, groups: u64, bytes: u64, lost: u64) {
         let counters = &self.status.counters;
         counters.jitdump_records.add(groups);
@@ -124,7 +125,7 @@ impl Jitdump {
     /// be written.
     pub(super) fn catch_up(&mut self) -> io::Result<()> {
         while !self.contents.backlog.is_empty() {
-            // The groups stay in the backlog during the write, so that a child that is forked meanwhile finds them there.
+            // The groups stay in the backlog during the write, so that a child that is forked meanwhile can read them.
             let first: Vec<(u64, Arc<Vec<u8>>)> = self.contents.backlog.first().collect();
             let pieces: Vec<&[u8]> = first.iter().map(|(_, group)| group.as_slice()).collect();
             let lens: Vec<usize> = pieces.iter().map(|group| group.len()).collect();

@@ -1,8 +1,8 @@
-//! Tracks where each group of a jitdump is: at an offset of the file, or in the backlog of groups that could not be written
-//! yet.
+//! Tracks where each group (the records of one piece of code) of a jitdump is. A group is at an offset of the file, or in the
+//! backlog of groups that could not be written yet.
 //!
-//! A group is identified by its place in the order of all groups. The place is counted in bytes, as if every group had been
-//! written to one file. As long as every write succeeds, the place is the group's offset in the file.
+//! A group is identified by its position in the order of all groups. The position is counted in bytes, as if every group had
+//! been written to one file. As long as every write succeeds, the position is the group's offset in the file.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -14,8 +14,8 @@ use crate::registry::Stored;
 use crate::sink::owned_file::OwnedFile;
 use crate::sys::mapping::View;
 
-/// The offsets of the written groups. There is an entry for each run of consecutive groups. The key is the index of
-/// the run's first group among all groups. The value is the run's offset in the file, or `NOWHERE`.
+/// The offsets of the written groups. There is an entry for each run of consecutive groups. The key is the position of the
+/// run's first group in the order of all groups. The value is the run's offset in the file, or `NOWHERE`.
 #[derive(Debug, Default)]
 pub struct Places(BTreeMap<u64, u64>);
 
@@ -44,7 +44,7 @@ impl Places {
 /// Groups that wait to be written.
 #[derive(Debug, Default)]
 pub struct Backlog {
-    /// Sorted by the place in the order of all groups.
+    /// The groups, sorted by their position in the order of all groups.
     groups: VecDeque<(u64, Arc<Vec<u8>>)>,
     bytes: usize,
     most: usize,
@@ -101,7 +101,6 @@ impl Backlog {
         self.groups.iter().take(256).cloned()
     }
 
-    /// Forgets a group.
     pub fn remove(&mut self, order: u64) {
         if let Some((_, group)) = self.place_of(order).ok().and_then(|at| self.groups.remove(at)) {
             self.bytes -= group.len();
@@ -117,11 +116,11 @@ impl Backlog {
     }
 }
 
-/// The groups that a writer has collected, but not written yet, never have more bytes than this. They are at most one batch and
-/// one group of less than 4 GiB.
+/// The maximum size of the groups that a writer has collected, but not written yet. These groups are at most one batch, and one
+/// group of less than 4 GiB.
 const COLLECTED_MOST: u64 = 1 << 33;
 
-/// The file, the places of its groups, and the backlog.
+/// The file, the positions of its groups, and the backlog.
 #[derive(Debug, Default)]
 pub struct Contents {
     pub own: OwnedFile,
@@ -129,16 +128,16 @@ pub struct Contents {
     view: Option<View>,
     pub places: Places,
     pub backlog: Backlog,
-    /// The place that the next group gets in the order of all groups.
+    /// The position that the next group gets in the order of all groups.
     pub next: u64,
-    /// In a forked child: the contents of the parent's jitdump, which has all groups whose place is before `first`. `None`
+    /// In a forked child: the contents of the parent's jitdump, which has all groups whose position is below `first`. `None`
     /// once the child's file has the groups of all live code.
     parent: Option<Box<Contents>>,
     first: u64,
 }
 
 impl Contents {
-    /// Describes a file that has no groups yet. `next` is the place of the first group.
+    /// Describes a file that has no groups yet. `next` is the position of the first group.
     pub fn new(own: OwnedFile, next: u64) -> Contents {
         Contents { own, next, ..Contents::default() }
     }
@@ -146,8 +145,8 @@ impl Contents {
     /// In a forked child that has written no group yet: takes over the contents of the parent's jitdump, to read groups from
     /// it.
     pub fn inherit(&mut self, parent: Contents) {
-        // The registry may refer to groups that the parent had collected, but not written, when it forked. The places of these
-        // groups are not before `parent.next`.
+        // The registry may refer to groups that the parent had collected, but not written, when it forked. The positions of
+        // these groups are at least `parent.next`.
         self.next = parent.next + COLLECTED_MOST;
         self.first = self.next;
         self.parent = Some(Box::new(parent));
@@ -157,7 +156,7 @@ impl Contents {
         self.parent = None;
     }
 
-    /// Counts the ancestors of this process whose jitdumps this process still reads.
+    /// Counts the ancestors whose jitdumps this process still reads.
     pub fn ancestors(&self) -> usize {
         std::iter::successors(self.parent.as_deref(), |parent| parent.parent.as_deref()).count()
     }
@@ -167,15 +166,15 @@ impl Contents {
         stored.offset < self.first
     }
 
-    /// Finds the process that has written the group, or is about to write it: this process or an ancestor. Returns the
-    /// `Contents` of that process. `None` if that process is an ancestor whose jitdump is closed.
+    /// Returns the `Contents` of the process that has written the group, or is about to write the group. That process is this
+    /// process or an ancestor. `None` if that process is an ancestor whose jitdump is closed.
     fn owner(&self, order: u64) -> Option<&Contents> {
         std::iter::successors(Some(self), |contents| contents.parent.as_deref())
             .find(|contents| order >= contents.first)
     }
 
-    /// Whether the group has been collected, but is not completely written yet. If this is true for an inherited group, an
-    /// ancestor of this process had collected the group, and forked before it had written the group.
+    /// Whether the group has been collected, but is not completely written yet. An inherited group is underway if an ancestor
+    /// had collected the group, and then forked before the group was written.
     pub fn is_underway(&self, stored: Stored) -> bool {
         self.owner(stored.offset).is_some_and(|contents| stored.offset >= contents.next)
     }
@@ -291,7 +290,7 @@ mod tests {
             assert!(grandchild.is_inherited(stored(order)) && !grandchild.is_underway(stored(order)));
             assert_eq!(grandchild.group(stored(order)).unwrap(), bytes);
         }
-        // The first process was about to write a group when it forked. The grandchild is about to write a group of its own.
+        // The first process was about to write a group when it forked. The grandchild is about to write its own group.
         assert!(grandchild.is_inherited(stored(68)) && grandchild.is_underway(stored(68)));
         let own = stored(grandchild.next);
         assert!(!grandchild.is_inherited(own) && grandchild.is_underway(own));

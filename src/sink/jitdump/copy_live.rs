@@ -1,5 +1,5 @@
-//! Writes the groups of code that was live before the jitdump was started. There is such code in a forked child, and when the
-//! sink is enabled late.
+//! Writes the groups (the records) of code that was live before the jitdump was started. Such code exists in a forked child,
+//! and when the sink is enabled late.
 //!
 //! If the parent's jitdump has the group of the code, the child copies the group through the inherited mapping. The parent may
 //! write to its jitdump or cut it at the same time, so the copied records are checked. If no group can be copied, the group is
@@ -38,7 +38,7 @@ impl Jitdump {
     }
 
     /// Makes the list of code for `write_more`: all live code whose groups are not in this file. If there already is a list,
-    /// keeps it. Returns false if there is no memory for the list.
+    /// that list stays. Returns false if there is no memory for the list.
     pub fn list_live(&mut self, registry: &Registry) -> bool {
         if self.unwritten.is_some() {
             return true;
@@ -53,7 +53,7 @@ impl Jitdump {
         is_listed
     }
 
-    /// Whether the code lies outside of regions, and this jitdump has not been given a group of the code.
+    /// Whether the code lies outside of regions, and no group of the code was added to this jitdump.
     fn lacks(&self, live: &Live) -> bool {
         live.home == Home::Plain && live.stored.is_none_or(|stored| self.contents.is_inherited(stored))
     }
@@ -113,8 +113,8 @@ impl Jitdump {
         }
     }
 
-    /// Writes the batch, and only then records the places of its groups in the registry, because a child may be forked during
-    /// the write.
+    /// Writes the batch, and only then records the positions of its groups in the registry, because a child may be forked
+    /// during the write.
     fn write_batch(
         &mut self,
         registry: &mut Registry,
@@ -161,8 +161,8 @@ impl Jitdump {
     }
 }
 
-/// In a forked child: copies the group that the code has in the jitdump of an ancestor, and appends the copy and the code bytes
-/// to `out`. Returns the same length as `put_group`, or `None` if no such group can be copied.
+/// Copies the code's group from the jitdump of an ancestor, and appends the copy and the code bytes to `out`. Returns the same
+/// length as `put_group`, or `None` if no such group can be copied.
 fn copy_group(out: &mut Vec<u8>, file: &Contents, live: &Live, name: &[u8], timestamp: u64) -> Option<usize> {
     let Stored { offset, len } = live.stored.filter(|&stored| file.is_inherited(stored))?;
     let start = out.len();

@@ -1,4 +1,5 @@
-//! Keeps the records that other runtimes have appended to the jitdump of a killed process. wasmtime appends whole records.
+//! Keeps the records that other runtimes have appended to the jitdump of a killed process. For example, wasmtime appends whole
+//! records.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +12,7 @@ use crate::format::jitdump::places;
 use crate::queue::shared::INDICES_START;
 
 /// Keeps the first `len` bytes of a file, and the groups of other runtimes after these bytes. Removes the library's own groups
-/// after these bytes, because their round was not committed. Returns the new length.
+/// after these bytes, because the round of these groups was not committed. Returns the new length.
 ///
 /// If this call is interrupted, the groups that were kept so far are whole, and the next call finds them again.
 pub fn keep_after(file: &File, len: u64) -> io::Result<u64> {

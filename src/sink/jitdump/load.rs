@@ -10,7 +10,7 @@ use crate::sink::{Loaded, Origin};
 use crate::sys::{process_memory, reserve};
 
 impl Jitdump {
-    /// Collects the group of the code for the next write, and notes in the registry where the group will be.
+    /// Collects the group of the code for the next write, and records in the registry where the group will be.
     pub(super) fn add(&mut self, code: &Loaded<'_>, registry: &mut Registry) {
         let stored = match code.origin {
             Origin::Registered(chunk, event, load) => Some(self.add_record(code.live, chunk, event, load)),
@@ -41,8 +41,8 @@ impl Jitdump {
         stored
     }
 
-    /// Adds code bytes that are not in the record to the last group. The bytes are missing if the flag `STABLE` is set, or if
-    /// the code was registered before the jitdump was started.
+    /// Adds the code bytes to the last group, if the record does not contain them. A record has no code bytes if the flag
+    /// `STABLE` is set, or if the code was registered before the jitdump was started.
     #[cold]
     #[inline(never)]
     fn add_code(&mut self, live: &Live, code: CodeBytes<'_>) {
@@ -50,7 +50,7 @@ impl Jitdump {
         self.groups.add(self.read_code(place, live.size), live.size as usize);
     }
 
-    /// Adds a new LOAD for code that has moved, because perf 7.2 crashes on MOVE records, and no version of perf unwinds
+    /// Adds a new LOAD record for code that has moved, because perf 7.2 crashes on MOVE records, and no version of perf unwinds
     /// through code that a MOVE record has moved. `None` if the group of the code cannot be read.
     #[cold]
     #[inline(never)]
@@ -80,14 +80,14 @@ impl Jitdump {
         Some(stored)
     }
 
-    /// Returns the place that the next group gets in the order of all groups. Groups that are collected, but not written yet,
-    /// are counted too.
+    /// Returns the position that the next group gets in the order of all groups. Groups that are collected, but not written
+    /// yet, are counted too.
     pub(super) fn next_place(&self) -> u64 {
         self.contents.next + self.groups.bytes() as u64
     }
 
-    /// Reads a group back from the file. When code moves, its tables and lines are needed again. Moves are rare, and it would
-    /// cost every host more to keep the tables and lines of all live code in memory.
+    /// Reads a group back from the file. When code moves, its tables and lines are needed again. Moves are rare. If the tables
+    /// and lines of all live code were kept in memory, every host would pay for that.
     pub fn read_back(&mut self, stored: Stored) -> Option<Vec<u8>> {
         self.write_until(stored);
         let read = self.contents.group(stored);

@@ -1,4 +1,5 @@
-//! The jitdump sink: a file of whole groups, and the marker mapping by which perf finds the file.
+//! The jitdump sink writes a jitdump, and maps the marker by which perf finds this file. The file consists of groups, which are
+//! the records of one piece of code each.
 //!
 //! No group can be written while the disk is full, or while the file is missing or at its size limit. Groups then wait in a
 //! bounded backlog in memory, and the writer tries again from time to time.
@@ -37,7 +38,6 @@ use backlog::{Backlog, Contents, Places};
 use groups::Groups;
 use stopped::{forget_places, Reopened};
 
-/// Describes the jitdump sink.
 pub static KIND: Kind = Kind {
     bit: Sinks::JITDUMP,
     word: "jitdump",
@@ -67,12 +67,12 @@ pub struct Jitdump {
     /// Whether the file has to be rewritten, because it was removed, cut or overwritten, or has reached its size limit.
     spoiled: bool,
     contents: Contents,
-    /// How many groups are lost: the backlog had no room for them, or a rewrite could not read them. If their code still
-    /// lives, `write_lost` later builds new groups.
+    /// How many groups are lost, because the backlog had no room for them, or a rewrite could not read them. For code that is
+    /// still live, `write_lost` later builds new groups.
     lost: u64,
     /// Groups collected since the last write.
     groups: Groups,
-    /// The live code that the file held when the sink was stopped.
+    /// The live code that the file contained when the sink was stopped.
     reopened: Reopened,
     /// The ids of live code whose groups `write_more` still has to write. `None` if no code is listed.
     unwritten: Option<std::vec::IntoIter<u64>>,
@@ -112,7 +112,7 @@ impl Jitdump {
     fn open_file(&mut self) -> io::Result<()> {
         self.contents.own.close_dir();
         if let Ok(len) = self.contents.own.reopen() {
-            // Another runtime may have taken the file for its own and overwritten the contents.
+            // Another runtime may have mistaken the file for its own, and overwritten the contents.
             self.spoiled |= !self.is_ours(self.contents.own.held()?);
             self.goes_on = !self.spoiled && len >= self.len;
             if self.spoiled {
@@ -123,7 +123,7 @@ impl Jitdump {
         }
         let created = self.make()?;
         match (&created).write_all(&self.header).and_then(|()| Marker::new(&created)) {
-            // This also replaces the marker of an earlier file that was lost. perf finds a file by the name of the marker
+            // This call also replaces the marker of an earlier file that was lost. perf finds a file by the name of the marker
             // mapping, and the lost file no longer has a name.
             Ok(marker) => self.contents.own.set_marker(Some(marker)),
             Err(error) => {
@@ -170,18 +170,17 @@ impl Jitdump {
         Ok(())
     }
 
-    /// In a forked child: returns the contents of the parent's jitdump, from which the child reads groups. Afterwards this
-    /// sink writes nothing.
+    /// Returns the contents of the parent's jitdump, from which a forked child reads groups. Afterwards this sink writes
+    /// nothing.
     pub fn let_go(&mut self) -> Contents {
         std::mem::take(&mut self.contents)
     }
 
-    /// In a forked child: keeps the contents of the parent's jitdump until the live groups are copied (`write_more`).
+    /// Keeps the contents of the parent's jitdump in a forked child until the live groups are copied (`write_more`).
     pub fn inherit(&mut self, parent: Option<Contents>) {
         parent.into_iter().for_each(|parent| self.contents.inherit(parent));
     }
 
-    /// In a forked child: counts the ancestors of this process whose jitdumps this process still reads.
     pub fn ancestors(&self) -> usize {
         self.contents.ancestors()
     }
@@ -191,12 +190,12 @@ impl Jitdump {
         self.groups = Groups::default();
     }
 
-    /// Forgets the code that the file held when the sink was stopped.
+    /// Forgets the code that the file contained when the sink was stopped.
     pub fn forget(&mut self) {
         self.reopened = Reopened::default();
     }
 
-    /// Searches the file for groups. Calls `found` with the place of each group.
+    /// Searches the file for groups. Calls `found` with the position of each group.
     pub fn read_places(&self, found: &mut dyn FnMut(GroupPlace) -> io::Result<()>) -> Result<(), String> {
         let read =
             self.contents.own.held().and_then(|file| {

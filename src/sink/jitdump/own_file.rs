@@ -1,4 +1,4 @@
-//! Makes the sink's file under the first free name. Later checks whether others have cut the file, or write to it.
+//! Makes the jitdump file under the first free name. Later checks whether others have cut the file, or write to the file.
 
 use std::fs::File;
 use std::io;

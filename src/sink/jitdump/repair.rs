@@ -1,5 +1,5 @@
-//! Repairs the file. Rewrites the file if needed, then writes the groups that wait, and then writes new groups for live code
-//! whose group was lost.
+//! Repairs the jitdump after a failed write. Rewrites the file if needed. Then writes the groups that wait, and new groups for
+//! live code whose group was lost.
 //!
 //! The new groups are built from the registry's data and the bytes at the address of the code. These groups have the name of
 //! the code, but no lines and no unwind tables.

@@ -1,4 +1,4 @@
-//! Rewrites the file with only the groups of live code. The new file replaces the old one.
+//! Rewrites the jitdump with only the groups of live code. The new file replaces the old file.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -20,10 +20,10 @@ impl Jitdump {
         (self.most / 4 * 3).saturating_sub(HEADER_SIZE as u64)
     }
 
-    /// Rewrites the file with only these groups. Each group is given by its place in the order of all groups, and its length.
-    /// The new file replaces the old file. If another library also writes to the old file, the new file gets another name
-    /// instead. Calls `announce` before the new file takes the old file's name. Empties the backlog. Returns how many groups
-    /// of the backlog are not in the new file.
+    /// Rewrites the file with only these groups. Each group is given by its position in the order of all groups, and its
+    /// length. The new file replaces the old file. If another library also writes to the old file, the new file gets another
+    /// name instead. Calls `announce` before the new file takes the old file's name. Empties the backlog. Returns how many
+    /// groups of the backlog are not in the new file.
     pub(super) fn rewrite(&mut self, groups: &[(u64, usize)], announce: Announce<'_>) -> io::Result<usize> {
         let (name, was_cut) = (self.contents.own.name().to_owned(), self.is_cut());
         let elsewhere = self.is_taken(was_cut);
@@ -71,7 +71,8 @@ impl Jitdump {
         Ok(forgotten)
     }
 
-    /// Writes the header and all groups that can be read. Returns the places of these groups, and the length of the new file.
+    /// Writes the header and all groups that can be read. Returns the positions of these groups, and the length of the new
+    /// file.
     fn fill(&self, mut fresh: &File, groups: &[(u64, usize)]) -> io::Result<(Places, u64)> {
         const BUFFER: usize = 256 * 1024;
         let mut buffer = Vec::new();
@@ -119,7 +120,7 @@ mod tests {
     use crate::queue::status::Status;
     use crate::sys::clock::Clock;
 
-    /// Somebody opens the old file as if it were new, while its replacement is being written.
+    /// Another library opens the old file as if the file were new, while the replacement is being written.
     #[test]
     fn a_file_that_is_taken_meanwhile_is_not_replaced() {
         const PID: u32 = 4_000_000_001;

@@ -1,10 +1,10 @@
-//! Remembers live code when a jitdump is stopped: the places of the code's groups in the file, and the code's info records.
+//! Remembers live code when a jitdump is stopped: the positions of the code's groups in the file, and the code's info records.
 
 use crate::format::info::Info;
 use crate::format::jitdump::{is_group_of, LOAD_FIXED_SIZE};
 use crate::registry::{Home, Registry, Stored};
 
-/// The live code in the file of a stopped jitdump. An entry has the code index and the place of the group. The entries are
+/// The live code in the file of a stopped jitdump. An entry has the code index and the position of the group. The entries are
 /// sorted by index. If the sink is started again with the same file, this code need not be written again. If code moves before
 /// the sink is started again, the code gets a new index, and no entry has the new index.
 #[derive(Debug, Default)]
@@ -16,7 +16,7 @@ impl Reopened {
         Some(self.0[at].1)
     }
 
-    /// Forgets the code whose place `is_kept` does not accept.
+    /// Forgets the code whose group `is_kept` does not accept.
     pub(super) fn retain(&mut self, is_kept: impl Fn(Stored) -> bool) {
         self.0.retain(|&(_, stored)| is_kept(stored));
     }
@@ -31,7 +31,7 @@ impl Reopened {
 }
 
 /// Makes the registry forget where the jitdump has the groups of live code. If `keep` is true, the registry keeps the info
-/// records of the groups that can be read. Returns the places of the groups that can be read.
+/// records of the groups that can be read. Returns the positions of the groups that can be read.
 pub fn forget_places(registry: &mut Registry, keep: bool, read: impl Fn(Stored) -> Option<Vec<u8>>) -> Reopened {
     let mut left = Reopened::default();
     for id in registry.live_by_place(Some(Home::Plain)).into_iter().flatten() {

@@ -1,17 +1,17 @@
-//! How the sink recognizes its own text in a map that others may write to, and how often it rewrites a map.
+//! Recognizes the perf map sink's own text in a map that others may write to. Also has the limits for the frequency of
+//! rewrites.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-/// The minimal time between two rewrites, unless somebody asks for a flush.
+/// The minimal time between two rewrites. A flush does not wait.
 pub const REWRITE_INTERVAL: Duration = Duration::from_millis(50);
 /// The sink also waits after a rewrite for at least the duration of that rewrite, multiplied by this number. A flush does not
 /// wait.
 pub const REWRITE_SHARE: u32 = 20;
 
-/// The sink remembers this many bytes of the beginning of the file. It also remembers this many bytes of the end of the text
-/// that it wrote last.
+/// How many bytes the sink remembers of the beginning of the file, and of the end of the text that it wrote last.
 const MARK: usize = 64;
 
 /// The beginning and the end of the text that the sink has written. If the file no longer has these bytes, another writer has

@@ -1,7 +1,7 @@
 //! The perf map sink: appends lines to the file, or rewrites the file when existing lines have to change.
 //!
-//! perf and other readers may read the file at any moment. So each write consists of whole lines, and a rewritten file
-//! replaces the old one by renaming. A reader that has the old file open or mapped sees it unchanged. If others in this
+//! perf and other readers may read the file at any moment. So each write consists of whole lines, and a rewritten file replaces
+//! the old one by renaming. A reader that has the old file open or mapped still reads the old contents. If others in this
 //! process write to the same file, the map is `shared`, and the sink only appends to the file.
 
 mod known_contents;
@@ -30,7 +30,6 @@ use crate::sys::marker::Marker;
 /// they are dropped, and the file is rewritten later.
 const PENDING_MAX: usize = 1 << 20;
 
-/// See the module's description.
 pub static KIND: Kind = Kind {
     bit: Sinks::MAP,
     word: "map",
@@ -147,6 +146,21 @@ impl PerfMap {
         Ok(text)
     }
 
+    /// The map that an earlier program has left in this process, and its text. The session that opens the map continues the file.
+    pub fn continued(config: &Config, status: Arc<Status>) -> io::Result<(PerfMap, Vec<u8>)> {
+        let path = config.map_dir.join(FileKind::PerfMap.name(status.pid));
+        let mut map = PerfMap::at(path, config.dialect, config.file_mode, status);
+        let (dir, name) = map.own.place()?;
+        let file = dir.open_to_read(name)?;
+        file::check_plain(&file.metadata()?)?;
+        let mut text = Vec::new();
+        (&file).take(config.map_max).read_to_end(&mut text)?;
+        let (identity, len) = file::identity_and_len(&file)?;
+        // The lines may be in another dialect.
+        (map.own.identity, map.len, map.stale) = (Some(identity), len, true);
+        Ok((map, text))
+    }
+
     /// Closes the file without removing it.
     fn close_file(&mut self) {
         if let Some(file) = self.own.close() {
@@ -156,7 +170,7 @@ impl PerfMap {
         self.pending.clear();
     }
 
-    /// Whether the file has to be rewritten, or lines may be missing from it.
+    /// Whether the file has to be rewritten, or may lack lines.
     fn is_stale(&self) -> bool {
         self.stale && self.own.held().is_ok()
     }

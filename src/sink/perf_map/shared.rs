@@ -1,9 +1,9 @@
-//! Handles a shared map. Other writers in this process write to the same file, because profilers read only one map of a
-//! process.
+//! Handles a perf map that other writers in this process write to as well. They use the same file, because profilers read only
+//! one map of a process.
 //!
-//! The other writers would continue to write to a file that was replaced. So the sink neither replaces a shared file nor
-//! removes lines from it. The sink only appends whole lines. Lines stay even if they should change, so two lines may claim the
-//! same address.
+//! The other writers would continue to write to a file that was replaced. So the sink only appends whole lines to a shared
+//! file. The sink does not replace the file, and does not remove lines. Lines stay even if they should change, so two lines may
+//! claim the same address.
 
 use std::ffi::OsStr;
 use std::io::{self, IoSlice, Seek};
@@ -20,9 +20,8 @@ use crate::sys::other_writers;
 use crate::sys::sort::sort;
 
 impl PerfMap {
-    /// Finds out whether others write to the file, and sets `shared` if they do. Examines the descriptors of the whole process
-    /// only if the file is to be rewritten or has changed. Returns true only if the file seems unchanged since this sink last
-    /// wrote to it.
+    /// Sets `shared` if others write to the file. Examines the descriptors of the whole process only if the file is to be
+    /// rewritten or has changed. Returns true only if the file seems unchanged since this sink last wrote to it.
     pub(super) fn look_around(&mut self, now: bool) -> io::Result<bool> {
         let Some(file) = self.own.held().ok().filter(|_| now || self.stale || !self.pending.is_empty()) else {
             return Ok(false);
@@ -41,8 +40,8 @@ impl PerfMap {
         }
         let foreign = len > self.len || len > 0 && !self.marks.begin(checked);
         let comes = || {
-            // If the file was cut, somebody may be about to open it for writing. So such a file is watched for a while before
-            // the sink replaces it.
+            // If the file was cut, another library may be about to open the file for writing. So such a file is watched for a
+            // while before the sink replaces it.
             let is_due = now || self.stale && Instant::now() >= self.not_before;
             let is_cut = is_due && len < self.len;
             self.status.aside(|| other_writers::writes_or_will(identity, Some(checked), is_cut))
@@ -54,8 +53,8 @@ impl PerfMap {
         Ok(false)
     }
 
-    /// Called after the file was removed. If the name belongs to a new file, and another writer in this process uses the new
-    /// file, the sink joins the new file.
+    /// Looks for a new file after the sink's file was removed. If the name belongs to a new file, and another writer in this
+    /// process uses the new file, the sink joins the new file.
     fn follow(&mut self) -> io::Result<()> {
         let (dir, name) = self.own.place()?;
         let joined = match dir.identity_of(name) {

@@ -1,4 +1,4 @@
-//! Finds and reserves the address space of a region that the library makes.
+//! Finds and reserves address space for a region, which is code memory that the library makes.
 //!
 //! ```text
 //! base      header page, and pages without access rights
@@ -16,7 +16,7 @@ use crate::sys::code_memory;
 use crate::sys::mapping::{page_size, reserve_at};
 use crate::sys::maps;
 
-/// The distance that a 32-bit displacement reaches from any place in an instruction.
+/// A 32-bit displacement reaches this distance from any byte of an instruction.
 pub const REACH: u64 = (1 << 31) - (1 << 16);
 
 /// No region is placed below this address.
@@ -27,7 +27,7 @@ const HIGHEST: u64 = (1 << 47) - (1 << 16);
 /// Returns the end of the address space that is at most `reach` bytes above `addr`.
 pub(super) fn reach_above(addr: u64, reach: u64) -> u64 {
     let end = addr.saturating_add(reach);
-    // Where programs have more than 47 bits of addresses, code may lie beyond `HIGHEST`.
+    // Programs may have more than 47 bits of addresses, so code may lie above `HIGHEST`.
     if addr < HIGHEST {
         end.min(HIGHEST)
     } else {
@@ -35,7 +35,7 @@ pub(super) fn reach_above(addr: u64, reach: u64) -> u64 {
     }
 }
 
-/// Address space that is reserved for a region.
+/// The address space that is reserved for a region.
 pub(super) struct Room {
     pub place: Placement,
     pub write: u64,
@@ -70,7 +70,7 @@ pub(super) fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) ->
         let total = code + max_len;
         let found = code_memory::reserve(total + alignment).map_err(|_| Error::NoMemory)?;
         let base = found.next_multiple_of(alignment);
-        // SAFETY: the address space was just set aside, and nobody else knows of it.
+        // SAFETY: the address space was just reserved, and nobody else knows of it.
         unsafe {
             if base > found {
                 code_memory::unmap(found, base - found);
@@ -93,7 +93,7 @@ pub(super) fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) ->
         if let Ok(write) = code_memory::reserve(max_len) {
             return Ok(room(base, write));
         }
-        // SAFETY: the address space was just set aside, and nobody else knows of it.
+        // SAFETY: the address space was just reserved, and nobody else knows of it.
         unsafe { code_memory::unmap(base, code) };
         break;
     }

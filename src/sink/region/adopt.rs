@@ -1,5 +1,5 @@
-//! Adoption: the host's own memory becomes a region. The library replaces the memory by a private mapping of a file that has
-//! the same bytes. Running threads do not notice this step, and the library can undo it.
+//! Adopts the host's own memory as a region: replaces the memory by a private mapping of a file that has the same bytes.
+//! Running threads do not notice this step, and the library can undo the step.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -24,29 +24,27 @@ use crate::sys::maps::{self, Mapping};
 use crate::sys::page_facts::Untouched;
 use crate::sys::{debug, reserve, thread};
 
-/// The maximum distance from code to its tables. It is limited because the distances between code and tables are 32-bit
-/// numbers.
+/// The maximum distance from code to its tables, because the distances between code and tables are 32-bit numbers.
 const REACH: u64 = 0x7000_0000;
 /// No mapping lies below this address.
 const LOWEST: u64 = 1 << 16;
-/// The maximum distance from the header page up to the code. It is limited because the file has a hole of that size.
+/// The maximum distance from the header page up to the code. The distance is limited because the file has a hole of that size.
 const HEADER_REACH: u64 = 16 << 20;
 /// The header page of the first region at an address lies this number of pages below the code, if these pages are free. The
 /// header pages of later regions at the same address lie nearer to the code.
 const APART: u64 = 16;
-/// The library assumes that the memory below a range is an arena only if at least this number of bytes there looks unused: see
-/// `may_be_arena`.
+/// The memory below a range may be an arena only if at least this number of bytes there looks unused: see `may_be_arena`.
 const ARENA_LEAST: u64 = 64 << 10;
 /// The preferred distance between the code and its tables is the length of the code, but at most this number of bytes. The
 /// distance leaves room in the file for memory that the host adds at the end of the code.
 const GROWTH_NEAR: u64 = 32 << 20;
 /// If the process has more regions than this, a newly adopted region keeps no open descriptor in the host's descriptor table.
 const OPEN_MOST: usize = 256;
-/// How many times a swap is tried if forks disturb it.
+/// How many times a swap is tried if forks disturb the swap.
 const ATTEMPTS: u32 = 4;
 
 impl Regions {
-    /// Makes memory of the host a region. During the call, other threads may execute the memory, but not write to it, and
+    /// Turns memory of the host into a region. During the call, other threads may execute the memory, but not write to it, and
     /// nobody may change its protection.
     pub fn adopt(&self, status: &Status, addr: u64, size: u64) -> Result<()> {
         let page = page_size() as u64;
@@ -91,7 +89,7 @@ impl Regions {
             return Err(Error::Region);
         }
         // If the thread's own stack lay in the range, the thread would continue with an outdated copy of the stack. The stacks
-        // of other threads are not checked, because the kernel does not say where they are.
+        // of other threads are not checked, because the kernel does not report their addresses.
         if thread::has_stack_in(start, end) {
             return Err(Error::NotPlain);
         }
@@ -104,13 +102,13 @@ impl Regions {
         }
         let place = self.place_beside(maps, start, end)?;
         self.swap_range(status, &pieces, &place).inspect_err(|_| {
-            // SAFETY: the range was set aside for tables, and nobody in this process reads the tables.
+            // SAFETY: the range was reserved for tables, and nobody in this process reads the tables.
             unsafe { place.unmap_tables() };
         })
     }
 
-    /// Reserves address space for the header page below a range, and for the tables after the range. If there is no room
-    /// after the range, the tables lie below the range too.
+    /// Reserves address space for the header page below a range, and for the tables above the range. If there is no room above,
+    /// the tables lie below the range too.
     fn place_beside(&self, maps: &[Mapping], start: u64, end: u64) -> Result<Placement> {
         let mut again;
         let mut maps = maps;
@@ -120,9 +118,9 @@ impl Regions {
             let wish = end + (end - start).min(GROWTH_NEAR);
             let tables = maps::gap(maps, end + page, highest, tables_len, page, wish);
             let (base, header_len) = match tables {
-                // An arena below the range may get code later, so no header page lies below the range. In some directories, the
-                // library lets the beginning of the object alternate between two addresses (see `Region::can_begin_at_code`).
-                // In that case one of the two addresses is the last page of the arena.
+                // An arena below the range may contain code later, so no header page lies below the range. In some directories,
+                // the library lets the beginning of the object alternate between two addresses (see
+                // `Region::can_begin_at_code`). In that case one of the two addresses is the last page of the arena.
                 Some(_) if may_be_arena(maps, start) => {
                     let can = can_begin_at_code(&self.settings().dir);
                     (if can { start - page } else { start }, 0)
@@ -156,12 +154,12 @@ impl Regions {
     /// region, and no other code lies between this range and the region's code. If there is no room below, the header page
     /// lies over the first page of the code.
     ///
-    /// perf 7.2 confuses two objects that begin at the same address. If one object lies inside another object that begins
-    /// before it, perf's libdw finds neither of the two (elfutils libdwfl/segment.c, `reify_segments`).
+    /// perf 7.2 confuses two objects that begin at the same address. If one object lies inside another object that begins at a
+    /// lower address, perf's libdw finds none of the two objects (elfutils libdwfl/segment.c, `reify_segments`).
     fn header_below(&self, maps: &[Mapping], start: u64, end: u64) -> (u64, u64) {
         let page = page_size() as u64;
-        // A mapping that begins below the range may reach into the range, because the kernel merges neighbouring mappings
-        // that are alike.
+        // A mapping that begins below the range may reach into the range, because the kernel merges adjacent mappings with the
+        // same properties.
         let below = || maps.iter().filter(|mapping| mapping.start < start);
         let code = below().filter(|mapping| mapping.is_executable()).map(|mapping| mapping.end.min(start)).max();
         let regions = self.all().filter(|region| region.start() < start).map(Region::end).max();
@@ -186,8 +184,8 @@ impl Regions {
     }
 
     fn swap_range(&self, status: &Status, pieces: &[Mapping], place: &Placement) -> Result<&'static Region> {
-        // The object may be able to begin in the last page of the memory below (see `place_beside`). But if the code is a
-        // single executable mapping, the region's first file makes the object begin at the code.
+        // An object may sometimes begin in the last page of the memory below (see `place_beside`). But if the code is a single
+        // executable mapping, the region's first file makes the object begin at the code.
         let is_in_memory_below = (place.base, place.header_len) == (place.start - page_size() as u64, 0);
         let at_code = is_in_memory_below && matches!(pieces, [one] if one.is_executable());
         let mut attempts = 1;
@@ -228,7 +226,7 @@ pub(super) fn reserve_both(one: (u64, u64), other: (u64, u64)) -> bool {
     }
     let both = reserved(other);
     if !both {
-        // SAFETY: the range was just set aside, and nobody else uses it.
+        // SAFETY: the range was just reserved, and nobody else uses it.
         unsafe { code_memory::unmap(one.0, one.1) };
     }
     both
@@ -240,8 +238,8 @@ pub(super) fn is_object(mapping: &Mapping) -> bool {
 
 /// Returns the address where perf 7.2 assumes the end of the last object before `start`. perf assumes that the distance from an
 /// object's beginning to its code is the same in memory and in the file. Some linkers (lld) make the distance in memory larger
-/// than the distance in the file. In that case, perf assumes that the object begins and ends at higher addresses than it does.
-/// The difference of the two distances is the size of this error.
+/// than the distance in the file. Then perf assumes a beginning and an end that are too high by the difference of these
+/// distances.
 fn reach_of_last(maps: &[Mapping], start: u64) -> Option<u64> {
     let at = maps.iter().rposition(|mapping| mapping.start < start && is_object(mapping))?;
     let code = maps[at];
@@ -252,8 +250,8 @@ fn reach_of_last(maps: &[Mapping], start: u64) -> Option<u64> {
     Some(rest.last().map_or(code, |pair| pair[1]).end + farther)
 }
 
-/// Whether the memory right below an address looks like an arena. An arena is memory in which the program will put code, but
-/// has not put any code yet. A program with several arenas often maps all of them before it uses the first.
+/// Whether the memory right below an address looks like an arena, which is memory reserved for code that does not exist yet. A
+/// program with several arenas often maps all of them before it uses the first arena.
 fn may_be_arena(maps: &[Mapping], end: u64) -> bool {
     let start = end.saturating_sub(ARENA_LEAST);
     let below = || maps::overlapping(maps, start, end).iter().filter(|mapping| mapping.is_plain());

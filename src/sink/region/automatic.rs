@@ -1,5 +1,5 @@
-//! Automatic adoption, which a setting turns on. Memory becomes a region when code is registered in it. If the memory is not
-//! executable at that time, it becomes a region later, once it is executable.
+//! Adopts memory as a region when code is registered in this memory, if a setting turns this on. Memory that is not executable
+//! at that time is adopted later, once it is executable.
 
 use std::ops::Range;
 
@@ -32,7 +32,7 @@ impl Regions {
             // Another thread has adopted the memory.
             return Some(region);
         }
-        // Before Linux 6.11, this reads the whole list of mappings.
+        // Before Linux 6.11, this call reads the whole list of mappings.
         let here = maps::within(pages.start, pages.end).unwrap_or_default();
         if let [it] = &here[..] {
             if let Some(region) = self.join(status, it, (addr, size), status.clock.now()) {
@@ -44,7 +44,7 @@ impl Regions {
             }
         }
         let maps = self.all_mapped(status).unwrap_or_default();
-        // The list of mappings has just been read. So it costs little now to check the memory that waits to become executable.
+        // The list of mappings has just been read, so a check of the memory that waits to become executable costs little now.
         if self.candidates.any_waits() {
             self.adopt_waiting(status, &maps, now, NEVER);
             let region = self.find(addr, size);
@@ -72,7 +72,7 @@ impl Regions {
                 (start..behind, FAILED)
             }
             _ if is_whole && found.iter().all(Mapping::is_executable) && found.iter().any(|it| !it.is_plain()) => {
-                // A part of the code lies in a region already. The rest becomes a region too.
+                // A part of the code already lies in a region. The rest of the code's memory becomes a region too.
                 let rest = found.iter().filter(|it| it.is_plain()).map(|it| self.adopt_mapping(status, &maps, it));
                 (start..behind, if rest.filter(Option::is_none).count() == 0 { NOT_NOW } else { FAILED })
             }
@@ -127,7 +127,7 @@ impl Regions {
         self.candidates.decline(&pages, now, NOT_NOW);
     }
 
-    /// Adopts memory that has become executable since code was registered in it.
+    /// Adopts memory that was not executable when code was registered there, and is executable now.
     #[cold]
     #[inline(never)]
     pub(super) fn look_again(&self, status: &Status) {
@@ -140,7 +140,7 @@ impl Regions {
     fn look_again_at(&self, status: &Status, now: u64) {
         let Some(_changing) = self.begin_change_unless_forking() else { return };
         if let Some(wait) = self.candidates.take_only(now) {
-            // Usually a single function waits. The whole list of mappings is not needed for it.
+            // Usually only the memory of one function waits. Then the whole list of mappings is not needed.
             let here = maps::within(wait.start, wait.end).unwrap_or_default();
             match here.first() {
                 Some(it) if self.join_late(status, &wait, it) => {}
@@ -179,10 +179,11 @@ impl Regions {
         self.count_long(status, now);
     }
 
-    /// Makes a mapping a part of a mapping group, if a single function that was registered earlier fills the mapping.
+    /// Adds a mapping to a mapping group, if a single function that was registered earlier fills the mapping.
     fn join_late(&self, status: &Status, wait: &Wait, it: &Mapping) -> bool {
         let is_functions = wait.is_function && (it.start, it.end) == (wait.start, wait.end);
-        // Code counts as code of the group even if it was registered before its memory joined. The time 0 has another meaning.
+        // The group's code includes code that was registered before its memory joined. So the time is 1, because the time 0 has
+        // another meaning.
         let joined = is_functions.then(|| self.join(status, it, (it.start, it.end - it.start), 1)).flatten();
         joined.inspect(|region| self.has_older_code(region)).is_some()
     }
@@ -232,7 +233,7 @@ mod tests {
         regions.configure(dir.clone(), 0o600, true);
         let page = page_size() as u64;
         let addr = code_memory::reserve(6 * page).unwrap() + page;
-        // SAFETY: the pages were just set aside, and nobody else knows of them.
+        // SAFETY: the pages were just reserved, and nobody else knows of them.
         unsafe { code_memory::protect(addr, 4 * page, READ_WRITE).unwrap() };
         let adopt_at = |now| regions.adopt_around(&status, addr + 100, 100, now);
         let refused = || status.counters.region_refused.get();

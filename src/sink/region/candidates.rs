@@ -1,10 +1,9 @@
-//! Candidates: memory that contains registered code, but is no region yet.
+//! Tracks candidates for adoption, which are memory ranges that contain registered code, but are no regions yet.
 //!
-//! Declined memory could not be adopted, and no call looks at it again for a while. Waiting memory is not executable yet. When
-//! the host later calls the library to register, move or unregister code, this call looks at waiting memory again. No other
-//! thread may look at this memory, because only the thread that makes such a call knows that nobody writes to the memory during
-//! the call. Each registration outside of regions calls `any_waits` and `shows_declined`. So these two functions take no lock
-//! and make no system call.
+//! *Declined* memory could not be adopted, and is not checked again for a while. *Waiting* memory is not executable yet. When
+//! the host later registers, moves or unregisters code, this call checks waiting memory again. Only the thread of such a call
+//! may check this memory, because the host promises that nobody writes to code memory during the call. Each registration
+//! outside of regions calls `any_waits` and `shows_declined`. So these functions take no lock and make no system call.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,25 +19,24 @@ const SHOWN: usize = 1024;
 /// How many ranges may wait to become executable.
 const MOST_WAITING: usize = 256;
 
-/// How long to wait, in nanoseconds, before another look at memory to which the host may be writing.
+/// If the host may be writing to memory, the memory is not checked again for this number of nanoseconds.
 pub const NOT_NOW: u64 = 5_000_000;
-/// How long to wait, in nanoseconds, before another try after a failed adoption. By then, there may be enough memory, or
-/// enough room for a file.
+/// The pause after a failed adoption, in nanoseconds. After this pause, there may be enough memory, or enough room for a file.
 pub const FAILED: u64 = 10_000_000_000;
 
-/// The pause between the first and second look at waiting memory, in nanoseconds. Each later pause is twice as long, up to
-/// `LAST_PAUSE`, because each look reads the list of mappings.
+/// The pause between the first and the second check of waiting memory, in nanoseconds. Each later pause is twice as long, up to
+/// `LAST_PAUSE`, because each check reads the list of mappings.
 const FIRST_PAUSE: u64 = 10_000_000;
 const LAST_PAUSE: u64 = 1_000_000_000;
 
-/// Memory that waits for longer than this number of nanoseconds is counted as refused, once, and continues to wait.
+/// Memory that waits for longer than this number of nanoseconds is counted as refused once, and continues to wait.
 const LONG: u64 = 1_000_000_000;
 
 /// The table of declined and waiting memory.
 #[derive(Debug)]
 pub struct Candidates {
     shown: Shown,
-    /// The time of the next look at waiting memory, or `NEVER` if no memory waits.
+    /// The time of the next check of waiting memory, or `NEVER` if no memory waits.
     due: AtomicU64,
     table: Mutex<Table>,
 }
@@ -56,9 +54,9 @@ struct Table {
 pub struct Wait {
     pub start: u64,
     pub end: u64,
-    /// Where the pages end that contain the first code that was registered in the range.
+    /// The end of the pages that contain the code that was registered first in the range.
     pub first_end: u64,
-    /// Whether the range has contained a single piece of code, and this code begins at the first byte.
+    /// Whether only one piece of code was registered in the range, and this code begins at the first byte.
     pub is_function: bool,
     since: u64,
     /// The last time at which code was registered in the pages while the pages were not executable.
@@ -82,7 +80,7 @@ impl Default for Candidates {
 }
 
 impl Candidates {
-    /// Changes the table, and then updates the time of the next look.
+    /// Changes the table, and then updates the time of the next check.
     fn change<T>(&self, body: impl FnOnce(&mut Table) -> T) -> T {
         let mut table = lock(&self.table);
         let result = body(&mut table);
@@ -90,13 +88,13 @@ impl Candidates {
         result
     }
 
-    /// Whether any memory waits. In the common case no memory waits.
+    /// Whether any memory waits. Usually none waits.
     #[inline(always)]
     pub fn any_waits(&self) -> bool {
         self.due.load(Ordering::Relaxed) != NEVER
     }
 
-    /// Whether it is time to look at waiting memory.
+    /// Whether a check of waiting memory is due.
     pub fn any_is_due(&self, now: u64) -> bool {
         self.due.load(Ordering::Relaxed) <= now
     }
@@ -133,7 +131,7 @@ impl Candidates {
         self.change(|table| table.wait(pages.start, pages.end, now, addr == pages.start))
     }
 
-    /// Removes and returns the waiting ranges whose next look is due at the time `before` or earlier.
+    /// Removes and returns the waiting ranges whose next check is due at the time `before` or earlier.
     pub fn take_due(&self, before: u64) -> Vec<Wait> {
         self.change(|Table { waiting, .. }| {
             let mut taken = Vec::new();
@@ -144,7 +142,7 @@ impl Candidates {
         })
     }
 
-    /// If only one range waits, and its next look is due at the time `before` or earlier, removes and returns this range.
+    /// If only one range waits, and its next check is due at the time `before` or earlier, removes and returns this range.
     pub fn take_only(&self, before: u64) -> Option<Wait> {
         self.change(|Table { waiting, .. }| match waiting[..] {
             [only] if only.next <= before => waiting.pop(),
@@ -159,7 +157,7 @@ impl Candidates {
         self.put_again(wait);
     }
 
-    /// Puts back a range that was not looked at.
+    /// Puts back a range that was not checked.
     pub fn put_again(&self, wait: Wait) {
         self.change(|Table { waiting, .. }| {
             if waiting.try_reserve(1).is_ok() {
@@ -240,7 +238,7 @@ struct Shown {
 }
 
 impl Shown {
-    /// The places in the list that were ever used.
+    /// The entries of the list that were ever used.
     fn used(&self) -> &[[AtomicU64; 3]] {
         let used = self.used.load(Ordering::Acquire).min(SHOWN);
         self.places.get().and_then(|places| places.get(..used)).unwrap_or_default()
@@ -262,7 +260,7 @@ impl Shown {
         });
         let is_free = |[_, _, until]: &[AtomicU64; 3]| until.load(Ordering::Relaxed) <= now;
         let free = self.used().iter().position(is_free);
-        // If no place is free, the places are reused in turn.
+        // If no entry is free, the entries are reused in turn.
         let place = free.unwrap_or_else(|| self.used.fetch_add(1, Ordering::AcqRel) % SHOWN);
         let Some([start, end, until]) = places.get(place) else { return };
         until.store(0, Ordering::Relaxed);

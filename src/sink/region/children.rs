@@ -1,8 +1,8 @@
-//! Files of forked children that have not called the library.
+//! Removes files that the library made for forked children, once these files are not needed.
 //!
-//! If the parent has a region with two views, each child gets a separate file at the fork. So the child's code has names
-//! from the start. Most children execute another program at once, and the parent's writer removes their files. The files of
-//! children that have run for a while stay, because a profile may need them.
+//! If the parent has a region with two views, each child gets a separate file at the fork. So the child's code has names before
+//! the child first calls the library. Most children execute another program at once, and the parent's writer removes their
+//! files. The files of children that have run for a while stay, because a profile may need these files.
 
 use std::ffi::OsString;
 use std::fs;
@@ -29,29 +29,29 @@ const SETTLED: u64 = 100_000_000;
 #[derive(Debug, Default)]
 pub struct Children {
     last_fork: AtomicU64,
-    /// The time of the next look at the files.
+    /// The time of the next check of the files.
     due: AtomicU64,
-    /// The names of the files that are not removed. The flag of each name says whether the child of this file has ended or has
-    /// executed another program.
+    /// The names of the files that are not removed. The flag of each name is true if the file's child has ended or has executed
+    /// another program.
     settled: Mutex<Vec<(OsString, bool)>>,
 }
 
 impl Children {
-    /// Records a fork. Plans a look at the files if no look is planned. Returns whether the caller must notify the writer.
+    /// Records a fork. Plans a check of the files if no check is planned. Returns whether the caller must notify the writer.
     pub fn add(&self) -> bool {
         let now = monotonic_ns();
         self.last_fork.store(now, Ordering::SeqCst);
         self.due.compare_exchange(0, now + SETTLED, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// The time until the next look at the files. `None` if no look is planned.
+    /// The time until the next check of the files. `None` if no check is planned.
     pub fn due_in(&self) -> Option<Duration> {
         let due = self.due.load(Ordering::SeqCst);
         (due > 0).then(|| Duration::from_nanos(due.saturating_sub(monotonic_ns())))
     }
 
-    /// If a look is due, removes the files of children that ended or executed another program soon after the fork. If a
-    /// child has ended and its file stays, passes this file to `keep`, because a profile may need the file.
+    /// If a check is due, removes the files of children that ended or executed another program soon after the fork. If a child
+    /// has ended and its file stays, passes this file to `keep`, because a profile may need the file.
     pub fn tidy(&self, path: impl FnOnce() -> PathBuf, keep: impl Fn(PathBuf, Identity, u64)) {
         if self.due_in().is_none_or(|time| !time.is_zero()) {
             return;

@@ -1,4 +1,4 @@
-//! Marks of live and dead code in a region. The threads that register code read and write the marks without a lock.
+//! Marks where a region has live code and dead code. The threads that register code read and write the marks without a lock.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -12,8 +12,8 @@ const PIECE: u64 = 16;
 pub const EPOCH_MOST: u32 = 1 << 24;
 
 /// Two sets of marks for a region. `memory` has one mark for each piece of 16 bytes. If a part of the piece has dead code, the
-/// mark has the place of this part in the piece, and the first epoch in which the code is dead. Otherwise the mark is 0. `ends`
-/// has one bit for each byte, which is set if live code begins or ends at this byte.
+/// mark has the bounds of this part in the piece, and the first epoch in which the code is dead. Otherwise the mark is 0.
+/// `ends` has one bit for each byte, which is set if live code begins or ends at this byte.
 #[derive(Debug)]
 pub struct Marks {
     memory: Region,
@@ -36,7 +36,6 @@ impl Marks {
         len.div_ceil(PIECE) <= self.count as u64
     }
 
-    /// The number of marks.
     pub fn len(&self) -> usize {
         self.count
     }
@@ -53,7 +52,7 @@ impl Marks {
         })
     }
 
-    /// The last epoch in which code in a range has died, if that epoch is after `first`.
+    /// The last epoch at which code in a range became dead, if that epoch is after `first`.
     #[inline]
     pub fn after(&self, offset: u64, len: u64, first: u32) -> Option<u32> {
         if self.newest.load(Ordering::Relaxed) <= first {
@@ -95,9 +94,9 @@ impl Marks {
         })
     }
 
-    /// Records that code begins to live in a range. Returns whether other live code begins or ends there. (If two threads
-    /// change the same word at the same moment, one of the changes may be lost. After such a loss, the writer notices
-    /// overwritten code a little later.)
+    /// Records that code becomes live in a range. Returns whether other live code begins or ends there. If two threads change
+    /// the same word at the same moment, one of the changes may be lost. After such a loss, the writer notices overwritten code
+    /// a little later.
     #[inline]
     pub fn begin(&self, offset: u64, len: u64) -> bool {
         if len == 0 {
@@ -134,7 +133,7 @@ impl Marks {
     /// Records that the code in a range is dead in `epoch` and in all later epochs.
     pub fn set(&self, offset: u64, len: u64, epoch: u32) {
         for (mark, from, to) in self.pieces(offset, len) {
-            // If a piece has dead code at both ends, the bytes between the two count as dead too.
+            // If a piece has dead code at both ends, the bytes between them count as dead too.
             let (_, begin, end) = read(mark.load(Ordering::Relaxed));
             let (begin, end) = if end == 0 { (from, to) } else { (begin.min(from), end.max(to)) };
             mark.store(epoch << 8 | begin << 4 | (end - 1), Ordering::Relaxed);

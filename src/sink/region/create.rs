@@ -1,4 +1,5 @@
-//! Makes new regions. A new region has a file that profilers find, if such a file can be made.
+//! Makes new regions, which are code memory that is a mapping of an ELF file. A new region has a file that profilers find, if
+//! such a file can be made.
 
 use std::fs::File;
 use std::io;
@@ -92,7 +93,7 @@ impl Regions {
         let room = place(RegionFile::tables_room(max_len), max_len, alignment, wanted.near)?;
         let made = self.with_file(status, wanted, &room, len).or_else(|| without_file(wanted, &room, len));
         let Some(parts) = made else {
-            // SAFETY: the address space was just set aside, and nobody else knows of it.
+            // SAFETY: the address space was just reserved, and nobody else knows of it.
             unsafe { room.unmap() };
             return Err(Error::NoMemory);
         };
@@ -133,10 +134,9 @@ impl Regions {
 }
 
 impl Regions {
-    /// While a debugger listens, makes the views where code runs writable, and makes these views executable alone afterwards. A
-    /// debugger can write its breakpoints to a shared mapping only if the mapping is writable (linux mm/gup.c,
-    /// `check_vma_flags`). In a private mapping, a page with a breakpoint would no longer show what the host writes in the
-    /// other view.
+    /// Makes the views where code runs writable while a debugger listens, and removes the right to write afterwards. A debugger
+    /// can write its breakpoints to a shared mapping only if the mapping is writable (linux mm/gup.c, `check_vma_flags`). In a
+    /// private mapping, a page with a breakpoint would no longer show what the host writes in the other view.
     pub fn heed_debugger(&self) {
         let wanted = READ_EXEC | if debugger::is_watched() { READ_WRITE } else { 0 };
         let differs = |region: &Region| !region.is_private() && region.exec.load(Ordering::Relaxed) != wanted;
@@ -152,7 +152,7 @@ impl Regions {
             };
             match protect(wanted) {
                 Ok(()) => region.exec.store(wanted, Ordering::Relaxed),
-                // The kernel may have changed a part of the view.
+                // The kernel may have changed the protection of a part of the view.
                 Err(_) => _ = protect(READ_EXEC),
             }
         }
@@ -164,7 +164,7 @@ impl Regions {
     }
 }
 
-/// Maps the file of a region in the address space that was set aside.
+/// Maps the file of a region into the reserved address space.
 fn fill(new: New, wanted: &RegionOptions, room: &Room, len: u64) -> io::Result<Parts> {
     let place = &room.place;
     let filled = new.put_in_place(place.clone(), len, |naming, text| {
@@ -173,7 +173,7 @@ fn fill(new: New, wanted: &RegionOptions, room: &Room, len: u64) -> io::Result<P
             place.check_private_exec(text, READ_WRITE)?;
             provide_if_possible(text, place.text(), len)?;
             place.map_tables(Sharing::Private, text, |_| true)?;
-            // SAFETY: the room was set aside for this mapping, and nobody else knows of it.
+            // SAFETY: the room was reserved for this mapping, and nobody else knows of it.
             unsafe { code_memory::map_over(place.start, len, READ_WRITE, Sharing::Private, text, place.text())? };
             return Ok((ONE_VIEW, file));
         }
@@ -191,8 +191,8 @@ fn fill(new: New, wanted: &RegionOptions, room: &Room, len: u64) -> io::Result<P
 /// region's earlier file. The writable view is mapped first, because a forked child must not write to its parent's file.
 pub(super) fn map_two_views(file: &File, place: &Placement, write: u64, len: u64) -> io::Result<()> {
     let (start, text) = (place.start, place.text());
-    // SAFETY: both ranges are the region's, and one of three things holds. Nobody else knows of the ranges. Or this is a forked
-    // child, in which nobody else runs yet. Or other threads run code in this memory, and the file has the same bytes.
+    // SAFETY: both ranges belong to the region. If other threads run code in this memory, the file has the same bytes.
+    // Otherwise, nobody else knows of the ranges, or this process is a forked child, in which nobody else runs yet.
     unsafe {
         code_memory::map_over(write, len, READ_WRITE, Sharing::Shared, file, text)?;
         // An error is ignored, because both views must show the same file even without the tables. Few readers look for the
@@ -206,13 +206,13 @@ pub(super) fn map_two_views(file: &File, place: &Placement, write: u64, len: u64
 fn without_file(wanted: &RegionOptions, room: &Room, len: u64) -> Option<Parts> {
     let place = &room.place;
     let (kind, held) = if wanted.one_view {
-        // SAFETY: the room was set aside for this memory, and nobody else knows of it.
+        // SAFETY: the room was reserved for this memory, and nobody else knows of it.
         unsafe { code_memory::move_over(code_memory::anonymous(len).ok()?, place.start, len).ok()? };
         (ONE_VIEW, None)
     } else {
         let file = code_memory::nameless_file().ok()?;
         file.set_len(place.text() + place.max_len).ok()?;
-        // A sandbox may forbid the call. In that case the kernel provides the memory when the memory is touched.
+        // A sandbox may forbid the call. Then the kernel provides the memory at the first access.
         let provided = code_memory::provide(&file, place.text(), len);
         provided.or_else(|error| if is_full(&error) { Err(error) } else { Ok(()) }).ok()?;
         map_two_views(&file, place, room.write, len).ok()?;

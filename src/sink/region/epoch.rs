@@ -1,9 +1,9 @@
-//! Epochs. When new code takes the place of dead code, the library gives the region's file another name, and perf sees the new
-//! name. So perf does not attribute samples of the new code to the dead code.
+//! Begins epochs, which are periods in which a region's file has one name. When new code replaces dead code, the library gives
+//! the file another name, which perf records. So perf does not attribute samples of the new code to the dead code.
 //!
-//! The names of several epochs are hard links to one file, as long as no code takes the place of dead code. When code takes
-//! the place of dead code, the writer makes a copy of the file's earlier contents. The copy gets the names of the epochs in
-//! which the dead code ran. After this step, the file itself describes only the later epochs. The step is called a split.
+//! The names of several epochs are hard links to one file, as long as no code replaces dead code. When code replaces dead code,
+//! the writer makes a copy of the file's earlier contents. The copy gets the names of the epochs in which the dead code ran.
+//! After this step, the file itself describes only the later epochs. The step is called a split.
 //!
 //! perf learns the name of a file when a process maps the file, or when the protection of such a mapping changes. If a region
 //! has two views, the thread that registers the code renames the file and makes perf learn the new name. The thread does the
@@ -33,7 +33,7 @@ use crate::sys::thread::undisturbed;
 /// The maximum number of splits of one region that wait for the writer.
 const PENDING_MOST: u64 = 256;
 /// The maximum number of functions that the copies for the waiting splits of one region describe in total. Each split makes a
-/// copy of the file, and each copy describes all live functions. But two splits may always wait.
+/// copy of the file, and each copy describes all live functions. Two splits may always wait, whatever the number of functions.
 const COPIED_MOST: u64 = 4 << 20;
 
 /// The maximum number of older names of a file.
@@ -43,19 +43,20 @@ const NAMES_MOST: usize = 4096;
 /// for one new name.
 const LEFT_MOST: u32 = 256;
 
-/// Code that is registered within this number of nanoseconds after the beginning of an epoch may have the earlier name in perf.
+/// If code is registered within this number of nanoseconds after the beginning of an epoch, perf may show the code under the
+/// earlier name.
 const SETTLE_TIME: u64 = 20_000_000;
 
-/// When code dies, a turn (see `turn`) may begin. The last turn must then be more than this number of nanoseconds ago, because
-/// each turn costs a copy of the file's contents. In this time, perf takes some samples.
+/// When code dies, a turn (see `turn`) begins only if the last turn is more than this number of nanoseconds ago. Each turn
+/// costs a copy of the file's contents. In this time, perf takes some samples.
 const TURN_PAUSE: u64 = 10_000_000;
 
-/// In this number of nanoseconds, perf probably takes no sample. The object's beginning does not move twice in this time.
+/// A time in nanoseconds in which perf probably takes no sample. The object's beginning does not move twice in this time.
 const BRIEF: u64 = 300_000;
 
-/// Code that dies counts as dead since the beginning of the present epoch in one case only: no code has been registered in the
-/// epoch, the epoch is at most this number of nanoseconds old, and other code has died at most `BRIEF` nanoseconds ago. So the
-/// code has probably no sample in the epoch. In all other cases, a new epoch begins.
+/// When code dies, a new epoch begins. But if the code has probably no sample in the present epoch, the code counts as dead
+/// since the beginning of this epoch. Three conditions make a sample improbable. No code has been registered in the epoch. The
+/// epoch is at most this number of nanoseconds old. Other code has died at most `BRIEF` nanoseconds ago.
 const SHARED: u64 = 10_000_000;
 
 impl Region {
@@ -64,12 +65,12 @@ impl Region {
         matches!(self.kind, Backing::Private { never_flips: false, .. })
     }
 
-    /// Called when code has just died. Returns the first epoch in which this code counts as dead. If the host changes the
-    /// protection of the memory, this call may begin that epoch.
+    /// Returns the first epoch in which code that has just died counts as dead. If the host changes the protection of the
+    /// memory, this call may begin that epoch.
     pub(super) fn dead_since(&self, status: &Status) -> u32 {
         let last = self.epoch.load(Ordering::Relaxed);
         if !self.flips() || self.pages.are_of_group() {
-            // The next epoch begins when code is registered in the place of dead code. A mapping group has no epochs.
+            // The next epoch begins when code is registered over dead code. A mapping group has no epochs.
             return last + 1;
         }
         let now = status.clock.now();
@@ -88,9 +89,9 @@ impl Region {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    /// Called before new code is registered in the place of dead code. `since` is the first epoch in which the old code is
-    /// dead. If this epoch has already begun, this call only splits the file. If not, this call begins an epoch and splits the
-    /// file. Without this step, perf would attribute samples of the new code to the dead code.
+    /// Splits the file before new code is registered over dead code. `since` is the first epoch in which the old code is dead.
+    /// If this epoch has not begun yet, this call also begins an epoch. Without this step, perf would attribute samples of the
+    /// new code to the dead code.
     #[cold]
     pub(super) fn replace(&self, status: &Status, addr: u64, size: u64, since: u32) {
         let now = status.clock.now();
@@ -115,7 +116,7 @@ impl Region {
         });
     }
 
-    /// Begins an epoch and splits the file, if perf can see a new name. Returns the time of the split. The writer calls this
+    /// Begins an epoch and splits the file, if perf can learn a new name. Returns the time of the split. The writer calls this
     /// function when code was registered over live code.
     pub fn replace_live(&self, status: &Status) -> Option<u64> {
         let (now, last) = (status.clock.now(), self.epoch.load(Ordering::Relaxed));
@@ -124,8 +125,8 @@ impl Region {
         may.then(|| self.turn(status, now, last, 0)).flatten()
     }
 
-    /// Makes perf learn the present name of the file, by changing the protection of the memory for a moment. Does nothing
-    /// unless the memory is still writable and executable at the same time.
+    /// Makes perf learn the present name of the file, by changing the protection of the memory for a moment. Does this only if
+    /// the memory is still writable and executable at the same time.
     pub(super) fn announce(&self, addr: u64, size: u64) {
         let page = page_size() as u64;
         let (start, end) = (addr / page * page, (addr + size).next_multiple_of(page));
@@ -135,9 +136,9 @@ impl Region {
         if !panic_guard::is_beside_host() && self.mapped_in(&maps).any(is_rwx) {
             // When an `mprotect` changes the protection, perf learns the name of the file. On the supported processors,
             // writable pages are also readable (linux mm, `protection_map`), so no reader faults meanwhile. The second
-            // `mprotect` makes the pages and their neighbours one mapping again, and perf sees this whole mapping.
-            // SAFETY: the pages hold code that the caller is about to register, so nobody unmaps them now. They belong to this
-            // region, and no thread makes a forbidden access meanwhile.
+            // `mprotect` makes the pages and their neighbours one mapping again, and perf records this whole mapping.
+            // SAFETY: the pages contain code that the caller is about to register, so nobody unmaps them now. The pages belong
+            // to this region, and no thread makes a forbidden access meanwhile.
             let _ = unsafe {
                 code_memory::protect(start, end - start, rwx & !libc::PROT_READ)
                     .and_then(|()| code_memory::protect(start, end - start, rwx))
@@ -157,7 +158,7 @@ impl Region {
         is_whole && naming.path.parent().is_some_and(can_begin_at_code)
     }
 
-    /// Whether the object should begin at another address in the next epoch. Called for memory whose protection the host
+    /// Whether the object should begin at another address in the next epoch. Only used for memory whose protection the host
     /// changes. In such memory, a mapping may show only a part of the region, so the mapping need not begin where the region
     /// begins. The object's beginning therefore stays until code replaces dead code.
     fn is_to_turn(&self, now: u64) -> bool {
@@ -207,8 +208,7 @@ impl Region {
         let was_at_code = naming.begins_at_code();
         // The object's beginning moves only if there is room for a split. Without a split, the same file would have one name
         // for the old beginning and one name for the new beginning. Enough time for a sample must also have passed since the
-        // last move. If perf took no sample in that time, perf would continue to use the tables that it read before the last
-        // move.
+        // last move. Without a sample in that time, perf would continue to use the tables that it read before the last move.
         let turns = turns && self.has_room(status, &mut naming, now) && now > naming.turned_at.saturating_add(BRIEF);
         let at_code = if turns { !was_at_code && self.can_begin_at_code(&naming) } else { was_at_code };
         let name_of = |epoch| naming.name_of(epoch, at_code);
@@ -218,7 +218,7 @@ impl Region {
             let epoch = numbers.find(|&epoch| dir.look(&name_of(epoch)).is_err())?;
             let (old, fresh) = (naming.name().to_owned(), name_of(epoch));
             dir.rename(&old, &fresh).ok()?;
-            // Where the file system has no hard links, the old name is missing until the split.
+            // On a file system without hard links, the old name is missing until the split.
             let _ = dir.link(&fresh, &old);
             Some((epoch, old, fresh))
         });
@@ -241,7 +241,8 @@ impl Region {
             tables
         });
         if shown.is_err() {
-            // perf does not know the new name of the code, or of the tables: perf 6 looks for them in mappings of that name.
+            // perf does not know the new name of the code or of the tables. perf 6 looks for the tables in mappings of that
+            // name.
             status.counters.region_late.add(1);
         }
         self.named_at.store(now, Ordering::Relaxed);
@@ -250,17 +251,18 @@ impl Region {
         true
     }
 
-    /// Maps the end of the executable view of a region with two views, from the address `from` to `end`, so that perf learns the
-    /// present name of the file. The view may be longer afterwards. The kernel merges the new mapping with the rest of the
-    /// view, and perf sees the whole view as one mapping. If the host has locked the view, or has given advice about it
-    /// (madvise), the kernel merges nothing. So this function then maps the whole view again, and gives it the same attributes.
-    /// On some file systems (overlayfs), the kernel never merges mappings. Then it would take too long to look up the attributes
-    /// again and again.
+    /// Maps the end of the executable view of a region with two views, from the address `from` to `end`, so that perf learns
+    /// the present name of the file. The view may be longer afterwards. The kernel merges the new mapping with the rest of the
+    /// view, and perf records the whole view as one mapping. If the host has locked the view, or has set advice by madvise, the
+    /// kernel merges nothing. Then this function maps the whole view again, with the same attributes. On some file systems
+    /// (overlayfs), the kernel never merges mappings. There, this function looks up the attributes only of a locked view,
+    /// because repeated lookups would take too long.
     pub(super) fn map_code(&self, file: &File, from: u64, end: u64) -> io::Result<()> {
         let (start, old, protection) = (self.start(), self.len(), self.exec.load(Ordering::Relaxed));
         let map = |from: u64| {
             let offset = self.text() + (from - start);
-            // SAFETY: the range is this region's. It shows the same part of the same file already, or nobody uses it yet.
+            // SAFETY: the range belongs to this region. The range already shows the same part of the same file, or nobody uses
+            // the range yet.
             unsafe { code_memory::map_over(from, end - from, protection, Sharing::Shared, file, offset) }
         };
         if self.never_merges.load(Ordering::Relaxed) && !code_memory::has_locked(start, old) {
@@ -275,7 +277,7 @@ impl Region {
         }
         let known = self.mapped().and_then(|mut pieces| {
             if let Some(first) = pieces.first_mut().filter(|_| is_alike) {
-                // The pages that were just mapped had the attributes of the others.
+                // The pages that were just mapped had the attributes of the other pages.
                 first.end = start + old;
                 pieces.truncate(1);
             }
@@ -283,7 +285,7 @@ impl Region {
         });
         let pieces = match known {
             Err(error) if code_memory::has_locked(start, old) => return Err(error),
-            // A process that cannot read `/proc` gets the new name all the same. At worst, advice of the host is lost.
+            // Even if the process cannot read `/proc`, perf learns the new name. At worst, advice of the host is lost.
             known => known.unwrap_or_default(),
         };
         if !pieces.is_empty() && pieces.iter().all(|piece| piece.attributes == Attributes::default()) {
@@ -308,7 +310,7 @@ impl Region {
         }
         let Ok(file) = naming.file() else { return 0 };
         let bytes = file.metadata().map_or(0, |data| data.blocks() * 512);
-        // The copy does not contain the text. Only on a disk, the text of private memory takes no room in the file.
+        // The copy does not contain the text. The text takes room in the file, except for the text of private memory on a disk.
         bytes.saturating_sub(if self.is_private() && file::is_on_disk(&file) { 0 } else { self.len() })
     }
 
@@ -316,11 +318,10 @@ impl Region {
     /// later epochs. Returns the time of the split. The split is due after `settle_time` nanoseconds.
     fn split(&self, status: &Status, first: u32, settle_time: u64, is_clean: bool) -> Option<u64> {
         let mut naming = self.naming();
-        // The caller registers its code after this split, so the code gets a later time than `now`.
+        // The caller registers its code after this split, so the code has a later time than `now`.
         let now = status.clock.now();
         if settle_time == 0 {
-            // New code takes the place of dead code. The writer has to handle the waiting splits before it handles the new
-            // code.
+            // New code replaces dead code. The writer has to handle the waiting splits before it handles the new code.
             self.make_due(&mut naming, now);
         }
         let is_waiting = naming.archives.back().is_some_and(|last| last.first >= first);

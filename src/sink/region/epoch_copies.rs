@@ -1,5 +1,5 @@
-//! The writer's part in a split (see `epoch`). The writer copies the file's present contents to a file with the names of
-//! older epochs.
+//! Copies the present contents of a region's file to a file with the names of older epochs. This is the writer's part in a
+//! split (see `epoch`).
 
 use std::ffi::OsString;
 use std::io;
@@ -19,8 +19,8 @@ use crate::sys::held_dir::Dir;
 const COPIED_MOST: u64 = 256 << 10;
 
 impl RegionSink {
-    /// Handles the waiting splits one after the other, until `Region::next_archive` returns none. The function is inlined,
-    /// because the writer calls it for each record, and mostly no split waits.
+    /// Handles the waiting splits one after the other, until `Region::next_archive` returns `None`. The function is inlined,
+    /// because the writer calls it for each record, and usually no split waits.
     #[inline(always)]
     pub(super) fn close_all(
         &mut self,
@@ -36,7 +36,7 @@ impl RegionSink {
     }
 
     /// Copies the contents of a region's file to a file with the names of older epochs. The region's file also keeps these
-    /// contents, because profilers must find the name of dead code until other code takes the place of the dead code.
+    /// contents, because profilers must find the name of dead code until other code replaces the dead code.
     fn archive_epochs(&mut self, registry: &mut Registry, region: &'static Region, split: &Archive) {
         let mut guard = region.opened();
         let Some(file) = guard.as_mut() else { return };
@@ -44,8 +44,8 @@ impl RegionSink {
         let result = self.status.aside(|| self.put_aside(registry, region, file, split.first));
         registry.forget_dead_in_regions(region.start(), region.end());
         file.set_begin(split.begin);
-        // Each copy contains all tables of the file, and all copies share the room for old files. So the file is rewritten if it
-        // is a little wasteful.
+        // Each copy contains all tables of the file, and all copies share the room for old files. So the file is rewritten even
+        // if it wastes only a little room.
         if result.is_ok() && split.is_clean && file.is_wasteful(125, 64) {
             Self::write_anew(registry, region, file);
         }
@@ -93,8 +93,8 @@ impl RegionSink {
         drop(naming);
         let to = file::claim(dir, &fresh, self.regions.mode(), file::ANYWHERE)?;
         let (written, identity) = (to.try_clone()?, file::look_at(&to)?);
-        // The copy can do without the bytes of live code, because newer files have them too. The host may already have written
-        // other code over dead code. In a shared mapping, such a write changes the file, so the bytes of dead code are
+        // The copy does not need the bytes of live code, because newer files have these bytes too. The host may already have
+        // written other code over dead code. In a shared mapping, such a write changes the file, so the bytes of dead code are
         // copied only if the mapping is private.
         let start = region.start();
         let (is_private, with_live) =

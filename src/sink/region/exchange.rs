@@ -13,8 +13,8 @@ use crate::sys::maps::Mapping;
 use crate::sys::page_facts::{Untouched, Witness};
 use crate::sys::{file, process_memory};
 
-/// How many bytes are copied at a time. A block is larger than any piece of the reserve of memory (`sys::reserve`), which is
-/// meant for other purposes.
+/// How many bytes are copied at a time. A block is larger than any piece of the memory reserve (`sys::reserve`), because that
+/// reserve is for other purposes.
 pub(super) const BLOCK: usize = 128 << 10;
 
 /// Replaces a piece of memory by a mapping of the file, with the same bytes, protection and attributes. After an error the
@@ -23,14 +23,13 @@ pub(super) const BLOCK: usize = 128 << 10;
 /// Returns `WouldBlock` if the process was forked meanwhile. In that case the child may execute the bytes of the file, so
 /// nobody may change the file.
 ///
-/// `are_attributes_known`: whether `look_up_attributes` has accepted the piece. Then no userfaultfd supplies its contents, so
-/// pages that nobody has touched are zero, and are not read.
+/// `are_attributes_known`: whether `look_up_attributes` has accepted the piece. If so, no userfaultfd supplies the contents of
+/// the piece. Untouched pages are then zero, and are not read.
 pub(super) fn exchange(piece: &Mapping, file: &File, base: u64, are_attributes_known: bool) -> io::Result<()> {
     let (addr, len, offset) = (piece.start, piece.end - piece.start, piece.start - base);
     provide_if_possible(file, offset, len)?;
     let pages = copy_to_file(piece, file, offset, are_attributes_known)?;
-    // From here until the process has its own copies of the pages, a forked child would see later changes of the file in these
-    // pages.
+    // Until the process has its own copies of the pages, a forked child would see later changes of the file in these pages.
     let (parting, witness) = (Parting::begin().ok_or_else(forked)?, Witness::new()?);
     // SAFETY: the file has the same bytes there, and the caller of `adopt` has promised that nobody writes.
     unsafe { code_memory::map_over(addr, len, piece.protection, Sharing::Private, file, offset)? };
@@ -46,7 +45,7 @@ pub(super) fn exchange(piece: &Mapping, file: &File, base: u64, are_attributes_k
         exchanged = exchanged.and(Err(forked()));
     }
     drop(parting);
-    // Without this call the kernel would expect no further use of the memory, and swap the memory out first.
+    // Without this call, the kernel would expect no further use of the memory, and would swap out this memory first.
     code_memory::advise(addr, len, Advice::Normal);
     piece.attributes.give(addr, len, piece.protection);
     let offsets = pages.iter().map(|(addr, _)| addr - base);
@@ -70,10 +69,10 @@ fn forked() -> io::Error {
     io::Error::new(io::ErrorKind::WouldBlock, "the process was forked meanwhile")
 }
 
-/// Puts plain memory in the place of pieces that have been exchanged.
+/// Replaces pieces that have been exchanged by plain memory again.
 pub(super) fn take_back(pieces: &[Mapping]) {
     for piece in pieces {
-        // If this fails, the piece stays a mapping of the file, and this mapping has the right bytes too.
+        // After a failure, the piece stays a mapping of the file, which has the right bytes too.
         let _ = make_plain(std::slice::from_ref(piece));
     }
 }
@@ -89,8 +88,8 @@ fn for_pages_unless(
     is_zero: impl Fn(u64, u64) -> bool,
     mut each: impl FnMut(u64, &[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
-    // `/proc/thread-self/mem` also shows memory whose protection forbids reading. A process without a free descriptor reads the
-    // memory in another way.
+    // `/proc/thread-self/mem` also shows memory whose protection forbids reading. A process without a free descriptor cannot
+    // open this file, and reads the memory in another way.
     let memory = File::open("/proc/thread-self/mem").ok();
     let mut block = Vec::new();
     block.try_reserve_exact(BLOCK)?;
@@ -117,16 +116,17 @@ fn for_pages_unless(
     Ok(())
 }
 
-/// Whether any byte is not zero. Compilers use vectors for the inner loop, because it has no exit.
+/// Whether any byte is not zero. Compilers use vectors for the inner loop, because this loop has no early exit.
 fn has_bits(bytes: &[u8]) -> bool {
     bytes.chunks(256).any(|part| part.iter().fold(0, |all, byte| all | byte) != 0)
 }
 
 /// Copies a mapping to the file. For each page that is not all zero, returns the page's address and the value of its first
-/// byte. `skips_untouched`: whether pages that nobody has touched are not read.
+/// byte. `skips_untouched`: whether untouched pages are skipped.
 fn copy_to_file(piece: &Mapping, file: &File, offset: u64, skips_untouched: bool) -> io::Result<Vec<(u64, u8)>> {
     let mut pages = Vec::new();
-    // An arena of which little is used has far more untouched blocks than others. One block is sooner read than looked up.
+    // A mostly unused arena has far more untouched blocks than touched blocks. To read a single block is faster than to look it
+    // up.
     let is_large = piece.end - piece.start > BLOCK as u64;
     let untouched = if is_large && skips_untouched { Untouched::new() } else { None };
     let is_zero = |from, to| untouched.as_ref().is_some_and(|untouched| untouched.has_all(from, to));
@@ -139,7 +139,7 @@ fn copy_to_file(piece: &Mapping, file: &File, offset: u64, skips_untouched: bool
 }
 
 /// Gives the process its own copy of pages of a private mapping, with the same bytes. The library later writes zeros (see
-/// `clear`) or the header page to these places of the file. Without its own copy, the process would execute these later bytes.
+/// `clear`) or the header page to these pages of the file. Without its own copy, the process would execute these later bytes.
 fn part_from_file(pages: &[(u64, u8)]) -> io::Result<()> {
     // A write to `/proc/thread-self/mem` also changes memory whose protection forbids writing.
     let memory = File::options().write(true).open("/proc/thread-self/mem")?;
@@ -166,8 +166,9 @@ fn write_zeros(to: &File, page: u64) -> io::Result<()> {
     (page..page + page_size() as u64).step_by(zeros.len()).try_for_each(|at| to.write_all_at(&zeros, at))
 }
 
-/// Puts plain memory in the place of mappings, with the same bytes, protections and attributes. If there is not enough memory for
-/// all of them, nothing changes. If the kernel cannot move the memory to its place, the mappings before it are already plain.
+/// Replaces mappings by plain memory with the same bytes, protections and attributes. If there is not enough memory for all
+/// mappings, nothing changes. If the kernel cannot move the memory of a piece to its address, the earlier pieces are already
+/// plain.
 pub(super) fn make_plain(pieces: &[Mapping]) -> io::Result<()> {
     let mut copies = Vec::new();
     copies.try_reserve(pieces.len())?;

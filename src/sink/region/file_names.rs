@@ -21,7 +21,7 @@ pub fn can_begin_at_code(dir: &Path) -> bool {
     dir == Path::new("/tmp")
 }
 
-/// The name of a forked child's file until the first call of the child.
+/// The name of a forked child's file until the child first calls the library.
 pub fn name_for_child(child: u32, (parent, number): (u32, u32), begins_at_code: bool) -> OsString {
     FileKind::Region { number, begins_at_code, epoch: 0, parent }.name(child).into()
 }

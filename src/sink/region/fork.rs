@@ -1,5 +1,6 @@
-//! Regions in a forked child. Right after the fork, the child gets its own copy of the memory that it shares with the parent.
-//! When the child first uses a session of its parent, the child takes over the parent's state, and the regions get new files.
+//! Handles regions in a forked child. Right after the fork, the child gets its own copy of the memory that it shares with the
+//! parent. When the child first uses a session of its parent, the child takes over the parent's state, and the regions get new
+//! files.
 
 use std::fs::File;
 use std::io;
@@ -29,8 +30,7 @@ use crate::sys::maps;
 use crate::sys::rights;
 
 impl Regions {
-    /// Called in the parent after a fork. If the child may have got files, records the fork. Returns whether the caller must
-    /// notify the writer.
+    /// Records a fork in the parent, if the child may have got files. Returns whether the caller must notify the writer.
     pub fn has_forked(&self) -> bool {
         self.all().any(|region| region.has_shared_file()) && self.children.add()
     }
@@ -41,8 +41,8 @@ impl Regions {
     }
 
     /// Gives a forked child its own copies of the memory that it shares with its parent. Runs before anything else in the
-    /// child. Calls `go_on` once the parent may change this memory. The argument of `go_on` says whether the child shares no
-    /// memory with the parent any more. If no copy can be made, nobody can access the memory in the child.
+    /// child. Calls `go_on` once the parent may change this memory. The argument of `go_on` is true if the child no longer
+    /// shares memory with the parent. If no copy can be made, the memory becomes inaccessible in the child.
     ///
     /// Only the forking thread exists in the child, so nothing else in the child uses the memory. The parent's other threads
     /// may write to the memory during the copy. This is allowed, because the kernel copies the bytes. The kernel also allows
@@ -74,10 +74,11 @@ impl Regions {
         }
     }
 
-    /// Called in a forked child that takes over its parent's state. Adds the parent's regions, with new files if the sink runs.
+    /// Adds the parent's regions in a forked child that takes over its parent's state. The regions have new files if the sink
+    /// runs.
     pub fn inherit(&self, status: &Status, parent: &Regions) {
         if let Ok(mut settings) = parent.settings.try_lock() {
-            // Without this step, each generation of children would have one more open descriptor.
+            // Otherwise each generation of children would have one more open descriptor.
             self.settings().last_dir = settings.last_dir.take();
         }
         for old in parent.all().filter(|region| region.gone() == NEVER) {
@@ -113,9 +114,9 @@ impl Regions {
         }
     }
 
-    /// Maps the memory of a region anew, with a new file.
+    /// Maps the memory of a region again, with a new file.
     fn again(&self, status: &Status, old: &Region) -> Option<Parts> {
-        // If the next file begins at the same place as the present file of this process, perf 7 continues to use the present
+        // If the next file begins at the same address as the present file of this process, perf 7 continues to use the present
         // file.
         let is_known = |naming: &Naming| old.is_private() || naming.of_child().is_some();
         let is_next = |naming: &Naming| is_known(naming) && !naming.begins_at_code() && old.can_begin_at_code(naming);
@@ -137,14 +138,14 @@ impl Regions {
 fn set_file(region: &Region, file: Option<Arc<Held>>, path: Option<PathBuf>) {
     region.exec.store(READ_EXEC, Ordering::Relaxed);
     region.set_inode(file.as_ref().map_or(0, |file| file.identity().inode));
-    // If another thread held this lock at the fork, `naming` does not get the file. If the child makes no other file when it
-    // takes over, the library can neither enlarge the region nor give its pages back.
+    // If another thread held this lock at the fork, `naming` does not get the file. If the child makes no other file later, the
+    // library cannot enlarge the region or give its pages back.
     if let Ok(mut naming) = region.naming.try_lock() {
         naming.set_file_of_child(file, path);
     }
 }
 
-/// A file in memory that a forked child has mapped in the place of a region's file.
+/// A file in memory that a forked child has mapped instead of a region's file.
 struct Copy {
     file: File,
     /// `None` if the child's code gets no names. The copy has the region's bytes, but nothing else of the region's file.
@@ -179,7 +180,7 @@ impl Copy {
 }
 
 impl Name {
-    /// Maps a file with this name in the place of the copy, with the same contents.
+    /// Replaces the copy by a file with this name and the same contents, and maps this file.
     fn give(self, copy: &File, region: &Region, write: u64) -> io::Result<(File, PathBuf)> {
         let Name { path, mode } = self;
         // The file system must have free room for twice the region's length. The file has holes, and the child may later write
@@ -205,8 +206,8 @@ impl Name {
 /// and if the sizes of files are limited.
 fn copy_without_file(region: &Region, write: u64) -> io::Result<()> {
     let (start, len) = (region.start(), region.len());
-    // SAFETY: both ranges are the region's, and this is a forked child, in which nobody else runs yet. The writable view has
-    // the same length as the other view.
+    // SAFETY: both ranges belong to the region, and this process is a forked child, in which nobody else runs yet. The writable
+    // view has the same length as the other view.
     unsafe {
         code_memory::share_over(write, len)?;
         for_data(region, |data, _| {
@@ -256,8 +257,8 @@ fn copy_text(region: &Region, to: &File) -> io::Result<()> {
     })
 }
 
-/// Calls `each` for the parts of a region's memory that are not holes of its file. If the file is not open, calls `each` for
-/// the whole memory. The second argument of `each` says whether the file is open.
+/// Calls `each` for the parts of a region's memory that are not holes of the region's file. If the file is not open, calls
+/// `each` for the whole memory. The second argument of `each` is true if the file is open.
 fn for_data(region: &Region, mut each: impl FnMut(Range<u64>, bool) -> io::Result<()>) -> io::Result<()> {
     // Readahead by the kernel would turn holes into data.
     code_memory::advise(region.start(), region.len(), Advice::Random);
@@ -309,7 +310,8 @@ fn plain(old: &Region) -> Parts {
     };
     let may_be_plain = match old.kind {
         Backing::TwoViews { .. } => false,
-        // `release` unmaps the whole range of a created region without a file, so the whole range must still be the region's.
+        // `release` unmaps the whole range of a created region without a file, so the whole range must still belong to the
+        // region.
         Backing::Private { adopted, .. } => adopted || is_whole(),
     };
     let is_plain = may_be_plain && old.make_plain().is_ok();

@@ -1,4 +1,4 @@
-//! Regions after their creation: how they grow, give pages back, and end.
+//! Changes regions after their creation: enlarges a region, gives pages back to the system, and ends a region.
 
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
@@ -33,7 +33,7 @@ impl Regions {
         let file = region.naming().file().map_err(|_| Error::SinkFailed)?;
         let (text, more) = (region.text(), new - old);
         let grown = code_memory::provide(&file, text + old, more).and_then(|()| {
-            // SAFETY: the range was set aside for the region, and nobody uses it yet.
+            // SAFETY: the range was reserved for the region, and nobody uses it yet.
             unsafe { code_memory::map_over(write + old, more, READ_WRITE, Sharing::Shared, &file, text + old)? };
             region.map_code(&file, start + old, start + new)
         });
@@ -95,14 +95,14 @@ impl Regions {
 
     fn starting(&self, start: u64) -> Result<&'static Region> {
         let mut all = self.all().filter(|region| region.start() == start && region.gone() == NEVER);
-        // If a region has lost its first page, another region may begin at the same address. In that case the address stands
-        // for the other region.
+        // If a region has lost its first page, another region may begin at the same address. Then the address stands for the
+        // other region.
         let first = all.next();
         all.find(|region| !region.pages.any_lost(start, start + 1)).or(first).ok_or(Error::Region)
     }
 
-    /// Ends a region. A created region is unmapped. An adopted region becomes plain memory again, with the same bytes.
-    /// Before this call, the writer should have written the code in the region.
+    /// Ends a region. A created region is unmapped. An adopted region becomes plain memory again, with the same bytes. The
+    /// writer should already have written the code in the region.
     pub fn release(&self, status: &Status, start: u64) -> Result<()> {
         let _changing = self.begin_change()?;
         let region = self.starting(start)?;
@@ -173,8 +173,8 @@ impl Regions {
         }
     }
 
-    /// Called at the exit of the process. Replaces the files of private memory by copies that contain the bytes of the code.
-    /// Returns false if that takes longer than `timeout`.
+    /// Replaces the files of private memory by copies that contain the bytes of the code, when the process exits. Returns false
+    /// if this takes longer than `timeout`.
     pub fn write_last(&self, timeout: Duration) -> bool {
         let (regions, mode): (Vec<_>, _) = (self.all().filter(|region| region.is_private()).collect(), self.mode());
         let has_any = !regions.is_empty();
@@ -199,8 +199,8 @@ impl Regions {
     }
 }
 
-/// Unmaps what the library has mapped for a region: the tables beside adopted memory, or all of a created region. Memory that the
-/// host has mapped there belongs to the host, and stays. `inode` is the number that the region's file had.
+/// Unmaps the library's mappings of a region, which are the tables beside adopted memory, or all of a created region. Memory
+/// that the host has mapped in the same range stays. `inode` is the number that the region's file had.
 ///
 /// # Safety
 /// Nobody may use the memory of a created region any longer.
@@ -213,10 +213,10 @@ unsafe fn unmap(region: &Region, inode: Option<u64>) {
             return;
         }
         let blindly = |range: Range<u64>| code_memory::unmap(range.start, range.end - range.start);
-        // `beside`: the parts of the range in which no code lies.
+        // `beside`: the parts of the range that have no code.
         let unmap = |range: Range<u64>, base, beside: &[Range<u64>]| match inode {
             Some(_) if unmap_own(range.clone(), inode, base, beside).is_ok() => {}
-            // Without `/proc`, nothing can be recognized. The host may have mapped its own memory in place of private code.
+            // Without `/proc`, no mapping can be recognized, and the host may have replaced private code by its own memory.
             Some(_) if region.is_private() => beside.iter().cloned().for_each(blindly),
             // A region without a file cannot be recognized.
             _ => blindly(range),

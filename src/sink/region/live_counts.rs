@@ -1,4 +1,4 @@
-//! Counts the live code in each part of a region. Where no code lives, the host may have unmapped the memory.
+//! Counts the live code in each part of a region. If a part has no live code, the host may have unmapped its memory.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -7,10 +7,10 @@ use crate::api::error::{Error, Result};
 /// The size of a part, in bytes. Hosts are likely to give memory back in blocks of this size.
 const PART: u64 = 64 << 10;
 
-/// A flag in the count of a part. While it is set, the host may have unmapped the part since the last check.
+/// A flag in the count of a part. The flag is set if the host may have unmapped the part since the last check.
 const IN_DOUBT: u32 = 1 << 31;
 
-/// A count begins at this value, so that a subtraction before the matching addition does no harm.
+/// The initial value of a count, so that a subtraction before the matching addition does no harm.
 const NONE: u32 = 1 << 30;
 
 /// A count of the live code in each part of a region. The flag `IN_DOUBT` is in the same word as the count, because every
@@ -41,7 +41,7 @@ impl Tally {
         both & IN_DOUBT == 0
     }
 
-    /// Called when code has ended. A host that gives memory back also gives back memory that it has never used. So when a
+    /// Subtracts code that has ended. A host that gives memory back also gives back memory that it has never used. So after a
     /// part has lost its last code, the memory of every part without code may no longer be mapped.
     pub fn subtract(&self, offset: u64, size: u64) {
         let gone = |part: &AtomicU32| part.fetch_sub(1, Ordering::Relaxed) & !IN_DOUBT <= NONE + 1;
@@ -59,13 +59,13 @@ impl Tally {
         }
     }
 
-    /// Clears the doubt, because the caller checks the memory now. Returns whether there was a doubt.
+    /// Clears the flag `IN_DOUBT`, because the caller checks the memory now. Returns whether the flag was set.
     pub fn settle(&self, offset: u64, size: u64) -> bool {
         let both = |all, part: &AtomicU32| all | part.fetch_and(!IN_DOUBT, Ordering::Relaxed);
         self.parts(offset, size).iter().fold(0, both) & IN_DOUBT != 0
     }
 
-    /// Records that all code has ended, so all parts are in doubt.
+    /// Records that all code has ended, and sets the flag `IN_DOUBT` of all parts.
     pub fn clear(&self) {
         for part in &self.parts {
             part.store(NONE | IN_DOUBT, Ordering::Relaxed);
@@ -82,11 +82,11 @@ mod tests {
         let tally = Tally::new(3 * PART).unwrap();
         assert!(tally.add(0, 64) && tally.add(PART - 1, 2));
         assert!(!tally.settle(0, 3 * PART));
-        // The ended code began in the first part, where other code is still live. It ended in the second part, where no code
-        // is live.
+        // The ended code began in the first part, where other code is still live. The ended code reached into the second part,
+        // where no code is live.
         tally.subtract(PART - 1, 2);
         assert!(tally.add(0, 64) && !tally.add(PART, 1));
-        // A check of one part says nothing about other parts, even if they never had code.
+        // A check of one part does not clear the flags of other parts, even if those parts never had code.
         assert!(tally.settle(PART, 1) && tally.add(PART, 1));
         assert!(!tally.add(2 * PART, 1) && tally.settle(2 * PART, PART) && !tally.settle(0, 3 * PART));
         tally.subtract(0, 64);
@@ -95,7 +95,7 @@ mod tests {
         assert!(tally.settle(0, 3 * PART) && !tally.settle(0, 3 * PART));
         tally.doubt(2 * PART, 1);
         assert!(!tally.add(2 * PART, 1));
-        // The end of the same code is counted a second time. Even then, the end of later code causes a doubt.
+        // The end of the same code is counted a second time. Even then, the end of later code sets the flag.
         tally.subtract(0, 64);
         assert!(tally.settle(0, PART) && tally.add(0, 64) && tally.add(0, 64));
         tally.subtract(0, 64);

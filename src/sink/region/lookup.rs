@@ -1,5 +1,5 @@
-//! The list of all regions, and the search for the region of an address. Every registration searches, so the search takes no
-//! lock.
+//! Lists all regions, and finds the region that contains an address. Every registration makes this search, so the search takes
+//! no lock.
 
 use std::sync::atomic::{fence, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::OnceLock;
@@ -15,7 +15,7 @@ pub const MOST: usize = 768;
 pub struct Places {
     /// The memory is allocated for the first region.
     memory: OnceLock<Box<Memory>>,
-    /// The number of places that were ever used.
+    /// The number of elements of `places` that were ever used.
     used: AtomicUsize,
 }
 
@@ -30,7 +30,7 @@ struct Memory {
     index: [Entry; MOST],
 }
 
-/// An entry of the index. Regions may overlap where the host has unmapped a part of one region.
+/// An entry of the index. Regions may overlap if the host has unmapped a part of one region.
 #[derive(Debug)]
 struct Entry {
     start: AtomicU64,

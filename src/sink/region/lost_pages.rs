@@ -55,8 +55,8 @@ impl Pages {
         (offset(start) / PAGE) as usize..offset(end).div_ceil(PAGE) as usize
     }
 
-    /// Returns which bits belong to the pages of a range. Each item stands for one word: the number of the word, and a mask of
-    /// the bits of the range in this word.
+    /// Returns the bits that belong to the pages of a range. Each item has the number of a word, and a mask of the range's bits
+    /// in this word.
     fn words(&self, start: u64, end: u64) -> impl Iterator<Item = (usize, u64)> {
         let Range { start: first, end: behind } = self.numbers(start, end);
         let words = if first < behind { first / 64..behind.div_ceil(64) } else { 0..0 };
@@ -67,21 +67,19 @@ impl Pages {
         })
     }
 
-    /// Whether any page of a range is lost.
     #[inline]
     pub fn any_lost(&self, start: u64, end: u64) -> bool {
         let has = |bits: &[AtomicU64]| self.words(start, end).any(|(word, mask)| of(bits, word) & mask != 0);
         self.lost.get().is_some_and(|bits| has(bits))
     }
 
-    /// Whether all of a range is lost.
     pub fn all_lost(&self, start: u64, end: u64) -> bool {
         let has = |bits: &[AtomicU64]| self.words(start, end).all(|(word, mask)| of(bits, word) & mask == mask);
         start >= end || self.lost.get().is_some_and(|bits| has(bits))
     }
 
-    /// Marks a range as lost. But the parts of the range that `left` yields are not lost. These parts must be in order of their
-    /// addresses. Returns false if there is no memory for the bits.
+    /// Marks a range as lost, except for the parts that `left` yields. These parts must be in order of their addresses. Returns
+    /// false if there is no memory for the bits.
     pub fn lose(&self, start: u64, end: u64, left: impl Iterator<Item = (u64, u64)>, now: u64) -> bool {
         let mut next = start;
         for (from, to) in left.chain(std::iter::once((end, end))) {
@@ -110,7 +108,7 @@ impl Pages {
         self.lost.get().map(Box::as_ref)
     }
 
-    /// In a mapping group: records that the group's pages in a range no longer belong to the group.
+    /// Records that the pages of a mapping group in a range no longer belong to the group.
     fn end(&self, start: u64, end: u64, now: u64) {
         let Some(Times { since, until }) = &self.times else { return };
         for page in self.numbers(start, end) {

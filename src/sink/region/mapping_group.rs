@@ -1,4 +1,4 @@
-//! Mapping groups: regions that many small mappings share, for runtimes that map each function by itself.
+//! Makes mapping groups, which are regions that many small mappings share, for runtimes that map each function separately.
 //!
 //! A mapping group is a range of address space that contains no other object. Its file has room for the whole range. The first
 //! mapping is adopted like any other memory, and the rest of the range counts as lost. Later mappings *join*: their pages
@@ -9,7 +9,7 @@
 //! Each page joins a group once. A later mapping at the same place joins another group, which covers the same range. So a
 //! mapping group has no epochs, and its file keeps one name. perf with libunwind computes the addresses of tables from the
 //! lowest mapping that has the same name. For this computation, the lowest mapping must be the mapping of the header page. This
-//! is always so, because the file has a single name.
+//! always holds, because the file has a single name.
 
 use std::iter;
 use std::sync::atomic::Ordering;
@@ -39,9 +39,9 @@ const REACH: u64 = 4 << 20;
 const MAPPING_MOST: u64 = 1 << 20;
 
 impl Regions {
-    /// Makes a mapping that contains a single function a part of a mapping group. `it` is the mapping that contains the function.
-    /// The function may have been registered at the time `since` or later. Returns `None` if the memory is of another kind, or
-    /// if there is no room.
+    /// Adds a mapping that contains a single function to a mapping group. `it` is the mapping that contains the function. The
+    /// function may have been registered at the time `since` or later. Returns `None` if the memory is of another kind, or if
+    /// there is no room.
     pub(super) fn join(
         &self,
         status: &Status,
@@ -54,7 +54,8 @@ impl Regions {
         if !addr.is_multiple_of(page) || end - addr > MAPPING_MOST || !status.sinks().has(Sinks::REGION) {
             return None;
         }
-        // Memory that the kernel merged with its neighbours, or that is also writable, is adopted in another way.
+        // Memory that the kernel merged with its neighbours, or that is also writable, does not join, but is adopted like other
+        // memory.
         let is_functions = it.is_plain() && it.protection == READ_EXEC && (it.start, it.end) == (addr, end);
         if !is_functions || reserve::is_short() || thread::has_stack_in(addr, end) || code_memory::has_locked_memory() {
             return None;
@@ -92,7 +93,7 @@ impl Regions {
             self.publish_swapped(status, &[it], Parts { pages, ..parts }).ok().map(|region| (region, path))
         })();
         let Some((region, path)) = made else {
-            // SAFETY: the range was set aside for tables, and nobody in this process reads the tables.
+            // SAFETY: the range was reserved for tables, and nobody in this process reads the tables.
             unsafe { place.unmap_tables() };
             return None;
         };
@@ -131,8 +132,8 @@ impl Regions {
         None
     }
 
-    /// Called before new code replaces other code in a mapping group. Turns the memory of the new code into plain memory. This
-    /// memory then no longer belongs to the group. While the bridge registers code, the memory stays in the group.
+    /// Turns the memory of new code into plain memory, before the new code replaces other code in a mapping group. The memory
+    /// then no longer belongs to the group. While the bridge registers code, the memory stays in the group.
     #[cold]
     pub(super) fn part_from_mapping_group(&self, status: &Status, region: &Region, addr: u64, size: u64) {
         let page = page_size() as u64;
@@ -157,8 +158,8 @@ impl Region {
     fn take_in(&self, status: &Status, it: &Mapping, since: u64) -> Option<()> {
         let file = self.naming().file().ok()?;
         if exchange(it, &file, self.place.base, false).is_err() {
-            // This part of the file may have bytes of the memory now, and a child may execute them. So nobody uses this part
-            // again. The next try joins another group.
+            // This part of the file may now have bytes of the memory, and a child may execute these bytes. So this part is
+            // never used again. The next try joins another group.
             self.pages.use_up(it.start, it.end, status.clock.now());
             return None;
         }
@@ -173,7 +174,7 @@ impl Region {
         Some(())
     }
 
-    /// Whether code would take the place of other code in a mapping group.
+    /// Whether code would replace other code in a mapping group.
     #[inline]
     pub(super) fn is_used_up(&self, addr: u64, size: u64) -> bool {
         self.is_mapping_group() && self.has_had_code(addr - self.start(), size)
@@ -211,7 +212,7 @@ mod tests {
     use crate::sys::sync::outside::{Arc, Mutex, MutexGuard, PoisonError};
     use crate::sys::thread::sleep_micros;
 
-    /// What a test needs: a `Regions` that adopts memory, and address space in which the test makes its mappings.
+    /// The setup of a test: a `Regions` that adopts memory, and address space for the test's mappings.
     struct Host {
         status: Status,
         regions: Regions,
@@ -234,7 +235,7 @@ mod tests {
             // The free address space below the mappings is for header pages, and the free space above them is for tables.
             let (free, len, above) = (8 << 20, 64 * page_size() as u64, 512 << 20);
             let start = code_memory::reserve(free + len + above).unwrap() + free;
-            // SAFETY: the range was just set aside, and nobody else knows of it.
+            // SAFETY: the range was just reserved, and nobody else knows of it.
             unsafe {
                 code_memory::unmap(start - free, free);
                 code_memory::unmap(start + len, above);
@@ -250,7 +251,7 @@ mod tests {
         /// Makes a mapping that contains the bytes of a function.
         fn map(&self, number: u64, byte: u8) -> u64 {
             let (addr, len) = (self.addr(number), 2 * page_size() as u64);
-            // SAFETY: the range was set aside, and nobody else has it.
+            // SAFETY: the range was reserved, and nobody else uses it.
             unsafe {
                 code_memory::reserve_over(addr, len).unwrap();
                 code_memory::protect(addr, len, code_memory::READ_WRITE).unwrap();
@@ -287,7 +288,7 @@ mod tests {
     const SIZE: u64 = 4096 + 100;
 
     fn bytes(addr: u64) -> Vec<u8> {
-        // SAFETY: the test has mapped these bytes readable.
+        // SAFETY: the test has mapped these bytes as readable memory.
         unsafe { std::slice::from_raw_parts(addr as *const u8, SIZE as usize) }.to_vec()
     }
 
@@ -328,7 +329,7 @@ mod tests {
         // The host has unmapped the memory without a call to the library.
         let third = host.register(host.map(1, 4)).unwrap();
         assert!(!std::ptr::eq(third, second) && bytes(addr) == [4; SIZE as usize]);
-        // Other code takes the place of this code in the same mapping.
+        // Other code replaces this code in the same mapping.
         regions.after_code(status, addr, SIZE);
         let fourth = host.register(addr).unwrap();
         assert!(!std::ptr::eq(fourth, third) && host.inode(addr) != 0 && bytes(addr) == [4; SIZE as usize]);
@@ -336,7 +337,7 @@ mod tests {
         assert!(first.gone() == NEVER && third.gone() != NEVER);
     }
 
-    /// While the bridge registers code, the library cannot know what the host does with the memory.
+    /// While the bridge registers code, the library cannot know how the host uses the memory.
     #[test]
     fn the_bridge_exchanges_nothing() {
         let host = Host::new("mapping-group-bridge");

@@ -1,9 +1,9 @@
-//! Regions: code memory that is a mapping of an ELF file, so that every profiler can name the code in it.
+//! Regions are code memory that is a mapping of an ELF file, so that every profiler can name the code in this memory.
 //!
 //! `regions` holds the regions of a process. `sink` is the part that runs in the writer.
 //!
-//! perf takes the name of a mapping from the path of its file at the time of `mmap` or `mprotect`. So the library renames the
-//! file when new code takes the place of dead code: see `epoch`.
+//! perf records the path of a mapping's file at the time of `mmap` or `mprotect`. So the library renames the file when new code
+//! replaces dead code: see `epoch`.
 
 mod address_space;
 mod adopt;

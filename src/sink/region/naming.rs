@@ -1,4 +1,4 @@
-//! The names and descriptors of a region's file. The host's threads, which map the file, use one descriptor. The writer has a
+//! Holds the names and the descriptors of a region's file. The host's threads map the file by one descriptor. The writer has a
 //! separate descriptor table, and uses another descriptor.
 
 use std::collections::VecDeque;
@@ -38,14 +38,13 @@ pub struct Naming {
     of: (u32, u32),
     /// Whether the file was made in this process, right after the fork that created the process.
     is_of_child: bool,
-    /// Further names of the file, one for each older epoch; oldest first.
+    /// Further names of the file, one for each older epoch. The oldest epoch comes first.
     pub(super) names: VecDeque<(u32, OsString)>,
     /// The splits that the writer has not handled yet.
     pub(super) archives: VecDeque<Archive>,
-    /// Whether code has taken the place of dead code since the last epoch that moved the beginning of the loaded segment.
+    /// Whether code has replaced dead code since the last epoch that moved the beginning of the loaded segment.
     pub(super) is_reused: bool,
-    /// The time when an epoch last moved the beginning of the loaded segment. If a later check has found no reason for a move,
-    /// the time of this check.
+    /// The last time when an epoch moved the beginning of the loaded segment, or when a check found no reason for a move.
     pub(super) turned_at: u64,
 }
 
@@ -60,18 +59,18 @@ struct Open {
 /// later epochs.
 #[derive(Debug)]
 pub struct Archive {
-    /// When the split was made, and when it is due. The writer handles the split before any record with a later time than
-    /// `due`.
+    /// The time when the split was made, and the time when it is due. The writer handles the split before any record with a
+    /// later time than `due`.
     pub(super) time: u64,
     pub(super) due: u64,
     /// The first epoch that the file itself describes after the split.
     pub first: u32,
-    /// Where the loaded segment begins after the split, as an offset in the file.
+    /// The offset in the file at which the loaded segment begins after the split.
     pub begin: u64,
-    /// True if no code that ran in the epoch `first` or later is dead when the writer handles the split. In that case the file
-    /// need not describe the dead code after the split.
+    /// True if all code that ran in the epoch `first` or later is live when the writer handles the split. Then the file need
+    /// not describe the dead code after the split.
     pub is_clean: bool,
-    /// Keeps room for the copy.
+    /// Reserves room for the copy.
     pub(super) _expected: Expected,
 }
 
@@ -129,8 +128,8 @@ impl Naming {
         file_names::begins_at_code(self.name())
     }
 
-    /// Makes the empty file `file` the file of a region that has no code yet. The name of the file decides where its loaded
-    /// segment begins.
+    /// Turns the empty file `file` into the file of a region that has no code yet. The name of the file decides where its
+    /// loaded segment begins.
     pub(super) fn create_file(&self, file: Arc<Held>, layout: Layout) -> io::Result<RegionFile> {
         let mut file = RegionFile::create(file, layout)?;
         if self.begins_at_code() {
@@ -148,7 +147,7 @@ impl Naming {
         Some(self.path.with_file_name(name_for_child(child, self.of, self.begins_at_code())))
     }
 
-    /// Called in a forked child. Sets the child's own file. `path` is the path of this file, or `None` if the file has no name.
+    /// Sets the own file of a forked child. `path` is the path of this file, or `None` if the file has no name.
     pub(super) fn set_file_of_child(&mut self, file: Option<Arc<Held>>, path: Option<PathBuf>) {
         self.set_file(file);
         (self.is_named, self.is_of_child) = (path.is_some(), path.is_some());
@@ -157,7 +156,7 @@ impl Naming {
         }
     }
 
-    /// Path and identity of the file that was made for this process at its fork, if there is such a file.
+    /// The path and the identity of the file that was made for this process at its fork, if there is such a file.
     pub(super) fn of_child(&self) -> Option<(PathBuf, Identity)> {
         let identity = self.named().filter(|_| self.is_of_child)?;
         Some((self.path.clone(), identity))
@@ -259,8 +258,8 @@ impl Naming {
         self.here().file.clone().filter(|file| file.checked().is_ok())
     }
 
-    /// From now on, the host's table has a descriptor of the file only while a thread uses the file, because hosts may have
-    /// few descriptors.
+    /// Closes the descriptor in the host's table, because hosts may have few descriptors. From now on, that table has a
+    /// descriptor of the file only while a thread uses the file.
     pub fn let_go(&mut self) {
         self.is_light = true;
         self.host.file = None;
@@ -271,8 +270,7 @@ impl Naming {
         self.writer.file.take()
     }
 
-    /// Called when the region ends. Keeps only the path. A thread that uses the host's descriptor table closes the host's
-    /// descriptors.
+    /// Keeps only the path when the region ends. A thread that uses the host's descriptor table closes the host's descriptors.
     pub fn end(&mut self) {
         let path = std::mem::take(&mut self.path);
         let ended = Mutex::new(Some(std::mem::replace(self, Naming { path, ..Naming::nameless(None) })));

@@ -24,8 +24,8 @@ pub(super) struct New {
 }
 
 impl New {
-    /// Turns the new file into the file of a region. `put` maps the file in the place of the memory. If `put` fails, the
-    /// name of the file is removed.
+    /// Turns the new file into the file of a region. `put` maps the file over the memory. If `put` fails, the name of the file
+    /// is removed.
     pub fn put_in_place(
         self,
         place: Placement,

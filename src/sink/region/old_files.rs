@@ -11,16 +11,16 @@ use crate::sys::held_dir::Dir;
 
 /// The maximum number of old files.
 const OLD_FILES: usize = 20_000;
-/// Files that are older than `KEPT_FOR` go if all old files together have more bytes than `OLD_BYTES`. The other files stay, as
-/// long as all old files together have at most `MOST_BYTES`.
+/// Files that are older than `KEPT_FOR` are removed if all old files together have more bytes than `OLD_BYTES`. Younger files
+/// stay, as long as all old files together have at most `MOST_BYTES`.
 const OLD_BYTES: u64 = 256 << 20;
 const MOST_BYTES: u64 = 2 * OLD_BYTES;
-/// If old files have more bytes than this, a further old file gets names and tables, but not the bytes of code that is still
-/// live.
+/// If old files have more bytes than this limit, a further old file has names and tables, but not the bytes of code that is
+/// still live.
 const OLD_BYTES_FEW: u64 = 64 << 20;
-/// How long each file of an older epoch is kept, in nanoseconds. For this purpose, new files are delayed once recent files
-/// have three quarters of `OLD_BYTES`. The delay grows with the number of bytes. Once recent files have all of `OLD_BYTES`,
-/// there are no new files. So in each period of this length, at most `MOST_BYTES` are written.
+/// How long each file of an older epoch is kept, in nanoseconds. For this purpose, new files are delayed once recent files take
+/// three quarters of `OLD_BYTES`. The delay grows with the number of bytes. Once recent files take all of `OLD_BYTES`, no file
+/// is made. So in each period of this length, at most `MOST_BYTES` are written.
 pub const KEPT_FOR: u64 = 60_000_000_000;
 
 /// A file that is no longer written to.
@@ -35,16 +35,16 @@ impl Past {
     pub fn remove(&self) {
         let (Ok(dir), Some(name)) = (Dir::of(&self.path), self.path.file_name()) else { return };
         if dir.identity_of(name).is_ok_and(|found| self.identity.is(&found)) {
-            // Nothing can be done about a failure.
+            // A failure is ignored, because there is no remedy.
             let _ = dir.remove(name);
         }
     }
 }
 
-/// The old files.
 #[derive(Debug, Default)]
 pub struct Files {
-    /// Files of older epochs, and the last files of ended regions, with the times since which they are old; oldest first.
+    /// The files of older epochs, and the last files of ended regions, each with the time at which the file became old. The
+    /// oldest file comes first.
     old: VecDeque<(u64, Past)>,
     old_bytes: u64,
 }
@@ -82,11 +82,11 @@ pub struct Room {
     /// time, the number decreases by `OLD_BYTES` per `KEPT_FOR`. Only the writer changes these two fields.
     recent: AtomicU64,
     at: AtomicU64,
-    /// How many bytes the files will probably take that the writer has still to write.
+    /// The expected total size, in bytes, of the files that the writer still has to write.
     expected: AtomicU64,
 }
 
-/// A file that the writer has still to write, and that will probably have this number of bytes.
+/// A file that the writer still has to write, and that will probably have this number of bytes.
 #[derive(Debug)]
 pub struct Expected {
     room: Arc<Room>,
@@ -99,20 +99,21 @@ impl Room {
         self.recent.load(Ordering::Relaxed).saturating_sub((OLD_BYTES as f64 * passed) as u64)
     }
 
-    /// Whether there is room for another file with this number of bytes. A file that would be the only one may be larger.
+    /// Whether there is room for another file with this number of bytes. If there is no other file, the file may have up to
+    /// `MOST_BYTES`.
     pub fn has(&self, bytes: u64, now: u64) -> bool {
         let used = self.recent(now) + self.expected.load(Ordering::Relaxed);
         used + bytes <= if used == 0 { MOST_BYTES } else { OLD_BYTES }
     }
 
-    /// Keeps room for a file until the result is dropped.
+    /// Reserves room for a file until the result is dropped.
     pub fn expect(self: &Arc<Room>, bytes: u64) -> Expected {
         self.expected.fetch_add(bytes, Ordering::Relaxed);
         Expected { room: self.clone(), bytes }
     }
 
     /// Returns how long the next epoch of a region has to wait, in nanoseconds. `bytes` is the size of the previous epoch's
-    /// file. The result is right if no other region begins epochs.
+    /// file. The result is exact if no other region begins epochs.
     pub fn pause_after(&self, bytes: u64, now: u64) -> u64 {
         let recent = self.recent(now) + bytes;
         self.recent.store(recent, Ordering::Relaxed);
@@ -128,7 +129,7 @@ impl Drop for Expected {
 }
 
 /// Returns how long the next file has to wait after a file of `part` bytes, in nanoseconds. `used` is the number of bytes that
-/// recent files take. If the room is full, it takes [`KEPT_FOR`] to write files that would fill the whole room again.
+/// recent files take. If the room is full, writing files that fill the whole room again takes [`KEPT_FOR`].
 fn pause(part: u64, used: u64) -> u64 {
     let fullness = (4 * used).saturating_sub(3 * OLD_BYTES) as f64 / OLD_BYTES as f64;
     (KEPT_FOR as f64 * fullness * part as f64 / OLD_BYTES as f64) as u64
@@ -149,8 +150,8 @@ mod tests {
     fn what_was_taken_long_ago_delays_nothing() {
         let old = Room::default();
         let mut now = 7;
-        // Each file is written as soon as the pause allows. Once the pauses are long enough, it takes `KEPT_FOR` to write files
-        // that fill the whole room.
+        // Each file is written as soon as the pause allows. Once the pauses are long enough, writing files that fill the whole
+        // room takes `KEPT_FOR`.
         let (mut files, mut begin) = (0, now);
         while files < 3 * (OLD_BYTES >> 20) {
             now += old.pause_after(1 << 20, now);
@@ -189,11 +190,11 @@ mod tests {
             files.keep(Past { path, identity, bytes }, now);
             (0..=number).filter(|number| dir.join(number.to_string()).exists()).collect::<Vec<u64>>()
         };
-        // Within a minute, only files beyond `MOST_BYTES` go.
+        // Within a minute, only files beyond `MOST_BYTES` are removed.
         assert_eq!(keep(0, 200 * MIB, 1), [0]);
         assert_eq!(keep(1, 300 * MIB, 2), [0, 1]);
         assert_eq!(keep(2, 13 * MIB, KEPT_FOR), [1, 2]);
-        // Later, files beyond `OLD_BYTES` go.
+        // Later, files beyond `OLD_BYTES` are removed.
         assert_eq!(keep(3, 100 * MIB, KEPT_FOR + 2), [1, 2, 3]);
         assert_eq!(keep(4, 100 * MIB, KEPT_FOR + 3), [2, 3, 4]);
         assert_eq!(keep(5, 20 * MIB, 3 * KEPT_FOR), [2, 3, 4, 5]);

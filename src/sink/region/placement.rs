@@ -1,4 +1,4 @@
-//! Where the parts of a region lie in memory, and the mapping of its header page and tables.
+//! Describes the addresses of the parts of a region, and maps the region's header page and tables.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +12,7 @@ use crate::sys::maps::{self, Mapping};
 /// The addresses of a region, which do not change during the life of the region.
 #[derive(Clone, Debug)]
 pub struct Placement {
-    /// Where the executable memory begins, and its maximum length.
+    /// The start of the executable memory, and its maximum length.
     pub start: u64,
     pub max_len: u64,
     /// The address that belongs to the file's first byte, even if this byte is not mapped.
@@ -32,7 +32,7 @@ impl Placement {
         self.start - self.base
     }
 
-    /// Where the parts lie in the file if the code has the length `text_len`.
+    /// The offsets of the parts in the file if the code has the length `text_len`.
     pub fn layout(&self, text_len: u64, is_private: bool) -> Layout {
         Layout {
             text: self.text(),
@@ -45,9 +45,9 @@ impl Placement {
         }
     }
 
-    /// Makes the address space that is reserved beside adopted memory a mapping of the file, without access rights. So the
-    /// library can later tell its own address space from memory that the host has mapped there: see `unmap_own`. The address
-    /// space must belong to the caller.
+    /// Maps the file, without access rights, over the address space that is reserved beside adopted memory. So the library can
+    /// later tell its own address space from memory that the host has mapped there: see `unmap_own`. The address space must
+    /// belong to the caller.
     pub fn mark(&self, file: &File) -> io::Result<()> {
         self.reserved().try_for_each(|range| {
             let (len, offset) = (range.end - range.start, range.start - self.base);
@@ -56,10 +56,10 @@ impl Placement {
         })
     }
 
-    /// Maps the header page, if it has address space, and the tables. perf with libunwind looks for tables in the mappings
-    /// of the file to which the code belongs. perf computes the addresses of the tables from the beginning of the lowest
-    /// mapping of this file (linux tools/perf/util/unwind-libunwind-local.c, `read_unwind_spec_eh_frame`). The ranges for which
-    /// `is_own` is true must belong to the caller. The other ranges are left alone.
+    /// Maps the tables, and the header page if address space is reserved for this page. perf with libunwind looks for tables in
+    /// the mappings of the file to which the code belongs. perf computes the addresses of the tables from the beginning of the
+    /// lowest mapping of this file (linux tools/perf/util/unwind-libunwind-local.c, `read_unwind_spec_eh_frame`). The ranges
+    /// for which `is_own` is true must belong to the caller. The other ranges are left alone.
     pub fn map_tables(&self, sharing: Sharing, file: &File, is_own: impl Fn(&Range<u64>) -> bool) -> io::Result<()> {
         let header_len = self.header_len.min(page_size() as u64);
         self.beside_code(header_len).filter(is_own).try_for_each(|range| {
@@ -107,13 +107,13 @@ impl Placement {
         self.base..self.tables.end
     }
 
-    /// Checks that a private mapping of this file may be executed after a write to its memory. A file system mounted
-    /// `noexec` and some security policies (SELinux `execmod`) forbid that. If the host's own `mprotect` failed for this
-    /// reason, the host would not survive.
+    /// Checks that a private mapping of this file may be executed after a write to its memory. A file system mounted `noexec`
+    /// and some security policies (SELinux `execmod`) forbid that. If the host's own `mprotect` failed for this reason, the
+    /// host could not continue.
     ///
-    /// The test page lies where the tables are mapped later. It must not lie elsewhere. perf sees each new mapping, but it does
-    /// not see when a mapping is removed. perf also assumes that a file begins at its lowest mapping. So a lower test page
-    /// would mislead perf even after its removal.
+    /// The test page must lie where the tables are mapped later. perf records each new mapping, but not the removal of a
+    /// mapping. perf also assumes that a file begins at its lowest mapping. So a test page at a lower address would mislead
+    /// perf even after its removal.
     pub fn check_private_exec(&self, file: &File, protection: i32) -> io::Result<()> {
         let (at, offset, page) = (self.tables.start, self.tables.start - self.base, page_size() as u64);
         if file.metadata()?.len() < offset + page {
@@ -138,11 +138,11 @@ impl Placement {
 /// range, so other mappings stay.
 ///
 /// # Safety
-/// Nobody may use these mappings of the file any longer. The ranges `beside` were the library's from the beginning.
+/// Nobody may use these mappings of the file any longer. The library itself reserved the ranges `beside`.
 pub unsafe fn unmap_own(range: Range<u64>, inode: Option<u64>, base: u64, beside: &[Range<u64>]) -> io::Result<()> {
     let maps = maps::within(range.start, range.end)?;
     let is_reserved = |mapping: &&Mapping| mapping.is_plain() && mapping.protection == libc::PROT_NONE;
-    // The kernel may have merged reserved address space with the host's.
+    // The kernel may have merged reserved address space with address space of the host.
     let reserved = maps
         .iter()
         .filter(is_reserved)

@@ -2,12 +2,12 @@
 
 use crate::sys::process_memory;
 
-/// How many bytes are read at once if code lies right after the code that was read last.
+/// How many bytes are read at once if the code directly follows the code that was read last.
 const AHEAD: u64 = 16 << 10;
 /// The maximum distance between pieces of code that count as neighbours.
 const GAP: u64 = 256;
 
-/// The bytes of a piece of memory, and where the code ends that was read last.
+/// The bytes of a piece of memory, and the end of the code that was read last.
 pub struct ReadAhead {
     pid: u32,
     start: u64,
@@ -21,8 +21,8 @@ impl ReadAhead {
         ReadAhead { pid, start: 0, bytes: Vec::new(), last_end: 0 }
     }
 
-    /// Returns the bytes of code. Returns nothing if the memory cannot be read. Without a jitdump some records lack the bytes, so
-    /// the bytes are read from memory.
+    /// Returns the bytes of code, or an empty slice if the memory cannot be read. While no jitdump runs, some records lack the
+    /// bytes, so the bytes are read from memory.
     pub fn read(&mut self, addr: u64, size: u64) -> &[u8] {
         let is_neighbour = addr.checked_sub(self.last_end).is_some_and(|gap| gap <= GAP);
         self.last_end = addr.saturating_add(size);

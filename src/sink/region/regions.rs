@@ -1,4 +1,4 @@
-//! The regions of a process. The threads that register code share this list with the writer.
+//! Holds the list of the regions of a process. The threads that register code share this list with the writer.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -29,19 +29,19 @@ use crate::sys::timed_lock::{Locked, TimedLock};
 /// waiting for a disk.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A region counts as busy until this number of nanoseconds after `Region::not_before`. The library expects that busy
-/// regions begin more epochs soon.
+/// A region counts as busy until this number of nanoseconds after `Region::not_before`. Busy regions are expected to begin more
+/// epochs soon.
 const BUSY_FOR: u64 = 1_000_000_000;
 
-/// See the module's description.
+/// The regions of a process, and the settings for new regions.
 #[derive(Debug, Default)]
 pub struct Regions {
-    /// Whether threads that register code must look for the code's region. This is so if regions exist, or if unknown memory is
+    /// Whether threads that register code must look for the code's region. They must if regions exist, or if unknown memory is
     /// adopted.
     watching: AtomicBool,
     adopting: AtomicBool,
     pub(super) without_files: AtomicBool,
-    /// Whether new regions exist that the writer has not seen yet.
+    /// Whether new regions exist that the writer has not handled yet.
     some_new: AtomicBool,
     /// Whether the host has unmapped regions that the writer has not ended yet.
     pub(super) some_gone: AtomicBool,
@@ -53,7 +53,7 @@ pub struct Regions {
     room: Arc<Room>,
 }
 
-/// The directory and mode of new files, and the remains of regions that have ended.
+/// The directory and mode of new files, and the remaining data of ended regions.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     pub dir: PathBuf,
@@ -91,7 +91,7 @@ impl Regions {
         Ok(Changer { _one: self.changing.lock_in_time().ok_or(Error::Timeout)?, _inside: inside })
     }
 
-    /// Like `begin_change`, but for a change that the caller can also make later, so the call does not wait for a fork. Returns
+    /// Like `begin_change`, for a change that the caller can also make later. So this call does not wait for a fork. Returns
     /// `None` if the process is forking, or if another thread makes or ends regions for longer than `PATIENCE`.
     pub(super) fn begin_change_unless_forking(&self) -> Option<Changer<'_>> {
         let inside = fork_lock::try_enter()?;
@@ -145,24 +145,24 @@ impl Regions {
         self.places.all()
     }
 
-    /// The regions that overlap a range and that the host has not unmapped.
+    /// The regions that overlap a range, except for regions that the host has unmapped.
     pub(super) fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = &'static Region> + '_ {
         let overlaps = move |region: &&Region| region.start() < end && start < region.end() && region.gone() == NEVER;
         self.all().filter(overlaps)
     }
 
-    /// The region that contains the whole of the code.
+    /// The region that contains the whole code.
     pub(super) fn around(&self, addr: u64, size: u64) -> Option<&'static Region> {
         self.places.around(addr, |region| region.holds(addr, size))
     }
 
-    /// The region that contains the whole of the code, if profilers can see the code there.
+    /// The region that contains the whole code, if the region's file can name the code.
     pub fn find(&self, addr: u64, size: u64) -> Option<&'static Region> {
         self.around(addr, size).filter(|region| !region.has_failed.load(Ordering::Relaxed))
     }
 
-    /// Each region in which a part of the code lies, with the address and the size of this part. Mapping groups are left out
-    /// unless they contain the whole code, because their code consists of whole mappings.
+    /// Each region in which a part of the code lies, with the address and the size of this part. A mapping group is included
+    /// only if it contains the whole code, because the code of a group consists of whole mappings.
     pub(super) fn parts(&self, addr: u64, size: u64) -> impl Iterator<Item = (&'static Region, u64, u64)> + '_ {
         let whole = self.around(addr, size);
         let may_be_part = whole.is_none() && self.may_overlap(addr, size);
@@ -174,8 +174,8 @@ impl Regions {
         })
     }
 
-    /// Whether a part of the code may lie in a region. Unlike a pass through all regions, this takes hardly any time. Only code
-    /// that is larger than a page can have a region between its first and its last byte.
+    /// Whether a part of the code may lie in a region. Unlike a pass through all regions, this check takes hardly any time.
+    /// Only code that is larger than a page can have a region between its first and its last byte.
     fn may_overlap(&self, addr: u64, size: u64) -> bool {
         let is_in = |at| self.places.around(at, |region| region.spans(at, 1)).is_some();
         size > page_size() as u64 || is_in(addr) || is_in(addr.saturating_add(size).saturating_sub(1))
@@ -213,7 +213,7 @@ impl Regions {
         first.filter(|region| !region.has_failed.load(Ordering::Relaxed))
     }
 
-    /// Whether there are regions that did not exist at the last call of this function.
+    /// Whether regions were added since the last call of this function.
     pub fn has_new(&self) -> bool {
         self.some_new.load(Ordering::Acquire) && self.some_new.swap(false, Ordering::AcqRel)
     }
@@ -224,7 +224,6 @@ impl Regions {
         self.some_new.store(true, Ordering::Release);
     }
 
-    /// Permission bits of the files.
     pub fn mode(&self) -> u32 {
         self.settings().mode
     }

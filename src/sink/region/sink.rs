@@ -1,5 +1,5 @@
-//! The sink for regions. It tracks the live code in regions, and writes this code to the regions' files. The writer's
-//! applier decides which code belongs to a region.
+//! The sink for regions tracks the live code in regions, and writes this code to the regions' ELF files. The writer's applier
+//! decides which code belongs to a region.
 
 use std::io;
 use std::ops::Range;
@@ -21,13 +21,13 @@ use crate::sink::{describe, Close, Kind, NewCode, Sink};
 /// `make` is `None` because this sink is a field of `SinkSet`, and the applier sends code directly to this field.
 pub static KIND: Kind = Kind { bit: Sinks::REGION, word: "region", wants: Sinks::GROUPS, is_default: true, make: None };
 
-/// See the module's description. The files of regions are kept up to date even if the sink does not run.
+/// The sink for regions. The files of regions are kept up to date even if the sink does not run.
 pub struct RegionSink {
     pub(super) status: Arc<Status>,
     pub(super) regions: Arc<Regions>,
     /// Whether data waits to be written.
     have_work: bool,
-    /// When to retry a failed write.
+    /// The time to retry a failed write.
     again: Option<Instant>,
 }
 
@@ -60,9 +60,9 @@ impl RegionSink {
         RegionSink { status, regions, have_work: false, again: None }
     }
 
-    /// Adds new code, or the part of the code that lies in the region. Code that lies only partly in the region is in the registry
-    /// as code outside of regions. For other code, the registry must have room. Pushes the ids of live code in regions that the
-    /// new code replaces to `retired`.
+    /// Adds new code, or the part of the code that lies in the region. Code that lies only partly in the region is in the
+    /// registry as code outside of regions. For other code, the registry must have room. Pushes to `retired` the ids of live
+    /// code in regions that the new code replaces.
     pub fn enter(
         &mut self,
         registry: &mut Registry,
@@ -100,7 +100,7 @@ impl RegionSink {
         });
     }
 
-    /// In a forked child: adds live code that the child has inherited to the file of the child's region.
+    /// Adds live code that a forked child has inherited to the file of the child's region.
     pub fn inherit(&self, registry: &Registry, region: &Region, id: u64, memory: &mut ReadAhead) {
         if let (Some(live), Some(name)) = (registry.get(id), registry.name_of(id)) {
             add_to_file(region, &live, name, registry.info_of(id), |before, size| {
@@ -132,7 +132,7 @@ impl RegionSink {
         }
     }
 
-    /// Rewrites a file. The new contents describe the live code and, where no code is live, name the last dead code.
+    /// Rewrites a file. The new contents describe the live code. Where no code is live, they name the last dead code.
     pub(super) fn write_anew(registry: &Registry, region: &Region, file: &mut RegionFile) {
         let (start, end) = (region.start(), region.end());
         file.reset_to(|file| {
@@ -173,7 +173,7 @@ impl RegionSink {
             have_work |= region.is_archiving();
             let mut guard = region.opened();
             let Some(file) = guard.as_mut() else { continue };
-            // A mapping group is never rewritten. Code that takes the place of the group's dead code is in another file.
+            // A mapping group is never rewritten. Code that replaces the group's dead code is in another file.
             if !region.is_mapping_group() && (file.is_wasteful(400, 512) || file.is_nearly_full()) {
                 Self::write_anew(registry, region, file);
             }
@@ -227,8 +227,8 @@ impl RegionSink {
     }
 }
 
-/// Adds the part of the code that lies in the region to the region's file. `bytes` returns the bytes of the part: how many bytes
-/// of the code lie before the part, and the part's size.
+/// Adds the part of the code that lies in the region to the region's file. `bytes` returns the bytes of the part. Its arguments
+/// are the number of code bytes before the part, and the part's size.
 #[inline(always)]
 fn add_to_file<'b>(
     region: &Region,

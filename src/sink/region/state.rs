@@ -1,4 +1,4 @@
-//! One region: its place in memory, its file, and whether it is still mapped.
+//! The state of one region: its addresses, its file, and whether its memory is still mapped.
 
 use std::fs::File;
 use std::io;
@@ -35,8 +35,8 @@ pub enum Backing {
     Private {
         /// Whether the memory was the host's own memory before the library adopted it.
         adopted: bool,
-        /// Whether the memory is writable and executable at the same time. If so, the host has no reason to call `mprotect`, so
-        /// perf takes no new name.
+        /// Whether the memory is writable and executable at the same time. Then the host has no reason to call `mprotect`, so
+        /// perf learns no new name.
         never_flips: bool,
     },
 }
@@ -61,9 +61,9 @@ pub struct Region {
     /// `first` (see the splits in `epoch`).
     pub(super) epoch: AtomicU32,
     pub(super) first: AtomicU32,
-    /// When the present epoch began.
+    /// The time when the present epoch began.
     pub(super) named_at: AtomicU64,
-    /// When code last died. Only used if the host changes the protection of the memory.
+    /// The time when code last died. Only used if the host changes the protection of the memory.
     pub(super) died_at: AtomicU64,
     /// Whether code has been registered since the file got its present name. Only used for private memory.
     pub(super) is_in_use: AtomicBool,
@@ -73,7 +73,7 @@ pub struct Region {
     /// When the library learned that the host has unmapped the region, or `NEVER`. Code that was registered before that time is
     /// still written.
     pub(super) gone: AtomicU64,
-    /// Whether the file of the region cannot be written. If so, the other sinks write new code in the region.
+    /// Whether the file of the region cannot be written. Then the other sinks name new code in the region.
     pub has_failed: AtomicBool,
     /// An epoch that costs a copy of the file must not begin before this time.
     pub(super) not_before: AtomicU64,
@@ -109,7 +109,7 @@ pub(super) struct Parts {
 impl Region {
     pub(super) fn new(parts: Parts, marks: Arc<Marks>, room: Arc<Room>) -> Result<Region> {
         let Parts { place, kind, len, pages, naming, file } = parts;
-        // A mapping group needs no counts, because each of its mappings is checked before code takes the place of other code.
+        // A mapping group needs no counts, because each of its mappings is checked before code replaces other code.
         let may_be_unmapped = matches!(kind, Backing::Private { .. }) && !pages.are_of_group();
         let tally = Tally::new(if may_be_unmapped { place.max_len } else { 0 })?;
         Ok(Region {
@@ -140,7 +140,7 @@ impl Region {
         })
     }
 
-    /// Where the executable memory begins.
+    /// The start of the executable memory.
     pub fn start(&self) -> u64 {
         self.place.start
     }
@@ -188,12 +188,11 @@ impl Region {
             && self.gone() == NEVER
     }
 
-    /// Where the text and the tables lie in the file.
+    /// The offsets of the text and the tables in the file.
     pub(super) fn layout(&self) -> Layout {
         self.place.layout(self.len(), self.is_private())
     }
 
-    /// Where the text begins in the file.
     pub fn text(&self) -> u64 {
         self.place.text()
     }
@@ -207,7 +206,7 @@ impl Region {
         self.inode.store(inode, Ordering::Relaxed);
     }
 
-    /// The parts of the region that are still mappings of the region's file. Empty if the region has no file.
+    /// The parts of the region that are still mappings of the region's file. The result is empty if the region has no file.
     pub(super) fn mapped(&self) -> io::Result<Vec<Mapping>> {
         maps::collect(self.mapped_in(&maps::within(self.start(), self.end())?))
     }
@@ -232,9 +231,9 @@ impl Region {
         lock(&self.naming)
     }
 
-    /// Locks and returns the file. If the calling thread has no open descriptor of the file, this call reopens the file. There
-    /// are two possible reasons for that. The writer and the threads that make and end regions have different descriptor
-    /// tables. And a host may have closed all descriptors in its own table.
+    /// Locks and returns the file. If the calling thread has no open descriptor of the file, this call reopens the file. The
+    /// descriptor may be in the other descriptor table, because the writer's table differs from the table of the threads that
+    /// make and end regions. The host may also have closed all descriptors in its own table.
     pub fn opened(&self) -> MutexGuard<'_, Option<Box<RegionFile>>> {
         let mut guard = lock(&self.file);
         if let Some(file) = guard.as_mut().filter(|file| !file.is_open()) {
@@ -245,8 +244,8 @@ impl Region {
         guard
     }
 
-    /// Replaces the file of private memory by a final copy. In the copy, the text contains the bytes of the code. The text
-    /// of the original file contains none of these bytes.
+    /// Replaces the file of private memory by a final copy. The text of the copy contains the bytes of the code, which the
+    /// original file lacks.
     pub(super) fn replace_by_copy(&self, file: &mut RegionFile, mode: u32) -> io::Result<()> {
         let (dir, name) = {
             let mut naming = self.naming();

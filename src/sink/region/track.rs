@@ -14,10 +14,10 @@ use crate::sys::panic_guard;
 use crate::sys::thread::undisturbed;
 
 impl Regions {
-    /// Called before code is registered. Prepares the region that contains the code. Counts and marks the code, and begins an
-    /// epoch if the code takes the place of dead code. May adopt unknown memory. Without this call, samples of the code could
-    /// get the name of dead code, or no name. Every registration calls this function, so it must be cheap, and it usually takes
-    /// no lock. Returns flags for the code's event.
+    /// Prepares the region that contains code, before the code is registered. Counts and marks the code, and begins an epoch if
+    /// the code replaces dead code. May adopt unknown memory. Without this call, samples of the code could have the name of
+    /// dead code, or no name. Every registration calls this function, so this function must be fast, and usually takes no lock.
+    /// Returns flags for the code's event.
     #[inline(never)]
     pub fn before_code(&self, status: &Status, addr: u64, size: u64) -> u8 {
         if self.candidates.any_waits() {
@@ -88,8 +88,7 @@ impl Regions {
         }
     }
 
-    /// Called when other code has taken the place of this code, or when the host has ended all code in a range. Removes the
-    /// code from the counts.
+    /// Removes code from the counts, after other code has replaced the code, or the host has ended all code in a range.
     pub fn no_code(&self, addr: u64, size: u64) {
         for (region, addr, size) in self.parts(addr, size) {
             region.tally.subtract(addr - region.start(), size);
@@ -137,8 +136,7 @@ impl Region {
         if replaces {
             self.mark_dead(status, addr, size);
             if self.flips() {
-                // The host has called `mprotect` before this call. So perf knows the name that the file had at that time, and
-                // no later name.
+                // The host has called `mprotect` before this call. So perf has only the name that the file had at that time.
                 status.counters.region_late.add(1);
             }
         }
@@ -189,8 +187,7 @@ impl Region {
         let since = self.dead_since(status);
         let (addr, size) = self.counted(addr, size);
         self.marks.set(addr - self.start(), size, since);
-        // In the meantime, another thread may have begun an epoch. In the new epoch, the file still has the name of the dead
-        // code.
+        // Meanwhile, another thread may have begun an epoch. In the new epoch, the file still names the dead code.
         let last = self.epoch.load(Ordering::Relaxed);
         if since <= last && !self.flips() {
             self.marks.set(addr - self.start(), size, last + 1);
@@ -209,7 +206,7 @@ impl Region {
     }
 
     /// Checks whether the host has unmapped the region or parts of it. Marks the unmapped parts as lost. Reads the list of
-    /// mappings only if the tally is in doubt about the code's memory. Returns false if no part of the region is left.
+    /// mappings only if the tally's flag is set for the code's memory. Returns false if no part of the region is left.
     fn is_there(&self, regions: &Regions, status: &Status, addr: u64, size: u64) -> bool {
         if !self.tally.settle(addr - self.start(), size) {
             return true;
@@ -217,7 +214,7 @@ impl Region {
         undisturbed(|| match maps::within(self.start(), self.end()) {
             Ok(maps) => regions.check(status, self, &maps),
             Err(_) => {
-                // The process may have no free descriptor. The doubt stays for the next call.
+                // The process may have no free descriptor, so the flag stays set for the next call.
                 self.tally.doubt(addr - self.start(), size);
                 true
             }

@@ -1,4 +1,4 @@
-//! Regions and parts of regions that the host has unmapped or replaced by another mapping.
+//! Finds regions and parts of regions that the host has unmapped or replaced by another mapping.
 
 use std::io;
 use std::iter;
@@ -26,8 +26,8 @@ impl Regions {
         gone
     }
 
-    /// Reads the list of all mappings, and immediately checks all private regions against this list. A later check would be
-    /// wrong: it would treat a region that was made after the list was read as unmapped.
+    /// Reads the list of all mappings, and immediately checks all private regions against this list. A later check would treat
+    /// regions that were made after the list was read as unmapped.
     pub(super) fn all_mapped(&self, status: &Status) -> io::Result<Vec<Mapping>> {
         let maps = maps::all()?;
         for region in self.all().filter(|region| region.gone() == NEVER && region.is_private()) {
@@ -52,9 +52,8 @@ impl Regions {
         }
     }
 
-    /// Marks a range as lost. But the parts of the range that `left` yields are not lost. These parts must be in order of their
-    /// addresses. If the whole region is lost, the region is gone. Returns false if memory for the record of lost pages is
-    /// lacking.
+    /// Marks a range as lost, except for the parts that `left` yields. These parts must be in order of their addresses. If the
+    /// whole region is lost, the region is gone. Returns false if memory for the record of lost pages is lacking.
     pub(super) fn lose(
         &self,
         status: &Status,

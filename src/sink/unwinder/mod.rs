@@ -21,7 +21,6 @@ use crate::sink::{each_live, Close, GroupOf, Kind, Loaded, NewCode, Sink};
 use crate::sys::timed_lock::Locked;
 use crate::sys::unwinder;
 
-/// Describes the sink for the unwinder.
 pub static KIND: Kind = Kind {
     bit: Sinks::UNWINDER,
     word: "unwinder",
@@ -30,8 +29,8 @@ pub static KIND: Kind = Kind {
     make: Some(|status| Box::new(Unwinder { status: status.clone() })),
 };
 
-/// Called in a forked child after its sinks are open. Makes the unwinder forget the parent's code. If the child runs this sink,
-/// the code that the child has taken over is not forgotten.
+/// Makes the unwinder of a forked child forget the parent's code. The child's sinks must already be open. If the child runs
+/// this sink, the unwinder keeps the code that the child has taken over.
 pub fn end_inherited(lives: impl Fn(u64) -> bool) {
     let Some(mut told) = TOLD.try_lock() else { return };
     if told.is_let_go && !told.tables.is_empty() && told.can_change() {
@@ -61,7 +60,7 @@ impl Sink for Unwinder {
             return Err("another thread has had the unwinder's lock since before the fork".into());
         }
         if !std::mem::take(&mut told.is_let_go) {
-            // In a forked child that does not take over code, these are still the parent's tables.
+            // In a forked child that does not take over code, these tables are still the parent's tables.
             told.tables.clear();
         }
         if told.tables.is_empty() {

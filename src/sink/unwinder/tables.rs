@@ -4,8 +4,8 @@
 //! search the table. So an old unwinder gets few large tables, and small tables for the newest code. nongnu libunwind is
 //! treated like an old unwinder, and gets copies of the entries.
 //!
-//! An unwinder takes no lock to read entries that it has found. So the entries of code stay at their address until the code
-//! has ended, even if the code gets into another table.
+//! An unwinder takes no lock to read entries that it has found. So the entries of code stay at their address until the code has
+//! ended, even if the code moves to another table.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ struct Piece {
     frames: Vec<Frame>,
 }
 
-/// What the unwinder has been given for the code of one `Table`.
+/// The data that the unwinder has for the code of one `Table`.
 #[derive(Debug, Default)]
 struct Known {
     registered: Vec<Registered>,
@@ -49,7 +49,7 @@ struct Known {
 struct Table {
     /// This field precedes `pieces`, because `known` refers to the pieces and must be dropped first.
     known: Known,
-    /// The pieces, in the order of addresses. There is at least one.
+    /// The pieces, in the order of addresses. There is at least one piece.
     pieces: Vec<Piece>,
     dead: usize,
 }
@@ -60,10 +60,10 @@ pub struct Tables {
     dialect: Dialect,
     /// The tables. The key is the address of a table's first piece.
     tables: BTreeMap<u64, Table>,
-    /// The places of live code that has been added to the tables. The key is the id of the code, and the value is its address.
+    /// The addresses of the live code in the tables. The key is the id of the code.
     places: BTreeMap<u64, u64>,
-    /// The same live code. The key is the address of the code, and the value has the end and the id of the code. No two pieces
-    /// overlap.
+    /// The same code as in `places`. The key is the address of the code, and the value has the end and the id of the code. No
+    /// two pieces overlap.
     live: BTreeMap<u64, (u64, u64)>,
     /// After a failed merge, tables are merged again only if there are more tables than this. The value is 0 if the last merge
     /// succeeded.
@@ -104,7 +104,7 @@ fn listed<'a>(dialect: Dialect, pieces: impl Iterator<Item = &'a Piece> + Clone)
     Some(known)
 }
 
-/// Makes an unwinder that has a list search a table once. The first search sorts the table. Without this call, the table would
+/// Searches a table once, in an unwinder that has a list. The first search sorts the table. Without this call, the table would
 /// be sorted when the host throws an exception, and the host would have to wait. The unwinder must already know the table, and
 /// no other table may have this code.
 fn search_once(dialect: Dialect, pieces: &[Piece]) {
@@ -165,8 +165,8 @@ impl Tables {
     }
 
     /// Adds code with its entries (`eh_frame`), which may be empty. The entries are encoded for a section that directly follows
-    /// the code. If the id already has code at another place, that code is removed. Other code at the new place is removed too.
-    /// If there is no memory, the code has no table.
+    /// the code. If the id already has code at other addresses, that code is removed. Other code in the range `place` is
+    /// removed too. If there is no memory, the code has no table.
     pub fn add(&mut self, id: u64, place: (u64, u64), eh_frame: &[u8]) {
         let _ = self.put(id, place, absolute::frames(eh_frame, place).unwrap_or_default());
     }
@@ -177,7 +177,7 @@ impl Tables {
         self.insert(id, place, frames)
     }
 
-    /// Records that code has moved to this place.
+    /// Records that code has moved to this address range.
     pub fn moved(&mut self, id: u64, place: (u64, u64)) {
         let frames = self.frames_at(id, place.0).unwrap_or_default();
         let _ = self.put(id, place, frames);
@@ -239,18 +239,17 @@ impl Tables {
         false
     }
 
-    /// Removes all code for whose id `lives` returns false.
+    /// Removes all code with an id for which `lives` returns false.
     pub fn retain(&mut self, lives: impl Fn(u64) -> bool) {
         let ended: Vec<u64> = self.places.keys().copied().filter(|&id| !lives(id)).collect();
         ended.into_iter().for_each(|id| self.remove(id));
     }
 
-    /// Whether the tables have code with this id at this place.
+    /// Whether the tables have code with this id in this address range.
     pub fn has(&self, id: u64, (addr, size): (u64, u64)) -> bool {
         self.live.get(&addr) == Some(&(addr + size, id))
     }
 
-    /// The number of tables.
     #[cfg(test)]
     pub fn count(&self) -> usize {
         self.tables.len()
@@ -318,9 +317,9 @@ impl Tables {
         let below = live.clone().filter(|piece| piece.addr < from);
         let above = live.filter(|piece| piece.addr >= to);
         let counts = [below.clone().count(), above.clone().count()];
-        // The upper table is registered first. For an address, libgcc asks only the table that begins closest below the
+        // The upper table is registered first. For an address, libgcc searches only the table that begins closest below the
         // address. The lower table may begin at a higher address than the old table. Once the lower table is registered, libgcc
-        // no longer asks the old table, not even for the code of the upper table.
+        // no longer searches the old table, not even for the code of the upper table.
         let high = if counts[1] > 0 { listed(self.dialect, above)? } else { Known::default() };
         let low = if counts[0] > 0 { listed(self.dialect, below)? } else { Known::default() };
         let mut pieces = [Vec::new(), Vec::new()];

@@ -64,7 +64,7 @@ fn entries_have_addresses() {
     assert!(absolute::frames(&whole, (ADDR, 98)).is_none_or(|frames| frames.is_empty()));
 }
 
-/// How a pointer in a section is encoded, and the address that a reader of the section has to get from the pointer.
+/// The encoding of a pointer in a section, and the address that a reader of the section has to compute from the pointer.
 #[derive(Clone, Copy, Debug)]
 struct Target {
     encoding: DwEhPe,
@@ -168,7 +168,7 @@ fn handlers_at_random() {
                 .unwrap()
                 .clone();
             assert!(matches!(row.cfa(), CfaRule::RegisterAndOffset { offset: 16.., .. }), "{row:?}");
-            // Places in an LSDA are relative to the start of the entry. So an entry that starts before the code has no LSDA.
+            // Addresses in an LSDA are relative to the start of the entry. So an entry that starts before the code has no LSDA.
             if personality.is_none() && lsda.is_none() || start < code.start {
                 assert_eq!((fde.personality(), fde.lsda()), (None, None));
                 cut += u32::from(start < code.start);

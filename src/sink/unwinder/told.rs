@@ -1,4 +1,4 @@
-//! The code that the unwinders of the process know, and the lock that protects this record.
+//! Records which code the unwinders of the process know. A lock protects this record.
 
 use std::time::{Duration, Instant};
 
@@ -12,34 +12,33 @@ use crate::sys::unwinder::{self, Dialect};
 /// The code that the unwinders of the process know. In a forked child, the unwinders still know the parent's code, even if the
 /// child does not take this code over.
 pub(super) struct Told {
-    /// The tables of each unwinder.
     pub tables: Vec<Tables>,
     /// True in a forked child from the time when the parent's sink is closed until the child's sink takes over the tables.
     pub is_let_go: bool,
-    /// If true, code that begins to live is added by the calls themselves. If false, the writer adds the code.
+    /// If true, the calls that register code add the code to the tables. If false, the writer adds the code.
     pub by_callers: bool,
 }
 
 pub(super) static TOLD: TimedLock<Told> =
     TimedLock::new(Told { tables: Vec::new(), is_let_go: false, by_callers: false });
 
-/// How long `told_at_first` waits for threads that hold the lock while they register code with an unwinder. Such a thread
-/// waits neither for a disk nor for the writer.
+/// How long `told_at_first` waits for threads that hold the lock while they register code with an unwinder. Such a thread does
+/// not wait for a disk or for the writer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long the sink waits for an unwinder's own lock. The wait has a limit, because the lock may never be released. The calls
 /// that start the sink wait longer than this.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Takes the lock. Must not be called in this process before `Unwinder::open` has taken the lock (`told_at_first`). Returns
-/// `None` if other threads hold the lock for too long.
+/// Takes the lock. `Unwinder::open` must already have taken the lock in this process (`told_at_first`). Returns `None` if other
+/// threads hold the lock for too long.
 pub(super) fn told() -> Option<Locked<'static, Told>> {
     TOLD.lock_in_time()
 }
 
 /// Takes the lock for the first time in a process. Tries again and again for at most `PATIENCE`, and never blocks on the lock.
-/// If a child was forked while another thread was changing the lock's state, nobody completes the change in the child, so a
-/// thread that blocks on the lock would wait for ever.
+/// The reason is a child that was forked while another thread was changing the lock's state. No thread of the child completes
+/// the change, so a thread that blocks on the lock would wait for ever.
 pub(super) fn told_at_first() -> Option<Locked<'static, Told>> {
     let end = Instant::now() + PATIENCE;
     loop {

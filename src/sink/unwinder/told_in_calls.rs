@@ -20,16 +20,16 @@ use crate::sys::thread;
 /// takes long to forget code.
 const AT_A_TIME: usize = 64;
 
-/// Decides whether calls report code to the unwinder from now on, and returns the decision. Called after the sink was opened,
-/// and before calls learn that the sink runs.
+/// Decides whether calls report code to the unwinder from now on, and returns the decision. The sink must already be open, and
+/// calls must not know yet that the sink runs.
 pub fn begin() -> bool {
     let Some(mut told) = told() else { return false };
     told.by_callers = told.tables.iter().all(|tables| tables.are_for_callers());
     told.by_callers
 }
 
-/// Called when the sink ends. If calls have reported code, makes the unwinder forget all code. After that, no call reports
-/// code, not even a call that is already running.
+/// Ends the reports by calls when the sink ends. If calls have reported code, makes the unwinder forget all code. Afterwards no
+/// call reports code, not even a call that is already running.
 pub(super) fn end() {
     if told().is_some_and(|mut told| std::mem::take(&mut told.by_callers)) {
         let _ = remove_in(0, u64::MAX);
@@ -51,7 +51,7 @@ pub fn frames(eh_frame: &[u8], place: (u64, u64)) -> Result<Vec<Frame>> {
     Ok(absolute::frames(eh_frame, place).unwrap_or_default())
 }
 
-/// Code that is about to move, and its unwind entries for the new place.
+/// Code that is about to move, and its unwind entries for the new addresses.
 pub struct Moving {
     ids: &'static Ids,
     id: Id,
@@ -67,13 +67,13 @@ impl Moving {
         Ok(Moving { ids, id, place, frames })
     }
 
-    /// Reports the code at its new place.
+    /// Reports the code at its new address.
     pub fn end(self) -> Result<()> {
         put(self.ids, self.id, self.place, self.frames)
     }
 }
 
-/// Reports code with these entries to the unwinder, if the code still lives at this place.
+/// Reports code with these entries to the unwinder, if the code is still live in this address range.
 pub fn put(ids: &Ids, id: Id, place: (u64, u64), frames: Vec<Frame>) -> Result<()> {
     let put = change(|told| {
         let is_due = told.by_callers && ids.place_of(id) == Some(place);

@@ -1,5 +1,5 @@
-//! Creates the files for valgrind. Each file is mapped for a moment at the addresses of its code, in place of the pages that
-//! have the code.
+//! Creates the ELF files from which valgrind reads names and lines. Each file is mapped for a moment at the addresses of its
+//! code, in place of the pages that have the code.
 
 use std::ffi::OsString;
 use std::io;
@@ -22,7 +22,6 @@ use crate::sys::{code_memory, dynamic_symbols, host_fds, maps};
 /// The kind of error for pages that are never reported to valgrind.
 pub const NOT_FOR_CODE: io::ErrorKind = io::ErrorKind::Unsupported;
 
-/// The files of a process.
 pub struct Files {
     pid: u32,
     /// Directories for the files. The preferred directory comes last. If files in the preferred directory cannot be mapped as
@@ -32,7 +31,7 @@ pub struct Files {
     mode: u32,
     /// The identities of the created files, by file number.
     made: Vec<Option<Identity>>,
-    /// The last mapping that was found to be ordinary memory. Such memory may hold code.
+    /// The last mapping that was found to be ordinary memory. Such memory may contain code.
     known: Range<u64>,
 }
 
@@ -117,8 +116,8 @@ impl Files {
         done.into_inner().unwrap_or_else(PoisonError::into_inner).1
     }
 
-    /// Divides pages into pieces that each lie in one mapping, and runs `body` with the pieces. Refuses memory that has
-    /// another use: files of the program, heap, or stack.
+    /// Divides pages into pieces that each lie in one mapping, and runs `body` with the pieces. Refuses memory that has another
+    /// use, namely files of the program, the heap, and stacks.
     pub fn in_pieces(
         &mut self,
         pages: &Range<u64>,
@@ -161,8 +160,7 @@ impl Files {
             }
             return result;
         }
-        // valgrind may divide what is one mapping for the kernel into several mappings. So each page is now passed as a
-        // separate piece.
+        // valgrind may divide one mapping of the kernel into several mappings. So each page is now passed as a separate piece.
         let page = page_size();
         let mut each = Vec::new();
         each.try_reserve((pages.end - pages.start) as usize / page)?;

@@ -1,8 +1,7 @@
 //! Reports names, lines and unwind tables of live code to valgrind, in files that replace the code's mapping for a moment.
 //!
 //! valgrind's tools read names when code first runs. So calls wait for the writer while this sink runs. The sink runs only
-//! under valgrind. Without valgrind, other threads could run the code at the moment when its memory is elsewhere
-//! (`sys/valgrind_mapping`).
+//! under valgrind. Without valgrind, other threads could run the code while its memory is elsewhere (`sys/valgrind_mapping`).
 
 mod files;
 mod page_groups;
@@ -30,7 +29,6 @@ use crate::sys::maps;
 use crate::sys::valgrind;
 use crate::sys::valgrind_mapping::{self, exchange};
 
-/// Describes the sink for valgrind.
 pub static KIND: Kind = Kind {
     bit: Sinks::VALGRIND,
     word: "valgrind",
@@ -39,16 +37,16 @@ pub static KIND: Kind = Kind {
     make: Some(|status| Box::new(Valgrind::new(status.clone()))),
 };
 
-/// A lot of code may end at about the same time. So the end of code is reported to valgrind only after this time, or when other
-/// code comes to the same page. When the last code of a page ends, this is reported without a delay, because the host may unmap
-/// the page.
+/// The delay between the end of code and the report to valgrind, because much code may end at about the same time. New code in
+/// the same page ends the delay. The end of the last code of a page is reported without a delay, because the host may unmap the
+/// page.
 const FORGOTTEN_AFTER: Duration = Duration::from_millis(50);
 
 struct Valgrind {
     status: Arc<Status>,
     groups: Groups,
     files: Files,
-    /// The time since which valgrind has known a name of ended code.
+    /// Since this time, there have been groups with ended code that valgrind still knows.
     stale_since: Option<Instant>,
     /// The next attempt to report code to valgrind, if an attempt has failed.
     again: Option<Retry>,
@@ -70,7 +68,7 @@ impl Valgrind {
         }
     }
 
-    /// Removes code that has ended, or has left its place.
+    /// Removes code that has ended or moved.
     fn end(&mut self, id: u64) -> Option<Function> {
         let (addr, function) = self.groups.remove(id)?;
         valgrind::discard_translations(addr, function.size);

@@ -1,11 +1,11 @@
-//! Tracks which code lives, and in which groups of pages this code is reported to valgrind.
+//! Tracks which code is live, and in which groups of pages this code is reported to valgrind.
 //!
 //! A group has one file. A page belongs to at most one group. Usually all pages of a function belong to the same group, so
 //! that the function is in one file.
 //!
-//! Whenever code comes to a page of a group, valgrind reads the whole group again. So the size of a group has a limit. If a
-//! function would make a group too large, the function is in two files. Each of these files has the part of the function that
-//! lies in the pages of the file's group.
+//! Whenever code is registered in a page of a group, valgrind reads the whole group again. So the size of a group has a limit.
+//! If a function would make a group too large, the function is in two files. Each of these files has the part of the function
+//! that lies in the pages of the file's group.
 //!
 //! Every page of a group has code. The host may unmap a page without code at any time, and valgrind would then forget the
 //! whole file.
@@ -17,14 +17,12 @@ use crate::format::elf::valgrind_object::Content;
 use crate::format::info::Info;
 use crate::sys::sort::sort;
 
-/// When a function crosses the boundary of a group, the group is extended to all pages of the function. This is done only if
-/// the extended group has at most this many functions.
+/// A group is extended to all pages of a function that crosses the group's boundary, if the extended group has at most this
+/// many functions.
 const FUNCTIONS_MAX: usize = 512;
-/// When code comes to the page directly after a group, the group is extended to this page. This is done only if the extended
-/// group has at most this many functions.
+/// A group is extended to the next page when code is registered there, if the extended group has at most this many functions.
 const NEIGHBOURS_MAX: usize = 32;
 
-/// A function.
 #[derive(Debug)]
 pub struct Function {
     id: u64,
@@ -71,15 +69,15 @@ struct Group {
 pub struct Due {
     pub pages: Range<u64>,
     pub number: u32,
-    /// The previous content of the file. It stays valid, and only new code has to be added to it. `None` if the content has to
-    /// be made anew.
+    /// The previous content of the file. This content stays valid, and only lacks the new code. `None` if all content has to be
+    /// made again.
     pub content: Option<Content>,
 }
 
 /// All functions, and the groups of pages that they lie in.
 pub struct Groups {
     page_size: u64,
-    /// The functions by address. No two overlap.
+    /// The functions by address. No two functions overlap.
     functions: BTreeMap<u64, Function>,
     /// The index is the slot of a function's id. The value is the address of the function, or 0 if the slot has no function.
     places: Vec<u64>,
@@ -266,8 +264,8 @@ impl Groups {
     }
 
     /// Takes the groups that have to be reported to valgrind: groups with new code, and groups with a page without code. If
-    /// `with_stale` is true, also takes groups with code that has ended. Returns the groups, and the addresses of the new code
-    /// in order.
+    /// `with_stale` is true, also takes groups with code that has ended. Returns the groups, and the sorted addresses of the
+    /// new code.
     pub fn take_due(&mut self, with_stale: bool) -> (Vec<Due>, Vec<u64>) {
         let mut due: BTreeSet<u64> = BTreeSet::new();
         let mut gone = Vec::new();
@@ -435,7 +433,7 @@ impl Groups {
                 self.left.push(group.number);
             }
             // The old content is usable only if all code outside the old group is new. Older code outside the group may be in
-            // no file, because valgrind has refused it, and would then be missing.
+            // no file, because valgrind has refused that code. Such code would be missing from the new content.
             content = group.content.filter(|_| is_one && self.others_are_fresh(&pages, &(start..group.end), fresh));
         }
         self.groups.insert(pages.start, Group { end: pages.end, number, content });

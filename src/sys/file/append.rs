@@ -30,14 +30,14 @@ pub fn append(mut file: &File, mut slices: &mut [IoSlice<'_>]) -> (u64, io::Resu
 pub fn append_whole(file: &File, slices: &mut [IoSlice<'_>]) -> io::Result<u64> {
     let (written, result) = append(file, slices);
     if result.is_err() && written > 0 {
-        // After an incomplete record or line, readers would not find the next record or line.
+        // Readers would not find the records or lines after an incomplete record or line.
         let _ = file.metadata().and_then(|data| file.set_len(data.len() - written));
     }
     result.map(|()| written)
 }
 
-/// Clears `O_APPEND`, so that the file can be written at any offset. With `O_APPEND`, `pwrite` ignores its offset and writes at
-/// the end of the file.
+/// Clears `O_APPEND`, so that the file can be written at any offset. With `O_APPEND`, `pwrite` ignores its offset and writes
+/// at the end of the file.
 pub fn allow_any_place(file: &File) -> io::Result<()> {
     Ok(fcntl_setfl(file, fcntl_getfl(file)?.difference(OFlags::APPEND))?)
 }

@@ -20,8 +20,8 @@ pub(super) fn create_with(dir: &Dir, name: &OsStr, mode: u32, access: Access) ->
 ///
 /// Fails without touching the existing file if this file is a symbolic link, has a second name (hard link), or belongs to
 /// another user. Also fails if the file is used by another library in this process (`TAKEN`), or by a living process that has
-/// the same pid in another pid namespace. A living process holds a lock on its file. The kernel releases the lock when the last
-/// descriptor and the last mapping of the open file are gone.
+/// the same pid in another pid namespace. A living process holds a lock on its file. The kernel releases the lock when the
+/// last descriptor and the last mapping of the open file are closed.
 pub fn claim(dir: &Dir, name: &OsStr, mode: u32, access: Access) -> io::Result<File> {
     for _ in 0..3 {
         match create_with(dir, name, mode, access) {
@@ -44,7 +44,7 @@ pub fn is_anothers(error: &io::Error) -> bool {
     match error.kind() {
         io::ErrorKind::AlreadyExists | TAKEN => true,
         // An error without an error number comes from this module, and means that another user's file has this name. An error
-        // with a number comes from the kernel, which allows this process to create no file in the directory.
+        // with a number comes from the kernel, and means that this process may create no file in the directory.
         io::ErrorKind::PermissionDenied => error.raw_os_error().is_none(),
         _ => false,
     }
@@ -64,16 +64,16 @@ fn remove_stale(dir: &Dir, name: &OsStr) -> io::Result<()> {
     if other_writers::uses(dir, name, identity) {
         return taken();
     }
-    // The lock is held until the file is removed, because another copy of this library may be about to replace the file too. If
-    // this user has no permission to write to the file, the file cannot be locked. In that case the code only checks whether
-    // others have locked the file.
+    // The lock is held until the file is removed, because another copy of this library may be about to replace the file too.
+    // If this user may not write to the file, the file cannot be locked. Then the code only checks whether others have locked
+    // the file.
     let opened = dir.open_file(name, OFlags::RDWR | OFlags::NONBLOCK, 0).ok();
     if opened.as_ref().map_or_else(|| is_locked(dir, name), |file| !lock(file)) {
         return Err(refuse(io::ErrorKind::AlreadyExists, "is written by a living process with the same pid"));
     }
-    // If a file has this library's mark and nobody in this process uses the file, nobody needs the file any longer. An earlier
-    // process may have left the file. This process may also have left the file itself, when it called execve(2) to run the
-    // present program. If a file without the mark was written since this process started, the file belongs to another library.
+    // A file with this library's mark is no longer needed if this process does not use the file. Such a file was left by an
+    // earlier process, or by this process before it called execve(2) to run the present program. A file without the mark
+    // belongs to another library if it was written since this process started.
     if data.mode() & OURS == 0 {
         match other_writers::has_written(&data) {
             Some(false) => {}

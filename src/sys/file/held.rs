@@ -1,4 +1,4 @@
-//! Descriptors that stay open for a long time, although the host may close them or reuse their numbers for other files.
+//! Keeps descriptors open for a long time, although the host may close them or reuse their numbers for other files.
 
 use std::fs::File;
 use std::io;
@@ -11,25 +11,25 @@ use super::refuse::refuse;
 use super::{identity_and_len, look_at, Identity};
 use crate::sys::descriptors::DescriptorTable;
 
-/// Errors of this kind mean that a descriptor no longer refers to the file for which it was opened.
+/// An error of this kind means that a descriptor no longer refers to the file for which it was opened.
 pub const CLOSED: io::ErrorKind = io::ErrorKind::NotConnected;
 
 /// A file that is kept open for a long time.
 ///
-/// If the descriptor is in a descriptor table of the library, nobody else can close the descriptor. If the descriptor is in the
-/// host's table, the host may close it. Daemons, for example, close all descriptors. Afterwards the number of the descriptor
-/// may refer to another file. The number may also refer to the same file, if the host has opened this file itself. So an open
-/// file in the host's table gets a mark, if this is possible. If the mark is missing later, the descriptor is neither used nor
-/// closed. A descriptor in the host's table that could not be marked is never closed, because its number may now belong to the
-/// host.
+/// If the descriptor is in a descriptor table of the library, no other code can close the descriptor. If the descriptor is in
+/// the host's table, the host may close it, as daemons do when they close all descriptors. Afterwards the number of the
+/// descriptor may refer to another file, or to the same file if the host has opened this file itself. So an open file in the
+/// host's table gets a mark, if this is possible. If the mark is missing later, the descriptor is no longer used, and is not
+/// closed. A descriptor in the host's table that could not be marked is never closed, because its number may now belong to
+/// the host.
 #[derive(Debug)]
 pub struct Held {
     file: ManuallyDrop<File>,
     identity: Identity,
     table: DescriptorTable,
     marked: bool,
-    /// The serial number of this `Held`. No other `Held` has the same serial number. `holder_of` finds the serial number of the
-    /// `Held` that was the last to get a certain descriptor number in the host's table.
+    /// The unique serial number of this `Held`. `holder_of` finds the serial number of the `Held` that was the last to get a
+    /// certain descriptor number in the host's table.
     serial: u32,
 }
 
@@ -50,7 +50,7 @@ impl Held {
         self.identity
     }
 
-    /// Whether the descriptor certainly still refers to the file that was opened, and so may be closed.
+    /// Whether the descriptor certainly still refers to the file that was opened, and may therefore be closed.
     fn is_ours(&self) -> bool {
         match self.table == DescriptorTable::current() {
             true if self.table.is_host() => self.marked && self.checked().is_ok(),
@@ -67,8 +67,8 @@ impl Held {
         }
     }
 
-    /// Returns the file, so that the caller can write to it, and the length of the file. Fails with `CLOSED` in the cases in
-    /// which `checked` fails.
+    /// Returns the file, so that the caller can write to it, and the length of the file. Fails with `CLOSED` in the same
+    /// cases as `checked`.
     pub fn checked_len(&self) -> io::Result<(&File, u64)> {
         let is_held = self.table == DescriptorTable::current()
             && (!self.table.is_host()
@@ -99,18 +99,18 @@ impl Drop for Held {
     }
 }
 
-/// Returns the place for the serial number of the `Held` that was the last to get the descriptor number of `file` in the host's
-/// table. Several `Held`s may get the same descriptor number one after another, if the host closes their descriptors.
+/// Returns the variable for the serial number of the `Held` that was the last to get the descriptor number of `file` in the
+/// host's table. Several `Held`s may get the same descriptor number one after another, if the host closes their descriptors.
 fn holder_of(file: &File) -> &'static AtomicU32 {
     static HOLDERS: [AtomicU32; 1 << 12] = [const { AtomicU32::new(0) }; 1 << 12];
-    // Two descriptor numbers may share an element of `HOLDERS`. In that case the library treats the older descriptor as if the
-    // host had closed it. The older descriptor stays open for ever, which does no harm.
+    // Two descriptor numbers may share an element of `HOLDERS`. Then the library treats the older descriptor as if the host
+    // had closed it. The older descriptor stays open for ever, which does no harm.
     &HOLDERS[file.as_raw_fd() as usize % HOLDERS.len()]
 }
 
-/// The mark is the signal that an open file sends when it is ready for input or output (fcntl(2), `F_SETSIG`). The setting has
-/// no effect, because nobody requests this signal for the file. The kernel keeps the setting with the open file, and not with
-/// the descriptor.
+/// The mark is the signal that an open file sends when it is ready for input or output (fcntl(2), `F_SETSIG`). The setting
+/// has no effect, because nobody requests this signal for the file. The kernel keeps the setting with the open file, and not
+/// with the descriptor.
 const MARK: libc::c_int = libc::SIGWINCH;
 
 fn mark(file: &File) -> bool {

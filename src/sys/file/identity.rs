@@ -1,5 +1,4 @@
-//! Identities of files. The library recognizes a file by its identity, even if the name of the file now belongs to another
-//! file.
+//! Identities of files, by which the library recognises a file even if the file's name now belongs to another file.
 
 use std::fs::File;
 use std::io;
@@ -25,7 +24,7 @@ impl Identity {
         self.device == other.device && self.inode == other.inode && born_alike
     }
 
-    /// Whether the two identities certainly belong to the same file. The time of creation must be known, because somebody who
+    /// Whether the two identities certainly belong to the same file. The time of creation must be known, because anyone who
     /// forges an identity can guess the device and the inode number.
     pub(super) fn is_surely(&self, other: &Identity) -> bool {
         self.born != 0 && self == other

@@ -33,7 +33,7 @@ use refuse::refuse;
 
 /// How a file is opened for writing.
 pub type Access = OFlags;
-/// Each write goes to the end of the file. So records stay whole even if somebody else writes to the file.
+/// Each write appends to the file, so records stay whole even if another program writes to the file.
 pub const APPEND: Access = OFlags::RDWR.union(OFlags::APPEND);
 /// Writes go to any offset.
 pub const ANYWHERE: Access = OFlags::RDWR;
@@ -44,22 +44,21 @@ pub const OURS: u32 = libc::S_ISVTX;
 /// Errors of this kind mean that another library in this process uses the file.
 pub const TAKEN: io::ErrorKind = io::ErrorKind::ResourceBusy;
 
-/// The byte that a process locks in each file that it writes to. The byte lies far after the end of any file.
+/// The byte that a process locks in each file that it writes to. The byte is far beyond the end of any file.
 const ALIVE: range_lock::Bytes = (other_writers::COPIES - 1, 1);
 
 /// Locks a file before the library writes to the file. The lock lasts as long as the file is open or mapped. Returns false if
-/// somebody else has locked the file for writing.
+/// another program has locked the file for writing.
 ///
-/// flock(2) is not used, because a process that may only read a file could take an exclusive lock on the file by flock(2). The
-/// locks of `range_lock` are locks for reading or locks for writing. A process that may only read a file can take only a lock
-/// for reading, and this function ignores such a lock: if somebody else has a lock for reading, this function returns true,
+/// flock(2) is not used, because a process that may only read a file could take an exclusive lock on the file by flock(2).
+/// With `range_lock`, such a process can take only a lock for reading. This function ignores such a lock: it returns true,
 /// although it has not locked the file.
 fn lock(file: &File) -> bool {
     let taken = range_lock::lock(file, ALIVE).is_err_and(|error| range_lock::is_taken(&error));
     !(taken && range_lock::is_locked(file, ALIVE))
 }
 
-/// Fails with the reason unless the file is a regular file of this user and has only one name.
+/// Returns an error with the reason if the file is not a regular file of this user, or has more than one name.
 pub fn check_plain(data: &Metadata) -> io::Result<()> {
     check_ours(data)?;
     if data.nlink() != 1 {
@@ -68,7 +67,7 @@ pub fn check_plain(data: &Metadata) -> io::Result<()> {
     Ok(())
 }
 
-/// Fails with the reason unless the file is a regular file of this user. The file may have several names.
+/// Returns an error with the reason if the file is not a regular file of this user. The file may have several names.
 pub fn check_ours(data: &Metadata) -> io::Result<()> {
     if !data.file_type().is_file() {
         return Err(refuse(io::ErrorKind::AlreadyExists, "exists and is not a regular file"));

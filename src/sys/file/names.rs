@@ -1,4 +1,5 @@
-//! Gives a new file the name of an old file, removes files, and makes a directory like the directories of perf's agents.
+//! Renames and removes files only if they are the expected files, and makes a directory like the directories of perf's
+//! agents.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File};
@@ -13,7 +14,8 @@ use super::{look_at, refuse, Identity};
 use crate::sys::held_dir::Dir;
 use crate::sys::other_writers;
 
-/// Renames the file `fresh` to `name`. Fails if `name` exists and is not the file `ours`, because the rename would replace it.
+/// Renames the file `fresh` to `name`. Fails if `name` exists and is not the file `ours`, because the rename would replace
+/// it.
 pub fn put_in_place(dir: &Dir, fresh: &OsStr, name: &OsStr, ours: Option<Identity>) -> io::Result<()> {
     match dir.identity_of(name) {
         Ok(found) if ours.is_some_and(|ours| ours.is(&found)) => {}
@@ -24,19 +26,18 @@ pub fn put_in_place(dir: &Dir, fresh: &OsStr, name: &OsStr, ours: Option<Identit
     dir.rename(fresh, name)
 }
 
-/// Removes the file `name` if it is the file `ours`, and nobody else in this process can write to it.
+/// Removes the file `name` if it is the file `ours`, and no other code in this process can write to it.
 pub fn remove_ours(dir: &Dir, name: &OsStr, ours: Option<Identity>) {
     let is_ours = |file: &File| look_at(file).is_ok_and(|found| ours.is_some_and(|ours| ours.is(&found)));
     let opened = dir.open_file(name, OFlags::RDONLY | OFlags::NONBLOCK, 0).ok().filter(is_ours);
     if opened.is_some_and(|file| !ours.is_some_and(|ours| other_writers::writes(ours, Some(&file)))) {
-        // A failure is ignored, because nothing can be done about the failure. In that case the file stays, and its content is
-        // right.
+        // If the removal fails, the file stays, and its content is right.
         let _ = dir.remove(name);
     }
 }
 
-/// Makes `base/.debug/jit/jitsym-jit-XXXXXX`. perf's own agent puts a dump in a directory of this form, with `JITDUMPDIR` as
-/// `base` (linux tools/perf/jvmti/jvmti_agent.c, `create_jit_cache_dir`).
+/// Makes a directory `base/.debug/jit/jitsym-jit-XXXXXX`. perf's own agent puts a dump in a directory of this form, with
+/// `JITDUMPDIR` as `base` (linux tools/perf/jvmti/jvmti_agent.c, `create_jit_cache_dir`).
 pub fn make_jit_cache_dir(base: &Path) -> io::Result<PathBuf> {
     let parent = base.join(".debug").join("jit");
     fs::DirBuilder::new().recursive(true).mode(0o755).create(&parent)?;

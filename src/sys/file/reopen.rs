@@ -1,5 +1,5 @@
-//! Opens existing files. These are files that this process has closed, files of a dead process, and files of other libraries in
-//! this process.
+//! Opens existing files: files that this process has closed, files of a dead process, and files of other libraries in this
+//! process.
 
 use std::ffi::OsStr;
 use std::fs::{File, Permissions};
@@ -13,8 +13,8 @@ use super::{check_plain, lock, look_at, refuse, Access, Identity, APPEND, OURS};
 use crate::sys::held_dir::Dir;
 use crate::sys::other_writers;
 
-/// Opens a file that somebody else in this process has made, to append to it. Makes all other writers in this process append
-/// too. Marks the file as a file of this library, because recovery completes only marked files if the process is killed.
+/// Opens a file that other code in this process has made, to append to it. Makes all other writers in this process append
+/// too. Marks the file as a file of this library, because recovery after a kill completes only marked files.
 pub fn join(dir: &Dir, name: &OsStr) -> io::Result<File> {
     let file = dir.open_file(name, APPEND | OFlags::NONBLOCK, 0)?;
     let data = file.metadata()?;
@@ -25,7 +25,8 @@ pub fn join(dir: &Dir, name: &OsStr) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens the file `expected`, which this process has written before, for writing. Fails if another file now has the name.
+/// Opens the file `expected`, which this process has written before, for writing. Fails if the name now belongs to another
+/// file.
 pub fn reopen(dir: &Dir, name: &OsStr, expected: Identity, access: Access) -> io::Result<File> {
     let file = dir.open_file(name, access | OFlags::NONBLOCK, 0)?;
     if !look_at(&file)?.is(&expected) {
@@ -49,9 +50,9 @@ pub fn open_same(path: &Path, expected: Identity) -> io::Result<File> {
 /// Opens a file that this library wrote in a process that is now dead, to append to the file. The file must have one of the
 /// identities `known`. Returns the file and its identity.
 ///
-/// The identities may be forged. So the file must pass `check_plain`, must have the library's mark, and must certainly have one
-/// of the identities (`Identity::is_surely`). If `may_be_locked` is false, a lock on the file means that the writer of the file
-/// is alive, and the call fails.
+/// The identities may be forged. So the file must pass `check_plain`, must have the library's mark, and must certainly have
+/// one of the identities (`Identity::is_surely`). If `may_be_locked` is false, the call fails if the file is locked, because
+/// then the writer of the file is alive.
 pub fn take_over(dir: &Dir, name: &OsStr, known: &[Identity], may_be_locked: bool) -> io::Result<(File, Identity)> {
     let refuse = |why| Err(refuse(io::ErrorKind::InvalidData, why));
     let found = dir.open_file(name, OFlags::PATH, 0)?;

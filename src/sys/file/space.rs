@@ -1,5 +1,5 @@
-//! Room in file systems. This module finds out how much room a file system has left, and allocates room for a file. It also
-//! finds out whether writes to a file are faster if their room has been allocated in advance.
+//! Determines how much room a file system has left, and allocates room for a file. Also determines whether writes to a file
+//! are faster if their room has been allocated in advance.
 
 use std::fs::File;
 use std::path::Path;
@@ -9,8 +9,7 @@ use rustix::fs::{fallocate, fstatfs, statvfs, FallocateFlags};
 use crate::sys::open_at::c_string;
 
 /// Whether writes to this file are faster if their room has been allocated in advance. On ext4, some writes took only a third
-/// of the time if their room had been allocated in advance. A file system in memory clears pages when they are allocated, which
-/// costs as much as writing to the pages.
+/// of the time. A file system in memory clears pages when they are allocated, which costs as much as writing to the pages.
 pub fn gains_by_reserve(file: &File) -> bool {
     file_system(file) == Some(EXT4)
 }
@@ -31,8 +30,9 @@ fn file_system(file: &File) -> Option<u64> {
     Some(fstatfs(file).ok()?.f_type as u32 as u64)
 }
 
-/// The free space that spools leave to others, in bytes, or half of the file system if that is less. A container's `/dev/shm` has
-/// 64 MiB in all. A program whose shared memory finds no room there ends with SIGBUS.
+/// The free space that spools leave to others, in bytes. If the file system is smaller than twice this size, spools leave
+/// half of the file system. A container's `/dev/shm` has only 64 MiB. A program whose shared memory finds no room there ends
+/// with SIGBUS.
 pub const FOR_OTHERS: u64 = 32 << 20;
 
 /// How many bytes this user can still allocate in the file system of a directory. `None` if this is unknown or unlimited.
@@ -40,7 +40,8 @@ pub fn free_space(dir: &Path) -> Option<u64> {
     space(dir).map(|(free, _)| free)
 }
 
-/// Whether the file system of a directory can allocate `len` bytes and still has `FOR_OTHERS`. True if this is unknown.
+/// Whether `FOR_OTHERS` bytes are still free in the file system of a directory after an allocation of `len` bytes. True if
+/// this is unknown.
 pub fn leaves_room(dir: &Path, len: usize) -> bool {
     space(dir).is_none_or(|(free, size)| free.saturating_sub(len as u64) >= FOR_OTHERS.min(size / 2))
 }

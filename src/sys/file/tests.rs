@@ -27,7 +27,7 @@ fn create_new(path: &Path, mode: u32) -> io::Result<File> {
 }
 
 /// A lock for tests that change the whole process, and for tests that such a change would disturb. A test that starts a child
-/// also takes this lock. Until the child executes its program, the child has copies of all descriptors. So a file that the
+/// also takes this lock. Until the child executes its program, the child has copies of all descriptors, so a file that the
 /// parent closes stays locked.
 fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());

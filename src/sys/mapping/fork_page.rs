@@ -1,19 +1,18 @@
-//! Pages from which a process learns, without a system call, whether it is a forked child and what it has inherited.
+//! Memory pages by which a process determines, without a system call, whether it is a forked child and what it has inherited.
 
 use std::io;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::{page_size, OwnedMapping, PRIVATE, READ_WRITE};
 
-/// Maps a page that the kernel clears in the child of every kind of fork. Also returns whether this kernel really clears the
-/// page.
+/// Maps a page that the kernel clears in the child of every kind of fork. Also returns whether this kernel really clears it.
 pub fn zero_in_child() -> io::Result<(OwnedMapping, bool)> {
     let page = OwnedMapping::new(page_size(), READ_WRITE, PRIVATE, None)?;
     let is_kept = page.heeds(0..page_size(), libc::MADV_WIPEONFORK);
     Ok((page, is_kept))
 }
 
-/// Two pages: one is cleared in forked children (`zero_in_child`), the other is shared with them.
+/// Two pages: the kernel clears the first page in forked children (`zero_in_child`), and forked children share the second.
 #[derive(Debug)]
 pub struct ForkPage {
     pub words: &'static Words,
@@ -22,7 +21,7 @@ pub struct ForkPage {
     pub kept_by_kernel: bool,
 }
 
-/// The content of the page that is cleared in children. In all words after the first, a child records facts about itself.
+/// The content of the page that is cleared in children. In each word after the first, a child records a fact about itself.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Words {
@@ -69,8 +68,8 @@ impl ForkPage {
         Ok(ForkPage { words, shared, kept_by_kernel })
     }
 
-    /// Clears the words that a forked child reads before it sets them. Must be called in the child if the kernel does not clear
-    /// the page. The other words need not be cleared, because the child sets them before it reads them.
+    /// Clears the words that a forked child reads before it sets them. Must be called in the child if the kernel does not
+    /// clear the page. The child sets the other words before it reads them.
     pub fn clear(&self) {
         let Words { same_process, taking, state, .. } = self.words;
         for word in [same_process, taking, state] {

@@ -1,4 +1,4 @@
-//! Mappings: memory that the kernel provides and takes back.
+//! Owned memory mappings: maps memory from the kernel, and unmaps it when the owning value is dropped.
 
 mod fork_page;
 mod region;
@@ -37,10 +37,9 @@ pub(super) fn done(result: libc::c_int) -> io::Result<()> {
 
 /// A mapping that is unmapped when this value is dropped.
 ///
-/// The crate memmap2, which `marker` uses, cannot map memory that nobody may access. It also cannot map memory that forked
-/// children share. The crate rustix 1.1.6 has two faults in its calls of the C library. First, rustix calls `posix_madvise` for
-/// all kinds of advice except one. Second, rustix passes `MAP_FIXED` in place of `MREMAP_FIXED` to mremap, and the kernel
-/// refuses this call.
+/// The crate memmap2, which `marker` uses, cannot map inaccessible memory, or memory that forked children share. The crate
+/// rustix 1.1.6 has two faults in its calls of the C library. First, rustix calls `posix_madvise` for all kinds of advice
+/// except one. Second, rustix passes `MAP_FIXED` in place of `MREMAP_FIXED` to mremap, and the kernel refuses this call.
 #[derive(Debug)]
 pub struct OwnedMapping {
     start: NonNull<u8>,
@@ -100,8 +99,8 @@ impl OwnedMapping {
         self.advise(range.clone(), advice) && !self.agrees_to_anything(range)
     }
 
-    /// Whether `madvise` succeeds even for advice that does not exist. Linux never does this. But when qemu 7.2 runs a program
-    /// of another architecture, qemu accepts any advice and ignores the advice.
+    /// Whether `madvise` succeeds even for advice that does not exist. Linux never accepts such advice. But qemu 7.2 accepts
+    /// and ignores any advice when it runs a program of another architecture.
     fn agrees_to_anything(&self, range: Range<usize>) -> bool {
         const NO_ADVICE: i32 = i32::MAX;
         static KNOWN: AtomicU8 = AtomicU8::new(0);
@@ -125,8 +124,7 @@ impl OwnedMapping {
         unsafe { libc::munlock(self.start.as_ptr().cast(), self.len) };
     }
 
-    /// Changes the length of the mapping to `len` bytes. With `MREMAP_MAYMOVE` the mapping may be at another address
-    /// afterwards.
+    /// Changes the length of the mapping to `len` bytes. With `MREMAP_MAYMOVE` the address of the mapping may change.
     fn resize(&mut self, len: usize, flags: i32) -> io::Result<()> {
         // SAFETY: this value owns the mapping, and nobody else has its address.
         let start = unsafe { libc::mremap(self.start.as_ptr().cast(), self.len, len, flags) };

@@ -1,4 +1,4 @@
-//! Memory for records. Parts of it can be made accessible, moved and replaced.
+//! Memory for records, parts of which can be made accessible, moved and replaced.
 
 use std::fs::File;
 use std::io;
@@ -11,13 +11,13 @@ use super::{checked, done, OwnedMapping, PRIVATE, READ_WRITE};
 use crate::sys::process_memory;
 use crate::sys::thread::uncancelled;
 
-/// Memory for records. The memory is zero at first. Only parts that were opened may be accessed. Forked children do not inherit
+/// Memory for records, which is zero at first. Only parts that were opened may be accessed. Forked children do not inherit
 /// the memory.
 #[derive(Debug)]
 pub struct Region {
     mapping: OwnedMapping,
-    /// Whether the kernel has ignored `MADV_DONTFORK`. In that case forked children inherit the memory. The flag is also false
-    /// in a child that has unmapped the memory.
+    /// Whether the kernel has ignored `MADV_DONTFORK`, so that forked children inherit the memory. The flag is false in a
+    /// child that has unmapped the memory.
     is_inherited: AtomicBool,
 }
 
@@ -45,7 +45,7 @@ impl Region {
 
     /// Unmaps the memory in a forked child, if the child has inherited it. The child must not use the memory.
     pub fn leave_in_child(&self) {
-        // The flag becomes false, so that the children of this child unmap nothing. These children do not inherit the memory.
+        // The flag becomes false, because the children of this child do not inherit the memory and must unmap nothing.
         if self.is_inherited.swap(false, Ordering::Relaxed) {
             self.mapping.unmap();
         }
@@ -69,8 +69,8 @@ impl Region {
     }
 
     /// Makes the kernel provide the pages of a range. The range must be a mapping of a file, and must be accessible (`open`).
-    /// Fails if the file system has no room for the pages. On a full file system, an access to a missing page would raise
-    /// SIGBUS.
+    /// Fails if the file system has no room for the pages. Without this call, an access to a missing page would raise SIGBUS
+    /// on a full file system.
     ///
     /// This function uses no descriptor of the file, because the file need not be open in the descriptor table of the calling
     /// thread.
@@ -81,11 +81,11 @@ impl Region {
         }
     }
 
-    /// Does the same as `provide`, for kernels before 5.14. Writes to each page by a system call, because a system call returns
-    /// an error where an access would raise a signal.
+    /// Like `provide`, for kernels before 5.14. Writes to each page by a system call, because a system call returns an error
+    /// where an access would raise a signal.
     fn write_to_pages(&self, range: &Range<usize>) -> io::Result<()> {
-        // This number is not `page_size()`, because the page size that an emulator reports may be larger than the pages of the
-        // file system.
+        // This number is not `page_size()`: an emulator may report a page size that is larger than the pages of the file
+        // system.
         const SMALLEST_PAGE: usize = 4096;
         let memory = File::options().write(true).open("/proc/thread-self/mem")?;
         for offset in range.clone().step_by(SMALLEST_PAGE) {
@@ -100,7 +100,7 @@ impl Region {
         Ok(())
     }
 
-    /// Replaces a range that nobody uses by new private memory. The new memory is open.
+    /// Puts new private memory in the place of a range that nobody uses. The new memory is open.
     pub fn make_private(&self, range: Range<usize>) -> io::Result<()> {
         let flags = PRIVATE | libc::MAP_NORESERVE;
         let part = OwnedMapping::unlocked(range.len(), READ_WRITE, flags, None);
@@ -118,13 +118,13 @@ impl Region {
         Ok(())
     }
 
-    /// Replaces an open range by private memory with the same bytes. Nobody may write to the range meanwhile. After an error
-    /// the range is unchanged.
+    /// Puts private memory with the same bytes in the place of an open range. Nobody may write to the range during the call.
+    /// After an error the range is unchanged.
     pub fn copy_to_private(&self, range: Range<usize>) -> io::Result<()> {
         let part = OwnedMapping::unlocked(range.len(), READ_WRITE, PRIVATE | libc::MAP_NORESERVE, None)?;
         // SAFETY: the memory was just mapped, is zero, and nobody else has it.
         let bytes = unsafe { std::slice::from_raw_parts_mut(part.start.as_ptr(), range.len()) };
-        // A system call reads the bytes, because it returns an error instead of a signal if somebody has truncated the file.
+        // A system call reads the bytes: if the file was truncated, it returns an error, but an access would raise a signal.
         if process_memory::read(std::process::id(), self.mapping.at(&range) as u64, bytes) < range.len() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -135,7 +135,7 @@ impl Region {
         Ok(())
     }
 
-    /// Replaces a range that nobody uses by private memory that cannot be accessed. The range must be replaced again before it
+    /// Puts inaccessible private memory in the place of a range that nobody uses. The range must be replaced again before it
     /// is accessed.
     pub fn close(&self, range: Range<usize>) -> io::Result<()> {
         let (at, flags) = (self.mapping.at(&range), PRIVATE | libc::MAP_NORESERVE | libc::MAP_FIXED);
@@ -145,15 +145,15 @@ impl Region {
         Ok(())
     }
 
-    /// Replaces the memory of this region by the memory of `other`. Both regions have the same length, and only the first
+    /// Replaces the memory of this region with the memory of `other`. Both regions have the same length, and only the first
     /// `head` bytes of `other` are open. During the call, other threads may only read the first `head` bytes of this region,
     /// and may not access the rest.
     pub fn replace_by(&self, other: Region, head: usize) -> io::Result<()> {
-        // For the kernel, the open bytes and the bytes after them are two mappings. So this function moves the two mappings one
-        // after the other.
+        // For the kernel, the open bytes and the bytes after them are two mappings, so this function moves them one after the
+        // other.
         let (head, rest) = (0..head, head..self.mapping.len);
         self.replace(&rest, other.mapping.at(&rest))?;
-        // The pages are moved, so `other` must not unmap them at their old address.
+        // The pages have moved, so `other` must not unmap them at their old address.
         let from = other.mapping.at(&head);
         other.mapping.leak();
         self.replace(&head, from)

@@ -1,7 +1,7 @@
-//! A growing array of plain values in pages of its own.
+//! A growing array of plain values in a separate mapping.
 //!
-//! When the array is dropped, its pages return to the kernel. An allocator would keep the pages. So a process that stores many
-//! records and drops them needs no more memory afterwards than before.
+//! When the array is dropped, its pages return to the kernel. An allocator would keep the pages. So a process that stores
+//! many records and drops them needs no more memory afterwards than before.
 
 use std::io;
 use std::marker::PhantomData;
@@ -14,19 +14,18 @@ use super::{page_size, OwnedMapping, PRIVATE, READ_WRITE};
 /// The minimum address space of an array, in bytes.
 const LEAST: usize = 64 * 1024;
 
-/// When an array grows beyond `LARGE` bytes, it asks the kernel for pages before their first use, `AT_ONCE` bytes at a time. If
-/// each page caused a fault of its own, the pages would cost a sixth more. `AT_ONCE` is not larger, because a thread of the
-/// host that changes the process's mappings has to wait while the kernel provides pages.
+/// When an array grows beyond `LARGE` bytes, it asks the kernel for pages before their first use, `AT_ONCE` bytes at a time.
+/// Without this, each page would cause a fault, and the pages would cost a sixth more. `AT_ONCE` is not larger, because a
+/// thread of the host that changes the process's mappings has to wait while the kernel provides pages.
 const LARGE: usize = 1 << 20;
 const AT_ONCE: usize = 128 * 1024;
 
-/// A growing array with a mapping of its own.
+/// A growing array in a separate mapping.
 #[derive(Debug)]
 pub struct Table<T: Copy> {
     mapping: OwnedMapping,
     len: usize,
-    /// Up to this offset in bytes, the array has nothing more to do for its pages: the kernel has provided these pages already,
-    /// or provides each page at its first use.
+    /// Before this offset, in bytes, the kernel has provided all pages already, or provides each page at its first use.
     made: usize,
     values: PhantomData<T>,
 }
@@ -42,7 +41,8 @@ impl<T: Copy> Table<T> {
         self.mapping.start.as_ptr().cast()
     }
 
-    /// Makes room for more values. Memory is used only for pages that are written to, and for up to `AT_ONCE` bytes after them.
+    /// Makes room for more values. Memory is used only for pages that are written to, and for up to `AT_ONCE` bytes after
+    /// these pages.
     #[inline]
     pub fn try_reserve(&mut self, more: usize) -> io::Result<()> {
         let wanted = self.len.checked_add(more).and_then(|wanted| wanted.checked_mul(size_of::<T>()));

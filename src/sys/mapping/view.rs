@@ -10,7 +10,7 @@ use crate::sys::process_memory;
 
 /// The smallest view covers this many bytes.
 const LEAST: u64 = 16 << 20;
-/// A new view covers at least this many times the file's length. So views are rarely replaced. This matters for `perf record
+/// A new view covers at least this many times the file's length, so views are rarely replaced. This matters for `perf record
 /// -d`, which records each view.
 const STEP: u64 = 4;
 
@@ -24,7 +24,7 @@ impl View {
     /// end take only address space.
     pub fn new(file: &File, len: u64) -> io::Result<View> {
         if limit(libc::RLIMIT_AS).is_some() {
-            // If the address space of the process is limited, the library leaves all of it to the host.
+            // If the address space of the process is limited, the library leaves it to the host.
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         let len = len.max(LEAST / STEP).checked_mul(STEP).and_then(u64::checked_next_power_of_two);

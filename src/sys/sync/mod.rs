@@ -1,14 +1,14 @@
 //! Atomics, locks and channels for the whole library. Builds for tools that find races use other types than normal builds.
 //!
 //! * Normal builds use the types of the standard library and of crossbeam.
-//! * With `--cfg jitsym_locks` the locks are POSIX locks, which ThreadSanitizer, helgrind and drd know. These tools do not
-//!   understand the standard library's locks, which are futexes. Also, a part of the standard library's code for locks is
+//! * With `--cfg jitsym_locks` the locks are POSIX locks, which ThreadSanitizer, helgrind and drd support. These tools do not
+//!   support the standard library's locks, which are futexes. Also, a part of the standard library's code for locks is
 //!   compiled without the instructions that ThreadSanitizer adds.
 //! * With `--cfg jitsym_loom` (`tests/models`) the types are those of loom. loom runs a test with every order of events, and
 //!   with every value that each load may return.
 //!
-//! In builds with one of these flags, a test can make one access relaxed (`weaken`), to check that the tools notice the missing
-//! order.
+//! In builds with one of these flags, a test can make one access relaxed (`weaken`), to check that the tools detect the
+//! missing order.
 
 #[cfg(any(jitsym_locks, jitsym_loom))]
 pub mod atomic;
@@ -40,8 +40,7 @@ pub fn lock<T>(mutex: &outside::Mutex<T>) -> outside::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reports reads and writes of memory that is not atomic. In loom builds the reports go to loom. In other builds the functions
-/// do nothing.
+/// Reports reads and writes of memory that is not atomic to loom. In builds without loom, the functions do nothing.
 #[cfg(not(jitsym_loom))]
 #[derive(Debug)]
 pub struct Witness;

@@ -1,7 +1,7 @@
-//! The types and functions that models (see `sync`) use: channels, waits, and loom's locks with the interface of the standard
+//! Channels, waits and locks for models (see `sync`). The locks are loom's locks, with the interface of the standard
 //! library's locks.
 //!
-//! No wait in a model times out. So a model fails if a thread waits for something that never happens.
+//! No wait in a model times out. So a model fails if a thread waits for an event that never happens.
 
 use std::collections::VecDeque;
 use std::sync::LockResult;
@@ -102,9 +102,9 @@ pub fn wait(word: &AtomicU32, expected: u32, _: Option<Duration>) {
 /// Does nothing, because a waiting thread keeps reading the word.
 pub fn wake(_: &AtomicU32, _: u32) {}
 
-/// A channel that replaces crossbeam's channel, which does not work with loom. A single lock protects this channel. The lock
-/// gives more order between sending and receiving threads than crossbeam's channel does. So if the library relies on this
-/// additional order by mistake, models do not find the mistake.
+/// A channel that replaces crossbeam's channel, which does not work with loom. A single lock protects this channel, and gives
+/// more order between sending and receiving threads than crossbeam's channel does. If the library relies on this additional
+/// order by mistake, models do not detect the mistake.
 pub mod channel {
     use super::{Mutex, VecDeque};
     use std::fmt;
@@ -159,11 +159,11 @@ pub mod channel {
     }
 }
 
-/// Tells loom about reads and writes of memory that is not atomic. Each piece of this memory has a number.
+/// Reports reads and writes of memory that is not atomic to loom. Each piece of this memory has a number.
 #[derive(Debug)]
 pub struct Witness([loom::cell::UnsafeCell<()>; PIECES]);
 
-/// The number of pieces in a `Witness`. No model has more.
+/// The number of pieces in a `Witness`, and the maximum for a model.
 const PIECES: usize = 4;
 
 impl Default for Witness {

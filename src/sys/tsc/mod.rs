@@ -1,29 +1,31 @@
-//! Computes `CLOCK_MONOTONIC` from the time stamp counter, in four fifths of the time that `clock_gettime` takes (19 instead of
-//! 24 ns).
+//! Computes `CLOCK_MONOTONIC` from the time stamp counter. This takes four fifths of the time of `clock_gettime` (19 ns
+//! instead of 24 ns).
 //!
 //! Once a round, the writer compares the counter with the clock, and publishes a straight line: time as a function of the
 //! counter. A registering thread reads the counter, and computes the time from the line. This time is the thread's stamp. The
 //! stamp differs from the clock by less than a microsecond, and usually by only tens of nanoseconds. The difference is larger
-//! when the kernel has just begun to slew the clock (to let the clock run faster or slower). Stamps never go back: if a thread
-//! takes a stamp and then publishes data, no thread that has read the data takes an earlier stamp. Six facts guarantee this.
+//! when the kernel has just begun to slew the clock (to let the clock run faster or slower).
+//!
+//! Stamps never go back: if a thread takes a stamp and then publishes data, no thread that has read the data takes an earlier
+//! stamp. Six facts guarantee this.
 //!
 //! * A thread reads the counter after all its earlier instructions have completed (`clock::arch_ticks`).
-//! * A new line begins at the height that the old line has at that moment, or higher. If a new line begins ahead of the clock,
-//!   it is made less steep, so that the clock catches up with the line.
-//! * At its beginning, a line is at least as high as the clock. So stamps from the line are no earlier than stamps that threads
+//! * A new line begins at the time that the old line has reached at that moment, or later. If a new line begins ahead of the
+//!   clock, its slope is reduced, so that the clock catches up with the line.
+//! * At its beginning, a line is no earlier than the clock. So stamps from the line are no earlier than stamps that threads
 //!   have already taken from the clock. When threads change from a line back to the clock, the clock is held: stamps are no
-//!   earlier than the height that the line has reached. While the clock is held, each stamp is at least a nanosecond later than
-//!   the previous stamp.
-//! * The clock stands still while the machine is suspended. The counter may continue, or restart. If the counter continues, it
-//!   may jump past the line's end. In that case no stamp from the line is later than the clock, so the clock is not held. A
-//!   restarted counter could, hours later, have a value that the old line covers. So the line is withdrawn before the writer
-//!   sleeps.
+//!   earlier than the time that the line has reached, which is called the line's height. While the clock is held, each stamp
+//!   is at least a nanosecond later than the previous stamp.
+//! * The clock stands still while the machine is suspended. The counter may continue, or restart. If the counter continues,
+//!   it may jump past the line's end. In that case no stamp from the line is later than the clock, so the clock is not held.
+//!   A restarted counter could, hours later, have a value that the old line covers. So the line is withdrawn before the
+//!   writer sleeps.
 //! * After a thread has computed a stamp, it checks that the line is still the published line. If another line was published,
 //!   the thread takes a new stamp. So a thread that was interrupted does not return a time from an old line.
 //! * The rates of the old and the new line differ by less than 100 parts in a million. A new line is published within
 //!   `LATE_TICKS` of its beginning, or not at all. So stamps that threads take from the old line before this publication are
-//!   ahead of the new line by 2 ns at most. A thread needs several times 2 ns to take a stamp and pass the stamp on. The writer
-//!   may be interrupted between its last reading of the counter and the store that publishes the line. In that case the limit
+//!   ahead of the new line by at most 2 ns. A thread needs several times 2 ns to take a stamp and pass the stamp on. The
+//!   writer may be interrupted between its last reading of the counter and the store that publishes the line. Then the limit
 //!   of 2 ns grows by about 1 ns for each millisecond of the interruption, if the clock is not slewed.
 
 use std::fs::File;
@@ -33,31 +35,31 @@ use std::sync::atomic::{fence, AtomicU64, AtomicUsize, Ordering};
 use crate::sys::clock::{arch_ticks, monotonic_ns, unordered_ticks};
 use crate::sys::sync::outside::Mutex;
 
-/// The length of a line. After the end of a line, threads ask the clock until the writer publishes a new line.
+/// The length of a line. After the end of a line, threads read the clock until the writer publishes a new line.
 const REACH_NS: u64 = 100_000_000;
-/// A line is drawn through two samples. The time between the two samples is the span, and is at least as long as this. The line
-/// is at most twice as long as the span.
+/// A line is drawn through two samples. The time between them is the span, and has at least this length. The line is at most
+/// twice as long as the span.
 const SHORTEST_SPAN_NS: u64 = 20_000_000;
 /// Before the first line is drawn, the rates of two spans are compared. The rates may differ by this many parts in a million,
 /// because of the slewing of NTP (500 parts) and the error of a reading. If the rates differ by more, the counter or the clock
 /// has jumped.
 const ALIKE_PPM: u64 = 1_000;
-/// The span grows until it lies between this time and twice this time. Such a span is long compared with the error of a
+/// The span grows until its length is between this time and twice this time. Such a span is long compared with the error of a
 /// reading, and short enough to follow the slewing of NTP.
 const WINDOW_NS: u64 = 250_000_000;
 /// A span that is longer than this is not used, because the clock may have been slewed during the span, and may have another
 /// rate now.
 const LONGEST_SPAN_NS: u64 = 1_000_000_000;
-/// If a line misses the clock by more than this, the line is dropped, and so are the samples that it was drawn from.
+/// If a line differs from the clock by more than this, the line and the samples that it was drawn from are dropped.
 const TOLERANCE_NS: u64 = 2_000;
 /// The slope of a line that begins ahead of the clock is chosen so that the line meets the clock after this time. A new line
-/// may replace this line before this line meets the clock.
+/// may replace the line before then.
 const CATCH_UP_NS: u64 = 50_000_000;
-/// While the clock is held, a stamp may be ahead of both the clock and the line's height, but by at most `HELD_NS`. The clock
-/// is held until the clock's time exceeds the line's height by more than `HELD_NS`. Each stamp can be 1 ns further ahead than
-/// the previous stamp. In a millisecond, threads can take far fewer than a million stamps.
+/// While the clock is held, a stamp may be later than the clock and than the line's height, but by at most `HELD_NS`. The
+/// clock is held until the clock's time exceeds the line's height by more than `HELD_NS`. Each stamp can be 1 ns further
+/// ahead than the previous stamp. In a millisecond, threads can take far fewer than a million stamps.
 const HELD_NS: u64 = 1_000_000;
-/// The maximum number of ticks between the beginning of a line and its publication. It is about 20 µs.
+/// The maximum number of ticks between the beginning of a line and its publication: about 20 µs.
 const LATE_TICKS: u64 = 50_000;
 /// A reading of the clock that takes more ticks than this counts as interrupted. The limit is about 200 ns.
 const WIDEST_READING_TICKS: u64 = 500;
@@ -92,7 +94,7 @@ struct Line {
     ns: u64,
     /// Nanoseconds for 2^32 ticks. The value fits into 32 bits, because the counter runs at more than 1 GHz.
     slope: u32,
-    /// Length in ticks; 0 if there is no line. Without a line, threads ask the clock, which is held at `ns`.
+    /// Length in ticks, or 0 if there is no line. Without a line, threads read the clock, which is held at `ns`.
     reach: u32,
 }
 
@@ -140,7 +142,7 @@ impl Line {
             let tsc = counter();
             self.at(tsc).unwrap_or_else(|| self.clock(tsc, last_held))
         } else if self.ns == 0 {
-            // No line was published yet. So no stamp is ahead of the clock, and the clock need not be held.
+            // No line was published yet, so no stamp is ahead of the clock, and the clock need not be held.
             monotonic_ns()
         } else {
             self.clock(0, last_held)
@@ -186,8 +188,8 @@ impl Calibration {
         Calibration { line: Line::none(floor), older: sample, newer: sample }
     }
 
-    /// Begins a new calibration. Threads use the old line until the new calibration is published. So the new calibration keeps
-    /// the height that the old line reaches until then, and nothing else.
+    /// Begins a new calibration. Threads use the old line until the new calibration is published. So the new calibration
+    /// keeps only the height that the old line reaches until then.
     fn restart(&self, sample: Sample) -> Calibration {
         Calibration::start(sample, self.line.height(sample.tsc.wrapping_add(2 * LATE_TICKS), sample.ns))
     }
@@ -292,26 +294,26 @@ impl Published {
     fn set(&self, line: Line) {
         let count = self.count.load(Ordering::Relaxed).wrapping_add(1);
         // `store` overwrites the older of the two lines. A thread that still reads the older line may get some of the new
-        // values. The fence makes sure that such a thread also sees that `count` has changed.
+        // values. The fence makes sure that such a thread also reads the changed `count`.
         fence(Ordering::Release);
         self.lines[count & 1].store(line);
         self.count.store(count, Ordering::Release);
     }
 }
 
-/// Whether this machine's counter is fit to tell the time.
+/// Whether this machine's counter is usable as a clock.
 #[derive(Clone, Copy, Debug, Default)]
 enum Counter {
-    /// Not determined yet. The test takes some 40 µs. The first `rebase` runs the test, so that `jitsym_init` is not slowed
-    /// down by the test.
+    /// The usability is not determined yet. The test takes some 40 µs. The first `rebase` runs the test, so that
+    /// `jitsym_init` is not slowed down.
     #[default]
     Unknown,
     Fit(Calibration),
-    /// The counter was never fit, or the kernel no longer uses it.
+    /// The counter was never usable, or the kernel no longer uses it.
     Unfit,
 }
 
-/// A clock that is computed from the counter. Until the first line is published, this clock shows the time of the system's
+/// A clock that is computed from the counter. Until the first line is published, this clock returns the time of the system's
 /// clock.
 #[derive(Debug, Default)]
 pub struct Calibrated {
@@ -320,8 +322,8 @@ pub struct Calibrated {
 }
 
 impl Calibrated {
-    /// Nearly `CLOCK_MONOTONIC`, in nanoseconds. While no line covers the present, the function reads `CLOCK_MONOTONIC` itself.
-    /// This is the case before `rebase` has been called for some time, and when `rebase` has not been called for some time.
+    /// Nearly `CLOCK_MONOTONIC`, in nanoseconds. While no line covers the present, the function reads `CLOCK_MONOTONIC`
+    /// itself. This happens until `rebase` has been called for some time, and again if `rebase` is not called for some time.
     #[inline]
     pub fn now(&self) -> u64 {
         self.published.now(arch_ticks)
@@ -334,13 +336,13 @@ impl Calibrated {
         self.published.now(unordered_ticks)
     }
 
-    /// Takes a sample, and publishes a new line if possible. Must be called every 1 to 50 ms, by one thread at a time, as long
-    /// as threads want to know the time.
+    /// Takes a sample, and publishes a new line if possible. Must be called every 1 to 50 ms, by one thread at a time, as
+    /// long as threads need the time.
     pub fn rebase(&self) {
         self.change(Calibration::next);
     }
 
-    /// Withdraws the line, so that threads ask the clock. Must be called if `rebase` will not be called for a long time.
+    /// Withdraws the line, so that threads read the clock. Must be called if `rebase` will not be called for a long time.
     pub fn rest(&self) {
         self.change(|old, sample| old.restart(sample));
     }
@@ -370,7 +372,8 @@ impl Calibrated {
                 }
                 self.published.set(new.line);
             }
-            // If the line was dropped, the reason may be that the kernel has found the counter unstable, and no longer uses it.
+            // If the line was dropped, the reason may be that the kernel has found the counter unstable, and no longer uses
+            // it.
             let is_given_up = old.line.exists() && !new.line.exists() && !is_clock_source();
             *counter = if is_given_up { Counter::Unfit } else { Counter::Fit(new) };
             return;
@@ -394,7 +397,7 @@ fn is_invariant() -> bool {
     }
 }
 
-/// Whether the kernel has found the counter to be the same on all processors, and uses it for its own clock.
+/// Whether the kernel has found the counter to be the same on all processors, and uses the counter for its own clock.
 fn is_clock_source() -> bool {
     let mut name = [0; 16];
     File::open("/sys/devices/system/clocksource/clocksource0/current_clocksource")

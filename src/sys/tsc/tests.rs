@@ -53,7 +53,7 @@ impl Fake {
         Calibration::start(self.sample(), 0)
     }
 
-    /// The stamp that a thread gets now if this line is published.
+    /// The stamp that a thread gets at the present if this line is published.
     fn stamp(&self, line: &Line) -> u64 {
         line.at(self.tsc).unwrap_or_else(|| self.ns().max(line.height(self.tsc, self.ns())))
     }
@@ -98,8 +98,8 @@ fn a_line_holds_from_its_beginning_to_its_end() {
         assert_eq!(line.height(tsc.wrapping_add(1 << 62), u64::MAX), 5_500);
         assert_eq!(line.height(tsc.wrapping_sub(1 << 62), u64::MAX), 5_000);
         assert_eq!(line.height(tsc.wrapping_add(999), 0), 5_499);
-        // In the first assertion, the clock stood still for no more time than the line covers. In the next two, the clock stood
-        // still for more time.
+        // In the first assertion, the clock stood still for no more time than the line covers. In the next two assertions,
+        // the clock stood still for more time.
         assert_eq!(line.height(tsc.wrapping_add(2_000), 5_500), 5_500);
         assert_eq!(line.height(tsc.wrapping_add(2_002), 5_500), 5_000);
         assert_eq!(line.height(tsc.wrapping_add(1 << 62), 5_500), 5_000);
@@ -208,7 +208,7 @@ fn after_a_gap_the_clock_is_asked_and_the_rate_found_anew() {
         let worst = fake.run(&mut calibration, 5 * MS, 10);
         assert!(calibration.line.exists() && worst < 200, "{worst}");
     }
-    // After a gap before the first line, no line is drawn across the gap.
+    // No line is drawn across a gap before the first line.
     let mut fake = Fake::new(1 << 40, 0);
     let calibration = fake.start();
     fake.pass(2_000 * MS);
@@ -314,7 +314,7 @@ fn there_is_no_line_while_the_writer_sleeps() {
         assert!(!matches!(counter, Counter::Unfit), "the kernel has given up the counter");
     }
     let before = calibrated.now();
-    // If each reading of the clock is interrupted, `rest` leaves the line as it is, so the test calls it again.
+    // If each reading of the clock is interrupted, `rest` does not change the line, so the test calls `rest` again.
     let is_gone = || {
         calibrated.rest();
         !line().exists()
@@ -336,7 +336,7 @@ fn while_rebasing(pauses: impl Iterator<Item = Duration>, reader: impl Fn(&Calib
                 }
             });
         }
-        // On a busy machine, it can happen that no line is published during `pauses`. In that case more pauses follow.
+        // On a busy machine, it can happen that no line is published during `pauses`. Then more pauses follow.
         let longer = std::iter::repeat_n((Duration::from_millis(1), true), 30_000);
         for (pause, is_longer) in pauses.map(|pause| (pause, false)).chain(longer) {
             if is_longer && lines > 0 {
@@ -368,8 +368,8 @@ fn the_error_is_less_than_a_microsecond() {
     assert_small_error(1_500);
 }
 
-/// Compares stamps with the clock. This is done for each of three intervals between calls of `rebase`, and takes `millis`
-/// milliseconds for each interval.
+/// Compares stamps with the clock, for each of three intervals between calls of `rebase`. Each interval takes `millis`
+/// milliseconds.
 fn assert_small_error(millis: u64) {
     for interval in [1, 10, 50] {
         let pauses = std::iter::repeat_n(Duration::from_millis(interval), (millis / interval) as usize);
@@ -418,8 +418,8 @@ fn the_clock_is_held_at_the_height_of_the_line() {
     assert_eq!(published.now(arch_ticks), 1 << 60);
     published.set(Line::none(1 << 61));
     assert_eq!(published.now(arch_ticks), 1 << 61);
-    // A writer is interrupted while it writes the next line. No thread waits for the writer, and no thread uses the unfinished
-    // line.
+    // A writer is interrupted while it writes the next line. The threads do not wait for the writer, and do not use the
+    // unfinished line.
     published.lines[0].store(Line::none(1 << 62));
     assert_eq!(published.now(arch_ticks), (1 << 61) + 1);
 }

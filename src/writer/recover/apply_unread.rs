@@ -1,4 +1,4 @@
-//! Applies those records of a dead process that the process's writer did not read.
+//! Applies the records that a dead process has published, but that its writer did not read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,18 +10,15 @@ use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, Event, EventKind, Load};
 use crate::queue::spool::layout::{Files, Header};
 use crate::queue::status::Status;
-use crate::registry::{Home, Live, Stored};
+use crate::registry::{Home, Live, Stored, TOO_LARGE};
 use crate::sink::{Announce, Round};
 use crate::writer::Applier;
-
-/// The registry requires that the size of code is below this value.
-const TOO_LARGE: u64 = 1 << 32;
 
 /// The number before the first id. The first id has the slot 0, each further id has the next slot, and no slot is used
 /// twice.
 const BEFORE_IDS: u64 = (1 << 32) - 1;
 
-/// See the module's description.
+/// An applier for the records of a dead process.
 pub struct Replay {
     applier: Applier,
     /// The last id that was given out. The replay makes new ids, because code that was read from the files no longer has an
@@ -35,7 +32,6 @@ pub struct Replay {
     pub lacks_a_file: bool,
     /// Why the jitdump could not be read. If this is set, code may be missing.
     unread: Option<String>,
-    /// Whether memory was short.
     is_short: bool,
 }
 
@@ -94,8 +90,8 @@ impl Replay {
         self.last_id
     }
 
-    /// Adds all code in the jitdump to the registry. A stale map may lack some of this code, and a move copies the group of its
-    /// code from the jitdump.
+    /// Adds all code in the jitdump to the registry. A stale map may lack some of this code, and a move record needs the group
+    /// of its code from the jitdump.
     fn search_dump(&mut self) {
         let mut found = Vec::new();
         if let Some(dump) = self.applier.sinks.dump() {
@@ -147,7 +143,7 @@ impl Replay {
         let known = self.ids.get(&event.id).copied().filter(|&id| self.applier.registry.is_live(id));
         if known.is_none() && event.kind == EventKind::Move {
             // The writer has read the registration of this code in an earlier round, so the code is in the files. If this
-            // replay has registered other code at the old place, the other code has overwritten the moved code.
+            // replay has registered other code at the old address, the other code has overwritten the moved code.
             let found =
                 self.applier.registry.id_at(Home::Plain, event.old_addr()).filter(|&id| id <= self.last_from_files);
             self.ids.extend(found.map(|id| (event.id, id)));
@@ -156,8 +152,8 @@ impl Replay {
         known.unwrap_or_default()
     }
 
-    /// Writes everything. Returns how many records were written, or why writing failed. Calls `announce` with a file before
-    /// this file replaces the map.
+    /// Writes the files. Returns how many records were written, or why writing failed. Calls `announce` with a file before this
+    /// file replaces the map.
     pub fn finish(mut self, announce: Announce<'_>) -> Result<u64, String> {
         if self.is_short {
             return Err("no memory for all that the files are to have".into());
@@ -184,8 +180,8 @@ fn fits(addr: u64, size: u64) -> bool {
     addr != 0 && addr.checked_add(size).is_some()
 }
 
-/// Whether an event of a dead process is valid, and the body of the event too. (`is_sound_move` checks the parts of a move that
-/// depend on the moved code.)
+/// Whether an event of a dead process and the body of this event are valid. `is_sound_move` checks the parts of a move that
+/// depend on the moved code.
 pub fn is_sound(event: &Event, body: &[u8]) -> bool {
     match event.kind {
         EventKind::Load => {

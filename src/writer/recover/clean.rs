@@ -1,11 +1,11 @@
 //! Removes files that dead processes of this user have left: perf maps, jitdumps, spools, files of regions, and files for
 //! valgrind.
 //!
-//! `/tmp` is full of other people's files. The pid in a name may belong to another process, or to a process that is not
-//! visible here. So a file is removed only if its name has exactly the right form, and the file belongs to this user. The
-//! file must have only one name, unless it is a file of a region or for valgrind. The file must have the library's mark or
-//! begin like a spool, because files of other runtimes and of the user may have such names. No process with the pid in the
-//! name may be alive. Nobody may hold a lock on the file, and no visible process may have it open or mapped.
+//! `/tmp` is full of other people's files. The pid in a name may belong to another process, or to a process that is not visible
+//! here. So a file is removed only under all of the following conditions. The file's name has exactly the right form, and the
+//! file belongs to this user. The file has only one name, except for files of regions and for valgrind. The file has the
+//! library's mark or begins like a spool, because files of other runtimes and of the user may have such names. No process with
+//! the pid in the name is alive. Nobody holds a lock on the file, and no visible process has the file open or mapped.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -21,7 +21,7 @@ use crate::sys::held_dir::Dir;
 use crate::sys::sort::sort;
 use crate::sys::{file, process};
 
-/// A file that is, by its name, a map, a jitdump, a spool, a file of a region, or a file for valgrind.
+/// A file whose name is that of a map, a jitdump, a spool, a file of a region, or a file for valgrind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cleaned {
     /// The path of the file.
@@ -63,7 +63,7 @@ fn check(dir: &Dir, name: &OsStr, (pid, kind): (u32, FileKind), used: Option<&BT
     let refuse = |why| Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
     let data = dir.look(name)?;
     match kind {
-        // The names of several epochs of a region may be links to one file. Removing one name leaves the others intact.
+        // The names of several epochs of a region may be links to one file. Removing one name leaves the other names intact.
         FileKind::Region { .. } | FileKind::ForValgrind { .. } => file::check_ours(&data)?,
         _ => file::check_plain(&data)?,
     }

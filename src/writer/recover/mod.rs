@@ -1,13 +1,13 @@
-//! Completes the files of processes that were killed, from the spools that they left.
+//! Completes the files of processes that were killed, from the spools that these processes left.
 //!
-//! Recovery begins at the last round that the writer has committed. It truncates the jitdump to the length that the jitdump
-//! had at that round, and rewrites the map. Then it applies all records that were published but not consumed, as the writer
-//! would have done. It removes the spool last, so that another recovery can begin at the same round if this recovery is
-//! interrupted.
+//! Recovery begins at the last round that the writer has committed. Recovery truncates the jitdump to the length that the
+//! jitdump had at that round, and rewrites the map. Then recovery applies all records that were published but not consumed, as
+//! the writer would have done. The spool is removed last. So if this recovery is interrupted, another recovery can begin at the
+//! same round.
 //!
-//! A spool is the memory of a process that may have been killed because it misbehaved. Somebody may even have forged the
-//! spool, to make recovery write files. So recovery trusts nothing in a spool, and does not map the spool: if somebody
-//! truncates a file, access to its mapping raises a signal.
+//! A spool is the memory of a process that may have been killed because it misbehaved. Somebody may even have forged the spool,
+//! to make recovery write files. So recovery trusts no data in a spool. Recovery does not map the spool either, because an
+//! access to the mapping of a truncated file raises a signal.
 
 mod apply_unread;
 pub mod clean;
@@ -43,9 +43,9 @@ use apply_unread::{is_sound, Replay};
 /// The result of recovery for one process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The process.
+    /// The pid of the process.
     pub pid: u32,
-    /// How many records were missing from the process's files and are now in them.
+    /// How many records were missing from the process's files, and are now in these files.
     pub records: u64,
     /// The steps that failed, and why.
     pub problems: Vec<String>,
@@ -53,10 +53,13 @@ pub struct Report {
     pub kept: bool,
 }
 
-/// A session that does not ask for recovery lets this many spools with unwritten records stay. Each spool takes some MiB of
-/// memory. If there are more spools, such a session recovers the oldest spools, or removes them if no process is left that
-/// could recover them. If the directory has less free space than `FOR_OTHERS`, every spool is recovered.
+/// How many spools with unwritten records stay when a session without the option for recovery opens. Each spool takes some MiB
+/// of memory. If there are more spools, such a session recovers the oldest spools, or removes spools that no process can
+/// recover. If the directory has less free space than `FOR_OTHERS`, every spool is recovered.
 const LEFT_ALONE: usize = 16;
+/// A session that does not ask for recovery opens the spools of processes that seem to be alive only if there are more of these
+/// spools than this number. A process of an ended container may seem to be alive, because a living process has the same pid.
+const LEFT_OPEN: usize = 64;
 /// How long to wait for another process that recovers a spool.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -85,41 +88,53 @@ pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Repor
 /// recovery. If `all` is true, removes the empty spools, and recovers the spools with unwritten records. If `all` is false, does
 /// this only if other processes have too many spools (`excess`), and then recovers only the oldest spools.
 ///
-/// This process may have executed another program before, and that program may have left a spool. In this case, completes the
-/// spool's files. But if `all` is false, and the new files replace the spool's files, only removes the spool. If the work takes
-/// too long for a session, the work continues in the background.
-pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
+/// An earlier program of this process (before `exec`) may have left a spool. In this case, completes the spool's files. But if
+/// `all` is false, the earlier program had no map, and this session replaces its jitdump if there is one, only removes the
+/// spool. If the work takes too long for a session, the work continues in the background.
+///
+/// Returns whether the earlier program has left a map at the path of this session's map.
+pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) -> bool {
     let dir = &*config.spool_dir;
     let (mut own, mut full, mut elsewhere) = (Vec::new(), Vec::new(), Vec::new());
+    let mut has_map = false;
     let mut all_listed = list(dir).unwrap_or_default();
-    let of_others = all_listed.iter().filter(|listed| !listed.is_own).count();
-    if !all && excess(dir, of_others) == 0 {
-        // To open the spools of others would cost more than all else that a session does when it opens.
-        all_listed.retain(|listed| listed.is_own);
+    if !all {
+        // Opening the spools of others would cost more than everything else that a session does when it opens.
+        let others = || all_listed.iter().filter(|listed| !listed.is_own);
+        let living = others().filter(|listed| listed.seems_alive()).count();
+        let dead = others().count() - living;
+        let (open_living, open_dead) = (excess(dir, living, LEFT_OPEN) > 0, excess(dir, dead, LEFT_ALONE) > 0);
+        all_listed.retain(|listed| listed.is_own || if listed.seems_alive() { open_living } else { open_dead });
     }
     for listed in all_listed {
-        if !all && listed.is_fresh() {
-            continue;
-        }
         match Dead::open(&listed.path) {
-            Opened::Dead(dead) if listed.is_own && !all && dead.is_replaced_by(config) => dead.file.remove(),
-            Opened::Dead(dead) if dead.is_empty() => _ = dead.recover(),
-            Opened::Dead(_) if listed.is_own => own.push(listed.path),
-            // The spool is not kept locked, because another process may want to recover it.
-            Opened::Dead(_) => full.push(listed.path),
+            Opened::Dead(dead) => {
+                let is_map_ours = listed.is_own && dead.has_map_of(config);
+                has_map |= is_map_ours;
+                if listed.is_own && !all && !is_map_ours && dead.is_replaced_by(config) {
+                    dead.file.remove();
+                } else if dead.is_empty() {
+                    _ = dead.recover();
+                } else if listed.is_own {
+                    own.push(listed.path);
+                } else {
+                    // The spool is not kept locked, because another process may want to recover it.
+                    full.push(listed.path);
+                }
+            }
             Opened::Elsewhere(_) => elsewhere.push(listed.path),
             Opened::Locked | Opened::Other => {}
         }
     }
-    // Spools of other namespaces count too, because the namespace of a spool is not certain: the kernel may give the number of
-    // a namespace to a later namespace.
-    let orphans = excess(dir, full.len() + elsewhere.len()).min(elsewhere.len());
+    // Spools of other namespaces count too, because the namespace of a spool is not certain. The kernel may reuse the number of
+    // an ended namespace.
+    let orphans = excess(dir, full.len() + elsewhere.len(), LEFT_ALONE).min(elsewhere.len());
     let left = elsewhere.len() - remove_orphans(&elsewhere[..orphans]);
-    let count = if all { full.len() } else { excess(dir, full.len() + left).min(full.len()) };
+    let count = if all { full.len() } else { excess(dir, full.len() + left, LEFT_ALONE).min(full.len()) };
     full.truncate(count);
     let paths = [own, full].concat();
     if paths.is_empty() {
-        return;
+        return has_map;
     }
     let for_thread = status.clone();
     let recovered = own_fds::run_for(TIDY_TIMEOUT, move || {
@@ -132,6 +147,7 @@ pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
     if recovered.is_none() {
         status.last_error.set("the files of other processes are still being recovered: their disk is slow".into());
     }
+    has_map
 }
 
 /// Removes each spool of a dead process that contains no unwritten records. Forked children leave such spools if they flush and
@@ -146,14 +162,14 @@ pub fn remove_empty(dir: &Path) {
 }
 
 /// How many of `count` spools may not stay. If the directory has too little free space for the next spool, no spool may stay.
-/// Otherwise `LEFT_ALONE` spools may stay.
-fn excess(dir: &Path, count: usize) -> usize {
+/// Otherwise `most` spools may stay.
+fn excess(dir: &Path, count: usize, most: usize) -> usize {
     if count == 0 {
         return 0;
     }
     match file::free_space(dir) {
         Some(free) if free < file::FOR_OTHERS => count,
-        _ => count.saturating_sub(LEFT_ALONE),
+        _ => count.saturating_sub(most),
     }
 }
 
@@ -180,7 +196,7 @@ fn remove_orphans(paths: &[PathBuf]) -> usize {
 /// The kinds of files whose name looks like the name of a spool.
 enum Opened {
     Dead(Dead),
-    /// The spool of a process in another mount namespace, where paths mean other files.
+    /// The spool of a process in another mount namespace, in which paths lead to other files.
     Elsewhere(Dead),
     /// A spool of a living process, or a spool that another process is recovering.
     Locked,
@@ -195,7 +211,7 @@ struct Dead {
     header: HeaderCopy,
     owner: Owner,
     units: usize,
-    /// How many bytes of the file are backed by memory. The rest is sparse.
+    /// How many bytes of the file are backed by memory. The rest of the file is sparse.
     backed: u64,
 }
 
@@ -261,17 +277,21 @@ impl Dead {
             && !self.places().any(|(offset, room)| !matches!(self.read_chunk(offset, room, HEAD), Ok(None)))
     }
 
+    /// Whether the process has a map, and a session with these options in the same process has a map at the same path.
+    fn has_map_of(&self, config: &Config) -> bool {
+        let files = self.header.files().unwrap_or_default();
+        self.header.state().map.is_some() && config.sinks.has(Sinks::MAP) && is_in(&files.map_path, &config.map_dir)
+    }
+
     /// Whether a session with these options writes all the files of this spool from scratch.
     fn is_replaced_by(&self, config: &Config) -> bool {
         let (state, files) = (self.header.state(), self.header.files().unwrap_or_default());
-        let is_in = |path: &[u8], dir: &Path| Path::new(OsStr::from_bytes(path)).parent() == Some(dir);
         let is_dump_in = |path: &[u8]| matches!(&config.dump_dir, DumpDir::Exactly(dir) if is_in(path, dir));
-        let map = state.map.is_none() || config.sinks.has(Sinks::MAP) && is_in(&files.map_path, &config.map_dir);
         let dump = state.dump.is_none() || config.sinks.has(Sinks::JITDUMP) && is_dump_in(&files.dump_path);
-        map && dump
+        dump && (state.map.is_none() || self.has_map_of(config))
     }
 
-    /// Where chunks begin in the file, and how much room they have.
+    /// The offset of each chunk in the file, and the chunk's room.
     fn places(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
         let units = self.units;
         let directory = self.header.directory(units);
@@ -314,7 +334,7 @@ impl Dead {
             return Ok(None);
         }
         if len > HEAD {
-            // The head of this chunk was also read by an earlier call. Somebody may have changed the chunk since that call.
+            // An earlier call has already read the head of this chunk, and somebody may have changed the chunk since then.
             if chunk.size() != len {
                 return Ok(None);
             }
@@ -327,16 +347,16 @@ impl Dead {
     fn recover(self) -> Report {
         let mut report = Report { pid: self.owner.pid, ..Report::default() };
         if self.header.settle(|sink, identity| self.has_name(sink, identity)) {
-            // Notes the commit in the spool. Only an announcement in the spool proves the commit, and `announce` overwrites
-            // this announcement later.
+            // Records the commit in the spool. Otherwise only an announcement in the spool proves the commit, and `announce`
+            // overwrites this announcement later.
             self.note(committed_cell(self.header.committed()));
         }
         if self.is_completed() {
             self.file.remove();
             return report;
         }
-        // A sparse file may be long although little memory backs the file, but a copy of the file is not sparse. So the number
-        // of bytes that are read is limited to the number of bytes that are backed by memory.
+        // A sparse file may be long although little memory backs it, but a copy of the file is not sparse. So the number of
+        // bytes to read is limited to the number of bytes that are backed by memory.
         let mut backed = self.backed;
         let mut chunks = Vec::new();
         for (offset, room) in self.places() {
@@ -380,7 +400,7 @@ impl Dead {
         is_alone && self.header.awaits_all() && self.has_name(Sinks::MAP, self.header.next_map())
     }
 
-    /// Notes in the spool which file is about to replace the map. If this recovery is interrupted or fails, the next recovery
+    /// Records in the spool which file is about to replace the map. If this recovery is interrupted or fails, the next recovery
     /// recognizes both that file and the present file.
     fn announce(&self, identity: Identity) {
         let (known, next) = (self.header.state().map, self.header.next_map());
@@ -391,8 +411,8 @@ impl Dead {
     }
 
     fn note(&self, (at, bytes): (u64, Vec<u8>)) {
-        // A failure is ignored: without the note, the next recovery does not change the new map. The new map is complete,
-        // unless this recovery is interrupted.
+        // A failure is ignored. Without this record, the next recovery does not change the new map, which is complete unless
+        // this recovery is interrupted.
         let _ = self.file.write_at(&bytes, at);
     }
 
@@ -430,6 +450,11 @@ impl Dead {
             }
         }
     }
+}
+
+/// Whether a file lies directly in a directory.
+fn is_in(path: &[u8], dir: &Path) -> bool {
+    Path::new(OsStr::from_bytes(path)).parent() == Some(dir)
 }
 
 /// Whether a spool belongs to a dead process that would be visible here if it were alive.

@@ -47,6 +47,17 @@ fn cpython_ends() {
     }
 }
 
+/// The map has the names of a Python program and of the program that it executes.
+#[test]
+fn cpython_executes_another_program() {
+    let code = "import os, sys
+def before(): pass
+before()
+os.execv(sys.executable, [sys.executable, '-X', 'perf', '-c', 'def after(): pass\\nafter()'])";
+    let (_, map, _) = files_of(&["-X", "perf"], &[], code);
+    assert!(map.contains("py::before:<string>") && map.contains("py::after:<string>"), "{map}");
+}
+
 /// os.fork warns of other threads, but not of those of the library: in a child too, before it has any and after that.
 #[test]
 fn cpython_forks_without_a_warning() {

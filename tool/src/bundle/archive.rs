@@ -1,4 +1,4 @@
-//! The file of a bundle: a tar archive, compressed by gzip, with regular files below one directory.
+//! Writes and reads the file of a bundle: a tar archive, compressed by gzip, with regular files below one directory.
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -18,10 +18,10 @@ use crate::perf_data::invalid;
 pub const TOP: &str = "jitsym-bundle";
 /// The first bytes of a file that is compressed by gzip.
 pub const GZIP: &[u8] = b"\x1f\x8b";
-/// The most bytes of all files of a bundle, and the most files.
+/// The maximum number of bytes of all files of a bundle, and the maximum number of files.
 const BYTES_MAX: u64 = 4 << 30;
 const FILES_MAX: usize = 100_000;
-/// The most bytes that a tar archive has for a file besides the file itself.
+/// The maximum number of bytes that a tar archive has for a file in addition to the file itself.
 const PER_FILE: u64 = 1024;
 
 /// A bundle that is being written.
@@ -29,7 +29,7 @@ pub struct Writer<'f> {
     tar: Builder<GzEncoder<BufWriter<&'f File>>>,
     bytes_left: u64,
     files_left: usize,
-    /// The number of files that have no place in a bundle: their paths are too long, or there are too many files.
+    /// The number of files that do not fit into a bundle: their paths are too long, or there are too many files.
     pub left_out: usize,
 }
 
@@ -39,7 +39,7 @@ impl<'f> Writer<'f> {
         Writer { tar, bytes_left: BYTES_MAX, files_left: FILES_MAX, left_out: 0 }
     }
 
-    /// Adds a file with this path below the top directory. Returns whether the file has a place in the bundle.
+    /// Adds a file with this path below the top directory. Returns whether the bundle has room for the file.
     pub fn add(&mut self, path: &Path, len: u64, contents: impl Read) -> io::Result<bool> {
         let mut header = Header::new_ustar();
         let has_path = is_plain(path) && header.set_path(Path::new(TOP).join(path)).is_ok();
@@ -89,18 +89,18 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// Whether a path leads down only.
+/// Whether a path has only ordinary names, and no `..` or root.
 pub fn is_plain(path: &Path) -> bool {
     path.components().next().is_some() && path.components().all(|part| matches!(part, Component::Normal(_)))
 }
 
-/// Unpacks a bundle into `dir`, which is empty and of this user alone. Returns the top directory.
+/// Unpacks a bundle into `dir`, which is empty and private to this user. Returns the top directory.
 pub fn unpack(bundle: &File, dir: &Path) -> io::Result<PathBuf> {
     let top = dir.join(TOP);
     let stream = GzDecoder::new(BufReader::new(bundle)).take(BYTES_MAX + PER_FILE * FILES_MAX as u64);
     let mut archive = Archive::new(stream);
     let (mut bytes_left, mut count) = (BYTES_MAX, 0);
-    // Without this, long names are read into memory, and they can be as long as the whole archive.
+    // Without this setting, long names are read into memory, and they can be as long as the whole archive.
     for entry in archive.entries()?.raw(true) {
         let mut entry = entry.or_else(|error| damaged(&error))?;
         let path = entry.path_bytes().into_owned();
@@ -129,7 +129,7 @@ pub fn unpack(bundle: &File, dir: &Path) -> io::Result<PathBuf> {
             return damaged(&io::ErrorKind::UnexpectedEof.into());
         }
     }
-    // The checksum comes last.
+    // The checksum is at the end.
     io::copy(&mut archive.into_inner(), &mut io::sink()).or_else(|error| damaged(&error))?;
     if !top.join("perf.data").is_file() {
         return invalid("is no bundle of `jitsym bundle`: it has no recording");

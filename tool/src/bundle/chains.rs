@@ -1,7 +1,7 @@
 //! The call chains that perf finds by unwinding, as addresses, and the symbols in them.
 //!
-//! `perf script` prints each frame with its file. perf 6.1 prints the place in the file, and newer versions print the address
-//! in memory. So the addresses are found with the mappings of the process.
+//! `perf script` prints each frame with its file. perf 6.1 prints the offset in the file, and newer versions print the
+//! address in memory. So the addresses are computed with the mappings of the process.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
@@ -16,7 +16,7 @@ use crate::record::contents::with_output;
 use crate::record::perf::Perf;
 use crate::record::script::{self, Kind, Sample};
 
-/// The fields that perf is asked for.
+/// The fields that perf is asked to print.
 const FIELDS: &str = "pid,tid,time,ip,sym,symoff,dso";
 
 /// Process, thread and time of a sample.
@@ -27,7 +27,7 @@ pub type Key = (u32, u32, u64);
 struct Frame {
     address: u64,
     object: u32,
-    /// The symbol, and how far behind its start the frame is.
+    /// The symbol, and the offset of the frame from its start.
     symbol: Option<(u32, u64)>,
     is_kernel: bool,
 }
@@ -82,16 +82,16 @@ impl Printed {
     }
 }
 
-/// Symbols of a file: from the first address to the address after the last one that is used, and the name.
+/// Symbols of a file. Each has its first address, the address after the last address that is used, and the name.
 pub type Symbols = BTreeMap<u64, (u64, u32)>;
 
-/// What was found.
+/// The addresses and symbols that were found.
 #[derive(Debug, Default)]
 pub struct Chains {
     addresses: Vec<u64>,
     /// The chains in user mode. Several samples can have the same time.
     samples: HashMap<Key, VecDeque<Range<usize>>>,
-    /// By file, as places in the file.
+    /// The symbols of each file, by offset in the file.
     pub symbols: HashMap<u32, Symbols>,
     /// The kernel's symbols by address: name and module.
     pub kernel: BTreeMap<u64, (u32, u32)>,
@@ -99,7 +99,7 @@ pub struct Chains {
     pub maps: HashMap<u32, u32>,
 }
 
-/// perf has printed places in files.
+/// The error that perf has printed offsets in files.
 struct Places;
 
 impl Chains {
@@ -127,7 +127,7 @@ impl Chains {
                     continue;
                 }
                 let (address, place) = find(&spaces, pid, frame, are_addresses)?;
-                // Higher addresses are marks in a chain. libunwind returns such addresses where it has lost the stack.
+                // Higher addresses are marks in a chain. libunwind returns such an address where it has lost the stack.
                 chains.addresses.push(address.min(ADDRESS_MAX));
                 let maker = spaces.at(pid, address).map_or(pid, |area| area.maker);
                 chains.add_symbol(printed, maker, frame, place.unwrap_or(address), place.is_some());
@@ -137,7 +137,7 @@ impl Chains {
         Ok(chains)
     }
 
-    /// Notes the symbol of a frame, which is at this place in its file. `maker`: the process that has made the mapping.
+    /// Notes the symbol of a frame, whose offset in its file is `place`. `maker` is the process that has made the mapping.
     fn add_symbol(&mut self, printed: &Printed, maker: u32, frame: &Frame, place: u64, is_file: bool) {
         let Some((name, offset)) = frame.symbol else { return };
         if !is_file {
@@ -156,7 +156,7 @@ impl Chains {
     }
 }
 
-/// The address of a frame, and its place in its file. Memory without a file has no places.
+/// The address of a frame, and its offset in its file. Memory without a file has no offsets.
 fn find(spaces: &Spaces, pid: u32, frame: &Frame, are_addresses: bool) -> Result<(u64, Option<u64>), Places> {
     let number = frame.address;
     let address_of_place = || spaces.address(pid, frame.object, number);
@@ -171,7 +171,7 @@ fn find(spaces: &Spaces, pid: u32, frame: &Frame, are_addresses: bool) -> Result
     }
 }
 
-/// The number in the name of a perf map, as perf names the memory that the map is about.
+/// The number in the name of a perf map. perf uses this name for the memory that the map describes.
 pub fn perf_map(object: &str) -> Option<u32> {
     match script::of_path(object) {
         Some((number, FileKind::PerfMap)) if Path::new(object).is_absolute() => Some(number),

@@ -1,4 +1,5 @@
-//! `jitsym bundle`: a recording in one file, with all that its reports need on another machine, and without copies of stacks.
+//! `jitsym bundle`: puts a recording into one file, with all data that its reports need on another machine, but without
+//! copies of stacks.
 
 pub mod archive;
 mod chains;
@@ -35,7 +36,7 @@ pub const KALLSYMS: &str = "kallsyms";
 pub const SYMBOLS: &str = "symbols";
 pub const SOURCES: &str = "sources";
 const README: &str = "README";
-/// The largest object of compiled code that is taken as it is. Of a larger one the symbols are taken.
+/// The maximum size of an object of compiled code that is copied. If an object is larger, only its symbols are copied.
 const OBJECT_MAX: u64 = 256 << 20;
 
 const ABOUT: &str = "\
@@ -56,17 +57,16 @@ Lines and code of a compiled function, from the directory sources:
     perf annotate --symfs ../symbols --prefix $PWD -i ../perf.data --stdio -s FUNCTION
 ";
 
-/// What is in a bundle.
+/// The contents of a bundle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     pub samples: u64,
     /// The number of objects of compiled code.
     pub objects: usize,
-    /// The number of programs, libraries and perf maps, of which the bundle has the symbols.
+    /// The number of programs, libraries and perf maps whose symbols are in the bundle.
     pub tables: usize,
-    /// The source files.
     pub sources: Vec<String>,
-    /// The number of files that have no place in a bundle.
+    /// The number of files that do not fit into the bundle.
     pub left_out: usize,
     /// The size of the bundle.
     pub bytes: u64,
@@ -121,7 +121,7 @@ pub fn make(
         }
         objects.add(&mut bundle, &mut summary)?;
         if has_sources {
-            // Line tables may spell the path of a file in several ways.
+            // Line tables may contain several spellings of a file's path.
             let mut places = BTreeSet::new();
             sources::read(&objects.lines, |path, contents| {
                 let place: PathBuf = Path::new(SOURCES).join(path.trim_start_matches('/')).components().collect();
@@ -144,17 +144,18 @@ struct Objects<'a> {
     printed: &'a Printed,
     chains: &'a Chains,
     found: &'a recording::Found,
-    /// The source files that line tables name.
+    /// The source files in line tables.
     lines: BTreeSet<String>,
 }
 
 impl Objects<'_> {
     fn add(&mut self, bundle: &mut Writer<'_>, summary: &mut Summary) -> io::Result<()> {
         let names = &self.printed.names;
-        // Also without samples in the kernel: perf refuses the option for a file that does not exist.
+        // The list of kernel symbols is written even if the recording has no samples in the kernel. perf refuses `--kallsyms`
+        // if the file does not exist.
         let text = symbols::kallsyms(&self.chains.kernel, &self.found.kernel, names);
         bundle.add_bytes(Path::new(KALLSYMS), text.as_bytes())?;
-        // In the order of their names, so that the same recording has the same bundle.
+        // The objects are in the order of their names, so that the same recording has the same bundle.
         let mut all: Vec<_> = self.chains.symbols.iter().map(|(&id, symbols)| (names.name(id), symbols)).collect();
         all.sort_unstable_by_key(|(name, _)| *name);
         let mut taken: BTreeSet<PathBuf> = BTreeSet::new();
@@ -167,7 +168,7 @@ impl Objects<'_> {
             let Some(below) = path.strip_prefix('/').map(Path::new).filter(|path| archive::is_plain(path)) else {
                 continue;
             };
-            // A path cannot be that of a file and of a directory.
+            // A path cannot belong to both a file and a directory.
             let next = taken.range(below.to_owned()..).next();
             let is_dir = next.is_some_and(|next| next.starts_with(below));
             if is_dir || below.ancestors().any(|above| taken.contains(above)) {

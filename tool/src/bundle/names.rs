@@ -1,4 +1,4 @@
-//! Texts that occur often, by number.
+//! Stores texts that occur often by number.
 
 use std::collections::HashMap;
 

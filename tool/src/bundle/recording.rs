@@ -1,6 +1,6 @@
 //! Writes the recording of a bundle: the events that reports need, and samples without copies of stacks and registers.
 //!
-//! Only what is named here is written, so new kinds of events and fields cannot bring secrets along.
+//! Only the kinds of events and fields that are listed here are written, so new kinds cannot add secrets.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -17,20 +17,21 @@ use crate::perf_data::{feature, invalid, u16_at, u64_at, Layout, ATTRIBUTES, EVE
 use crate::record::children;
 use crate::record::script::is_memory;
 
-/// Events without contents of memory: of the kernel MMAP, LOST, COMM, EXIT, THROTTLE, UNTHROTTLE, FORK, MMAP2, LOST_SAMPLES,
-/// SWITCH, SWITCH_CPU_WIDE, NAMESPACES, KSYMBOL, BPF_EVENT, CGROUP; of perf FINISHED_ROUND, ID_INDEX, THREAD_MAP, CPU_MAP,
-/// EVENT_UPDATE, TIME_CONV, FINISHED_INIT.
+/// Events without contents of memory. Those of the kernel are MMAP, LOST, COMM, EXIT, THROTTLE, UNTHROTTLE, FORK, MMAP2,
+/// LOST_SAMPLES, SWITCH, SWITCH_CPU_WIDE, NAMESPACES, KSYMBOL, BPF_EVENT and CGROUP. Those of perf are FINISHED_ROUND,
+/// ID_INDEX, THREAD_MAP, CPU_MAP, EVENT_UPDATE, TIME_CONV and FINISHED_INIT.
 const KEPT: [u32; 22] = [1, 2, 3, 4, 5, 6, 7, 10, 13, 14, 15, 16, 17, 18, 19, 68, 69, 73, 74, 78, 79, 82];
 /// The features of a recording that a bundle has (linux tools/perf/util/header.h): build-ids, the kernel's release, perf's
-/// version, the machine, processors and memory, descriptions of events and groups, times and clocks. Left out are the name of
-/// the machine, and perf's command line, which has the arguments of the recorded command.
+/// version, the machine, processors and memory, descriptions of events and groups, times and clocks. The name of the machine
+/// is left out, and so is perf's command line, which has the arguments of the recorded command.
 const FEATURES_KEPT: [u32; 16] = [feature::BUILD_ID, 4, 5, 6, 7, 8, 9, 10, 12, 13, 14, 16, 17, 21, 23, 29];
-/// Where the size and the bytes of the build-id are in a mapping, and in an entry of the table of build-ids.
+/// The offsets of the size and the bytes of the build-id, in a mapping and in an entry of the table of build-ids.
 const IN_MAPPING: (usize, usize) = (40, 44);
 const IN_TABLE: (usize, usize) = (32, 12);
-/// Where the name is in an entry of the table, and in a mapping of the kernel.
+/// The offset of the name in an entry of the table.
 const NAME_IN_TABLE: usize = 36;
-/// The path of the kernel's mapping begins with this. The name of a symbol follows, whose address is in the offset's place.
+/// The beginning of the path of the kernel's mapping. The name of a symbol follows, and the field for the offset contains the
+/// address of this symbol.
 const KERNEL: &[u8] = b"[kernel.kallsyms]";
 
 /// A recording that is read.
@@ -42,12 +43,12 @@ pub struct Recording<'f> {
     by_id: HashMap<u64, usize>,
 }
 
-/// What a pass over all events finds.
+/// The results of a pass over all events.
 #[derive(Debug, Default)]
 pub struct Found {
     pub changes: Vec<(u64, Change)>,
     pub build_ids: HashMap<String, Vec<u8>>,
-    /// The symbol that the kernel's mapping names.
+    /// The symbol in the path of the kernel's mapping.
     pub kernel: BTreeMap<u64, String>,
 }
 
@@ -91,7 +92,7 @@ impl<'f> Recording<'f> {
         }
     }
 
-    /// Reads all events but samples.
+    /// Reads all events except samples.
     pub fn survey(&self, names: &mut Names) -> io::Result<Found> {
         let times = Forms::new(&self.layout.attributes)?;
         let mut found = Found::default();
@@ -187,7 +188,7 @@ impl<'f> Recording<'f> {
             out.write_all(&open::read_at(self.file, range.start, range.end - range.start)?)?;
         }
         let attributes_len = events - attributes;
-        // Behind them is the place of a table that nobody reads.
+        // The range of a table that no reader uses follows.
         let words = [attributes, attributes_len, events, events_len, 0, 0];
         header[ATTRIBUTES..FEATURES].copy_from_slice(&words.map(u64::to_ne_bytes).concat());
         const { assert!(EVENTS == ATTRIBUTES + 16 && EVENTS_LEN == EVENTS + 8) };
@@ -220,7 +221,7 @@ impl<'f> Recording<'f> {
     }
 }
 
-/// Copies an event. Memory that perf names by a perf map, and the vDSO, get the path of a file that is in the bundle.
+/// Copies an event. The path of a file in the bundle replaces the name of the vDSO, and of memory that has a perf map.
 fn keep(event: &Event<'_>, chains: &Chains, out: &mut Vec<u8>) -> io::Result<()> {
     let renamed = user_mapping(event).filter(|_| event.misc() & misc::DATA == 0).and_then(|mapped| {
         let name = std::str::from_utf8(mapped.name).ok()?;
@@ -247,16 +248,16 @@ fn keep(event: &Event<'_>, chains: &Chains, out: &mut Vec<u8>) -> io::Result<()>
     set_size(out)
 }
 
-/// The name of the vDSO in a recording, and its path in a bundle: perf searches for no file with the first name.
+/// The name of the vDSO in a recording, and its path in a bundle. perf searches for no file with the name of the recording.
 pub const VDSO: &str = "[vdso]";
 pub const VDSO_PATH: &str = "/vdso";
 
-/// The path in a bundle of the symbols of a perf map. perf reads no file below this path as a perf map.
+/// The path in a bundle of the symbols of a perf map. perf reads no file with this path as a perf map.
 pub fn map_path(number: u32) -> String {
     format!("/jit/perf-{number}.map")
 }
 
-/// A signal ends the work.
+/// Returns an error if a signal should end the work.
 fn go_on() -> io::Result<()> {
     match children::is_asked() {
         true => Err(io::ErrorKind::Interrupted.into()),
@@ -270,7 +271,7 @@ fn set_size(event: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Notes the build-id that an event or entry has at a place: of the size, and of the bytes.
+/// Notes the build-id in an event or entry. The pair is the offset of its size, and the offset of its bytes.
 fn add_build_id(all: &mut HashMap<String, Vec<u8>>, bytes: &[u8], (size, at): (usize, usize), name: &[u8]) {
     let len = usize::from(bytes.get(size).copied().unwrap_or(0)).min(20);
     if let Some(id) = bytes.get(at..at + len).filter(|id| !id.is_empty()) {

@@ -1,4 +1,4 @@
-//! The fields of samples, and which of them a bundle has.
+//! Parses the fields of samples, and selects the fields for a bundle.
 
 use std::ops::Range;
 
@@ -31,7 +31,8 @@ const BEFORE: u64 = field::IDENTIFIER
     | field::STREAM_ID
     | field::CPU
     | field::PERIOD;
-/// The fields that the samples of a bundle have. All others are left out: stacks, registers, data of tracepoints, branches.
+/// The fields that the samples of a bundle have. All other fields are left out: stacks, registers, data of tracepoints,
+/// branches.
 const KEPT: u64 = BEFORE | field::CALLCHAIN;
 
 /// Offsets in `perf_event_attr`.
@@ -46,9 +47,9 @@ const REGS_INTR: usize = 96;
 const END: usize = 104;
 
 const TRACEPOINT: u32 = 2;
-/// Flags: the kernel writes no callers in kernel or user mode.
+/// Flags that make the kernel write no callers in kernel or user mode.
 const EXCLUDE_CHAINS: u64 = 3 << 21;
-/// Branches are recorded for call chains.
+/// The bit for branches that are recorded for call chains.
 const CALL_STACK: u64 = 1 << 11;
 
 /// Bits of `read_format`.
@@ -57,9 +58,9 @@ const READ_ID: u64 = 1 << 2;
 const READ_GROUP: u64 = 1 << 3;
 const READ_LOST: u64 = 1 << 4;
 
-/// In a call chain: the addresses after this mark are of user mode.
+/// In a call chain, the addresses after this mark are of user mode.
 pub const CONTEXT_USER: u64 = -512i64 as u64;
-/// The same, if the kernel adds the addresses later.
+/// Like `CONTEXT_USER`, but the kernel adds the addresses later.
 const CONTEXT_USER_DEFERRED: u64 = -640i64 as u64;
 /// Higher addresses are marks.
 pub const ADDRESS_MAX: u64 = -4096i64 as u64;
@@ -70,16 +71,16 @@ pub struct Form {
     kind: u32,
     sample_type: u64,
     read_format: u64,
-    /// Whether perf finds the callers in user mode after the recording.
+    /// Whether perf determines the callers in user mode after the recording.
     pub is_unwound: bool,
-    /// The attribute as a bundle has it.
+    /// The attribute in the form that a bundle has.
     pub attribute: Vec<u8>,
 }
 
 /// The parts of a sample that a bundle has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parts {
-    /// The fields before the call chain, without those that a bundle does not have.
+    /// The fields before the call chain that a bundle has.
     pub before: Range<usize>,
     pub chain: Vec<u64>,
 }

@@ -1,8 +1,8 @@
-//! The source files that the line tables of compiled code name.
+//! Reads the source files in the line tables of compiled code.
 //!
-//! A program can write any name into its line tables, so the name of a file with secrets too. So only files are taken that are
-//! text, that are not hidden, and that this user does not see only because it is root. The names of all files that were taken
-//! are printed.
+//! A program can write any name into its line tables, even the name of a file with secrets. So a file is read only if it is
+//! text, is not hidden, and can be read by this user even without being root. The names of all files in the bundle are
+//! printed.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Metadata};
@@ -14,7 +14,7 @@ use jitsym::sys::process;
 
 use crate::open;
 
-/// The most files, the most bytes of a file, and of all files.
+/// The maximum number of files, the maximum size of a file, and the maximum size of all files.
 const FILES_MAX: usize = 1000;
 const FILE_MAX: u64 = 1 << 20;
 const BYTES_MAX: u64 = 64 << 20;
@@ -57,7 +57,7 @@ fn contents(path: &str) -> Option<Vec<u8>> {
     (is_text && contents.len() as u64 <= FILE_MAX).then_some(contents)
 }
 
-/// Whether no directory of the path is a link to a hidden one.
+/// Whether no directory of the path is a link to a hidden directory.
 fn leads_here(path: &Path) -> bool {
     let dir = path.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new("."));
     let base = Path::new(if path.is_relative() { "." } else { "/" });

@@ -1,4 +1,4 @@
-//! The mappings of all processes of a recording at a time, as perf keeps them.
+//! Tracks the mappings of all processes of a recording over time, in the same way as perf.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -9,10 +9,10 @@ use crate::perf_data::events::{kind, misc, user_mapping, Event, Mapped, OFFSET};
 use crate::perf_data::{u32_at, u64_at};
 use crate::spans::Spans;
 
-/// What happens to mappings.
+/// A change of mappings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// `origin`: the address of the file's first byte, modulo 2^64.
+    /// A mapping. `origin` is the address of the file's first byte, modulo 2^64.
     Map { pid: u32, range: Range<u64>, origin: u64, name: u32 },
     /// A process begins, with the mappings of its parent or none.
     Begin { pid: u32, parent: Option<u32> },
@@ -31,12 +31,11 @@ impl Change {
     }
 }
 
-/// A mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Area {
     pub origin: u64,
     pub name: u32,
-    /// The process that has made the mapping. Its children have the mapping too.
+    /// The process that has made the mapping. The children of this process have the mapping too.
     pub maker: u32,
 }
 
@@ -58,7 +57,7 @@ impl Space {
         self.of_files.entry(name).or_default().push((range.clone(), origin));
     }
 
-    /// The address of a place in a file.
+    /// The address of an offset in a file.
     fn address(&self, name: u32, offset: u64) -> Option<u64> {
         self.of_files.get(&name)?.iter().rev().find_map(|(range, origin)| {
             let address = origin.wrapping_add(offset);
@@ -87,12 +86,12 @@ impl Spaces {
         }
     }
 
-    /// The mapping that an address of a process is in.
+    /// The mapping that contains an address of a process.
     pub fn at(&self, pid: u32, address: u64) -> Option<Area> {
         self.all.get(&pid)?.areas.at(address)
     }
 
-    /// The address of a place in a file that a process has mapped.
+    /// The address of an offset in a file that a process has mapped.
     pub fn address(&self, pid: u32, name: u32, offset: u64) -> Option<u64> {
         self.all.get(&pid)?.address(name, offset)
     }
@@ -102,7 +101,7 @@ impl Spaces {
 mod tests {
     use super::*;
 
-    /// The kernel and virtual machines have mappings of their own, at addresses that a process may use for something else.
+    /// The kernel and virtual machines have their own mappings, at addresses that a process may use for other mappings.
     #[test]
     fn only_mappings_of_processes() {
         let change = |misc: u16, pid: u32| {

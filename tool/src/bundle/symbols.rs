@@ -1,4 +1,4 @@
-//! Files with the symbols of samples: for programs and libraries, and for the kernel.
+//! Makes files with the symbols in samples: for programs and libraries, and for the kernel.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -16,8 +16,8 @@ use crate::objects::Sections;
 const SEGMENTS: u16 = 2;
 const NOTE_AT: u64 = ELF_HEADER as u64 + SEGMENTS as u64 * PROGRAM_HEADER as u64;
 
-/// An ELF file with these symbols, without code. Addresses are file offsets, as in the recording. perf takes the file for the
-/// original because of its build-id.
+/// An ELF file with these symbols, without code. Addresses are file offsets, as in the recording. perf accepts the file as
+/// the original because of its build-id.
 pub fn elf(symbols: &Symbols, names: &Names, build_id: Option<&[u8]>) -> Vec<u8> {
     let (mut symtab, mut strtab) = (vec![0; SYMBOL_SIZE], vec![0]);
     for (&start, &(end, name)) in symbols {
@@ -50,7 +50,7 @@ pub fn elf(symbols: &Symbols, names: &Names, build_id: Option<&[u8]>) -> Vec<u8>
     let (count, headers_at, rest) = sections.finish(sections_at);
 
     let mut file = elf_header(ET_DYN, SEGMENTS, count, headers_at).to_vec();
-    // perf subtracts the address of the segment from the address of a symbol, and adds its place in the file.
+    // perf subtracts the address of the segment from the address of a symbol, and adds the segment's offset in the file.
     file.extend(program_header(PT_LOAD, PF_R | PF_X, [0, 0, 0, note_end, end.max(note_end), 1]));
     file.extend(program_header(PT_NOTE, PF_R, [NOTE_AT, NOTE_AT, NOTE_AT, note.len() as u64, note.len() as u64, 4]));
     for (at, part) in [(NOTE_AT, note), (symtab_at, symtab), (strtab_at, strtab), (sections_at, rest)] {

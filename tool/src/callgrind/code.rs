@@ -1,4 +1,5 @@
-//! Finds the code at an address in a jitdump or perf map: all pieces, if several had the address one after the other.
+//! Finds the code at an address in a jitdump or perf map. The result has several pieces of code if they had the address one
+//! after the other.
 
 use std::ops::Range;
 
@@ -30,13 +31,14 @@ struct Source {
     object: Text,
     /// Sorted by start, and then by time.
     pieces: Vec<Piece>,
-    /// A binary tree of the highest ends: nodes 2n and 2n + 1 are below node n, and the leaves are the ends of the pieces.
+    /// A binary tree of the highest ends: the children of node n are the nodes 2n and 2n + 1, and the leaves are the ends of
+    /// the pieces.
     ends: Vec<u64>,
     rows: Vec<Row>,
 }
 
 impl Source {
-    /// The pieces that contain an address. Examines only these and a few others, however long some pieces are.
+    /// The pieces that contain an address. Examines only these pieces and a few others, however long some pieces are.
     fn around(&self, address: u64) -> Vec<usize> {
         let begun = self.pieces.partition_point(|piece| piece.start <= address);
         let leaves = self.ends.len() / 2;
@@ -62,7 +64,7 @@ pub struct Code {
     sources: Vec<Source>,
 }
 
-/// The code at an address: one or several pieces, the last one first.
+/// The code at an address: one or several pieces, the last piece first.
 #[derive(Clone, Debug)]
 pub struct Found {
     source: usize,
@@ -76,7 +78,7 @@ impl Code {
         self.sources.iter().all(|source| source.pieces.is_empty())
     }
 
-    /// Adds the code in a perf map. `object`: the object that the code is written as part of.
+    /// Adds the code in a perf map. In the output, the code is a part of the object `object`.
     pub fn add_map(&mut self, map: &[u8], object: Text, texts: &mut Texts) {
         let mut pieces = Vec::new();
         for (time, line) in raw_lines(map).enumerate() {
@@ -122,7 +124,6 @@ impl Code {
         self.sources.push(Source { object, pieces, ends, rows });
     }
 
-    /// The code at an address.
     pub fn at(&self, address: u64) -> Option<Found> {
         self.sources.iter().enumerate().find_map(|(source, code)| {
             let mut pieces = code.around(address);
@@ -133,8 +134,7 @@ impl Code {
         })
     }
 
-    /// The code that was entered at an address: the code that begins there if there is any, else the code that contains the
-    /// address.
+    /// The code that was entered at an address: the code that begins there, or otherwise the code that contains the address.
     pub fn entered(&self, address: u64) -> Option<Found> {
         let mut found = self.at(address)?;
         let pieces = &self.sources[found.source].pieces;
@@ -149,7 +149,7 @@ impl Code {
         self.sources[found.source].object
     }
 
-    /// The names of the pieces, the last one first, each only once.
+    /// The names of the pieces, the last piece first, each name only once.
     pub fn names(&self, found: &Found) -> Vec<Text> {
         let mut names = Vec::new();
         for &number in &found.pieces {

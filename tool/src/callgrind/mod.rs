@@ -1,9 +1,9 @@
-//! `jitsym callgrind`: names the compiled code in a callgrind file, which has only addresses for it.
+//! `jitsym callgrind`: names the compiled code in a callgrind file, which has only addresses of this code.
 //!
-//! If callgrind does not know the code at an address, it calls the function `0x0000000004a2c100`, in the object and file `???`.
-//! The number is the address at which the function was entered. Costs are not changed, so costs that callgrind has added up
-//! cannot be separated. This affects code that had the same address one after the other, and functions that are entered by a
-//! jump (tail calls). Both are reported.
+//! If callgrind has no symbol for the code at an address, it names the function `0x0000000004a2c100`, in the object and file
+//! `???`. The number is the address at which the function was entered. This command does not change costs, so it cannot
+//! separate costs that callgrind has added up. This affects code that had the same address one after the other, and functions
+//! that are entered by a jump (tail calls). The command reports both cases.
 
 mod code;
 mod reader;
@@ -21,10 +21,10 @@ use reader::{At, Columns, Entry, Function, Place, UNKNOWN};
 pub use text::{Text, Texts};
 use writer::Writer;
 
-/// The most names in the label of an address that several pieces of code had.
+/// If an address has contained several pieces of code, its label has at most this number of names.
 const NAMES: usize = 3;
 
-/// The report on the copy.
+/// The report about the copy.
 #[derive(Default)]
 pub struct Summary {
     /// Addresses of functions that now have names.
@@ -38,7 +38,8 @@ pub struct Summary {
     pub unnamed_cost: u64,
     /// The labels of functions whose costs are those of several pieces of code.
     pub shared: BTreeSet<String>,
-    /// Tail calls: the function, the function that it jumps to, and the cost of the second, which is counted for the first.
+    /// Tail calls. Each has the function, the function that it jumps to, and the cost of the target, which is counted for the
+    /// first function.
     pub tail_calls: Vec<(String, String, u64)>,
 }
 
@@ -64,8 +65,8 @@ struct Rewriter<'a, W> {
     tail_calls: HashMap<(Text, Text), u64>,
 }
 
-/// Copies a callgrind file, and names the functions that are in `code`. `texts` contains their names. `names_of` is the source
-/// of the names, for the header. `progress` is called with the number of bytes done.
+/// Copies a callgrind file, and names the functions that are in `code`. `texts` contains their names. `names_of` is the
+/// source of the names, for the header. `progress` is called with the number of bytes done.
 pub fn rewrite<W: Write>(
     input: &mut dyn BufRead,
     code: &Code,
@@ -131,7 +132,7 @@ impl<W: Write> Rewriter<'_, W> {
         }
     }
 
-    /// Looks a function up. In its name, the names of callers and the depth of a recursion may follow, each after an apostrophe
+    /// Looks a function up. The names of callers and the depth of a recursion may follow its name, each after an apostrophe
     /// (`--separate-callers`, `--separate-recs`).
     fn known(&mut self, texts: &mut Texts, function: Function) -> Rc<Known> {
         if let Some(known) = self.known.get(&function) {
@@ -140,7 +141,8 @@ impl<W: Write> Rewriter<'_, W> {
         let (mut new, name) = (function, texts.get(function.name).to_vec());
         let (mut entry, mut found, mut parts) = (None, None, Vec::new());
         for (number, part) in name.split(|&byte| byte == b'\'').enumerate() {
-            // The object of a caller is not known. In an object other than `???`, addresses are those in the object's file.
+            // The object of a caller is not known. In an object other than `???`, addresses are relative to the object's
+            // file.
             let address = if number == 0 && function.object != self.unknown { None } else { address(part) };
             let code = address.and_then(|address| self.code.entered(address));
             parts.push(match &code {
@@ -177,7 +179,7 @@ impl<W: Write> Rewriter<'_, W> {
         label
     }
 
-    /// The file and line of a place in a function, or of the address where the function was entered.
+    /// The file and line of a position in a function, or of the address at which the function was entered.
     fn line(&self, known: &Known, file: Text, mut at: At, is_entry: bool) -> (Text, At) {
         let Some(entry) = known.entry else { return (file, at) };
         let address = self.columns.instruction.map(|column| at[column]).or(is_entry.then_some(entry));

@@ -1,8 +1,9 @@
 //! Reads a callgrind file line by line, and restores names and positions that the file abbreviates.
 //!
-//! The format is described in valgrind's manual (Callgrind Format Specification). Where the manual is silent, this reader does
-//! as `callgrind_annotate` and KCachegrind do. Positions, those of targets included, are relative to the last line that begins
-//! with a position. A call without a file or object has those of the preceding line.
+//! The format is described in valgrind's manual (Callgrind Format Specification). Where the manual does not specify the
+//! behaviour, this reader behaves like `callgrind_annotate` and KCachegrind. Positions, including those of targets, are
+//! relative to the last line that begins with a position. A call without a file or object has the file or object of the
+//! preceding line.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, Read};
@@ -10,7 +11,7 @@ use std::io::{self, BufRead, Read};
 use super::text::{Text, Texts};
 use crate::text::shortened;
 
-/// The name that callgrind gives to an unknown object or file.
+/// callgrind's name for an unknown object or file.
 pub const UNKNOWN: &[u8] = b"???";
 /// The longest line, in bytes.
 const LINE_MAX: u64 = 16 << 20;
@@ -25,7 +26,7 @@ pub struct Function {
     pub name: Text,
 }
 
-/// The place where costs arise. Inlined code has a different file than its function.
+/// The function and file in which costs arise. Inlined code has a different file than its function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub function: Function,
@@ -53,11 +54,11 @@ impl Default for Columns {
 
 /// The meaning of a line or of two lines.
 pub enum Entry<'a> {
-    /// A line without places.
+    /// A line that describes no cost, call or jump.
     Other(&'a [u8]),
     /// A line after which the costs of a part begin.
     Part(&'a [u8], &'a Columns),
-    /// The own cost of a place.
+    /// The cost of a place itself, without the cost of calls.
     Cost(Place, At, &'a [u8]),
     /// Calls from a place to a function: their number and their total cost.
     Call { place: Place, count: &'a [u8], to: Function, target: At, at: At, costs: &'a [u8] },
@@ -88,7 +89,7 @@ struct State<'t> {
     jumped: [Option<Text>; 2],
     at: At,
     sums: Vec<u64>,
-    /// A part has begun, and its end has not been read yet.
+    /// Whether the reader has read the beginning of a part, but not the end.
     is_open: bool,
     is_callgrinds: bool,
 }
@@ -243,7 +244,7 @@ impl State<'_> {
             }
             b"version" | b"pid" | b"thread" | b"part" | b"cmd" | b"desc" | b"event" | b"summary" => {}
             _ if in_body => return wrong(format!("'{}' is not known", shortened(line))),
-            // Other producers write further lines.
+            // Other producers write additional kinds of lines.
             _ if key.iter().all(|byte| byte.is_ascii_alphanumeric() || b" _-".contains(byte)) => {}
             _ => return Err(Problem::Other),
         }
@@ -263,7 +264,7 @@ impl State<'_> {
         Ok(())
     }
 
-    /// Ends a part. Its total must be the sum of its costs.
+    /// Ends a part. The part's total must be the sum of its costs.
     fn end(&mut self, totals: &[u8]) -> Result<(), Problem> {
         let found = std::mem::take(&mut self.sums);
         self.sums = vec![0; found.len()];
@@ -303,7 +304,7 @@ impl State<'_> {
         Ok(true)
     }
 
-    /// Reads a call or jump. Its position is in the next line.
+    /// Reads a call or jump, whose position is in the next line.
     fn association(&mut self, key: &[u8], rest: &[u8]) -> Result<Waiting, Problem> {
         let (count, target) = rest.split_at(rest.iter().position(u8::is_ascii_whitespace).unwrap_or(rest.len()));
         let mut counts = count.splitn(if key == b"jcnd" { 2 } else { 1 }, |&byte| byte == b'/');
@@ -363,7 +364,7 @@ impl State<'_> {
         Ok(rest)
     }
 
-    /// Checks costs, and adds them to those of the part.
+    /// Checks costs, and adds them to the costs of the part.
     fn costs(&mut self, costs: &[u8], are_own: bool) -> Result<(), Problem> {
         let mut sums = self.sums.iter_mut();
         for word in costs.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()) {
@@ -378,7 +379,7 @@ impl State<'_> {
     }
 }
 
-/// The columns that `positions:` names, in the order that the format requires.
+/// Returns the columns that `positions:` names, which must be in the order that the format requires.
 fn columns(words: &[u8]) -> Option<Columns> {
     let mut columns = Columns { count: 0, line: None, ..Columns::default() };
     let mut block = None;

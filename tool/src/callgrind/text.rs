@@ -1,4 +1,4 @@
-//! Stores texts that occur often only once.
+//! Stores each text only once, because many texts occur often.
 
 use std::collections::HashMap;
 use std::rc::Rc;

@@ -1,5 +1,5 @@
-//! Writes a callgrind file. Each function is written with its object and file, even if the previous function has the same.
-//! Names, positions and calls are abbreviated as callgrind does it.
+//! Writes a callgrind file. Each function is written with its object and file, even if the previous function has the same
+//! object and file. Names, positions and calls are abbreviated as in callgrind's own files.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -11,7 +11,7 @@ use super::text::{Text, Texts};
 /// Positions closer together than this are written as a difference.
 const NEAR: u64 = 100;
 
-/// The numbers of names, with the part in which each name was last written in full. KCachegrind may forget names between parts.
+/// The numbers of names, with the part in which each name was last written in full. KCachegrind may drop names between parts.
 struct Numbers<K>(HashMap<K, (usize, u64)>);
 
 impl<K: Hash + Eq> Numbers<K> {
@@ -27,12 +27,12 @@ impl<K: Hash + Eq> Numbers<K> {
     }
 }
 
-/// The output, and the place and position that were written last.
+/// The output, and the function and position that were written last.
 pub struct Writer<W> {
     out: W,
     objects: Numbers<Text>,
     files: Numbers<Text>,
-    /// For KCachegrind, a number stands for a function of one object and file.
+    /// In KCachegrind, a number stands for a function of one object and file.
     functions: Numbers<Function>,
     part: u64,
     columns: Columns,
@@ -84,7 +84,7 @@ impl<W: Write> Writer<W> {
         if to.object != place.function.object {
             self.objects.write("cob", to.object, part, texts.get(to.object), out)?;
         }
-        // callgrind_annotate removes the working directory from other file names, but not from this one.
+        // callgrind_annotate removes the working directory from other file names, but not from a name after `cfi`.
         if to.file != place.file {
             self.files.write("cfi", to.file, part, texts.get(to.file), out)?;
         }
@@ -134,7 +134,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Writes a position. If `stays`, the next position is relative to it, which does not apply to targets.
+    /// Writes a position. `stays` is true if the next position is relative to this position. `stays` is false for targets.
     fn position(&mut self, at: At, stays: bool) -> io::Result<()> {
         for (column, (&at, &last)) in at.iter().zip(&self.at).enumerate().take(self.columns.count) {
             let out = &mut self.out;

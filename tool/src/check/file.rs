@@ -1,4 +1,4 @@
-//! Checks whether readers find the file: its name, directory and mode.
+//! Checks whether readers find a file: its name, directory and mode.
 
 use std::path::{Path, PathBuf};
 
@@ -7,14 +7,15 @@ use jitsym::format::jitdump::raw::RawHeader;
 
 use super::{rules, Finding, Kind, Place, Report, Rule};
 
-/// Facts about a file besides its bytes. Unknown facts are not checked.
+/// Facts about a file in addition to its bytes. Unknown facts are not checked.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     /// The absolute path, without links.
     pub path: Option<PathBuf>,
     /// The permissions.
     pub mode: Option<u32>,
-    /// Whether the file was copied or renamed. If it was, its name and path do not show whether readers have found it.
+    /// Whether the file was copied or renamed. The name and path of such a file do not show whether readers have found the
+    /// file.
     pub copied: bool,
 }
 

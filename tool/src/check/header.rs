@@ -6,10 +6,11 @@ use jitsym::format::jitdump::HEADER_SIZE;
 use super::rules::{self, Rule};
 use super::{Finding, Place, Report};
 
-/// The `e_machine` values of Linux machines: x86, ARM, RISC-V, PowerPC, s390, MIPS, SPARC, LoongArch, and some rarer ones.
+/// The `e_machine` values of Linux machines: x86, ARM, RISC-V, PowerPC, s390, MIPS, SPARC, LoongArch, and some rarer
+/// machines.
 const MACHINES: &[u32] =
     &[2, 3, 4, 8, 15, 20, 21, 22, 40, 42, 43, 50, 62, 88, 92, 93, 94, 164, 183, 189, 243, 252, 258];
-/// In nanoseconds.
+/// A day in nanoseconds.
 const DAY: u64 = 86_400 * 1_000_000_000;
 const YEAR: u64 = 365 * DAY;
 /// The wall clock between 2001 and 2100, in nanoseconds. No machine has been up for that long.
@@ -49,7 +50,7 @@ pub(super) fn check(header: &RawHeader, file: &[u8], report: &mut dyn Report) {
     }
     let first = RawRecords::new(file, header).next().map(|record| record.timestamp);
     if let Some(first) = first.filter(|_| !header.arch_timestamp()) {
-        // A time in microseconds looks like three weeks of uptime, so only its distance from the records' times shows the
+        // A time in microseconds looks like three weeks of uptime. So only its distance from the records' times shows the
         // error.
         let microseconds = TODAY.contains(&header.timestamp.saturating_mul(1000));
         let of_today = microseconds || TODAY.contains(&header.timestamp);

@@ -1,4 +1,4 @@
-//! Checks a DEBUG_INFO2 record, which has the inlined functions of a piece of code, against the code.
+//! Checks a DEBUG_INFO2 record, which contains the inlined functions of a piece of code, against the code.
 
 use jitsym::format::jitdump::debug_info2::RawDebug2;
 
@@ -11,7 +11,7 @@ pub(super) struct Inlines<'a> {
     pub offset: usize,
     /// The name in the LOAD.
     pub name: &'a str,
-    /// `None` if the lists of the record do not fit into it.
+    /// `None` if the lists of the record do not fit into the record.
     pub debug: Option<RawDebug2<'a>>,
     /// The address of the code.
     pub addr: u64,
@@ -45,7 +45,7 @@ impl Inlines<'_> {
         }
     }
 
-    /// Of each problem, only the first entry is reported.
+    /// Checks the code offsets. For each problem, only the first entry is reported.
     fn offsets(&self, debug: &RawDebug2, found: &mut dyn FnMut(&'static Rule, String)) {
         match debug.offsets().next() {
             None => found(&rules::INLINES_EMPTY, "code_offset_count is 0".into()),
@@ -90,10 +90,10 @@ impl Inlines<'_> {
     }
 }
 
-/// A position that is among its own callers.
+/// Returns a position that is among its own callers.
 fn circle(debug: &RawDebug2) -> Option<usize> {
     let caller = |index: usize| usize::try_from(debug.position(index)?.caller).ok();
-    // The walk that reached each position first.
+    // For each position, the walk that reached it first.
     let mut walks = vec![usize::MAX; debug.position_count()];
     for walk in 0..walks.len() {
         let mut next = Some(walk);

@@ -56,7 +56,8 @@ struct Check<'a, 'r> {
     header: RawHeader,
     target: Target,
     report: &'r mut dyn Report,
-    /// The record that samply keeps for the next LOAD, with its offset. The fields are missing if they do not fit.
+    /// The record that samply keeps for the next LOAD, with its offset. The fields are `None` if they do not fit into the
+    /// record.
     inlines: Option<(usize, Option<RawDebug2<'a>>)>,
     /// The tables that perf keeps for the next LOAD, with the offsets of their records.
     debug: Option<(usize, RawDebug<'a>)>,
@@ -66,9 +67,10 @@ struct Check<'a, 'r> {
     /// The offset and the id of another 16-byte record that may still be the last record.
     stopped: Option<(usize, u32)>,
     last_time: Option<u64>,
-    /// Whether a line table had addresses that cannot be too high. If so, the other tables are right too.
+    /// Whether a line table had addresses that cannot be too high. One such line table shows that the other line tables are
+    /// also right.
     unbiased: bool,
-    /// Whether there was an UNWINDING_INFO.
+    /// Whether the file has an UNWINDING_INFO.
     unwinds: bool,
     /// The number of pieces without unwind tables.
     without_tables: u64,
@@ -128,7 +130,7 @@ impl<'a> Check<'a, '_> {
         self.report.summary(self.summary);
     }
 
-    /// A record follows those that may only be the last.
+    /// Reports a record that may only be the last, but is followed by another record.
     fn not_last(&mut self, next: usize) {
         if let Some(offset) = self.closed.take() {
             self.stopped = None;
@@ -222,7 +224,7 @@ impl<'a> Check<'a, '_> {
         self.last_time = Some(time);
     }
 
-    /// The next record is no LOAD, so the tables before it belong to nothing.
+    /// Reports tables that no LOAD follows, because the next record is not a LOAD.
     fn orphans(&mut self, next: &str) {
         self.dangling_inlines(next);
         if let Some((offset, _)) = self.debug.take() {
@@ -346,7 +348,7 @@ impl<'a> Check<'a, '_> {
             let text = format!("code_size is {}, and {there} bytes are behind the name", load.size);
             self.found(&rules::CODE_SIZE_TOO_LARGE, offset, subject, text);
         } else if load.size < there && load.size > 0 {
-            // Readers count the code from different ends of the record, so some of them get zeros.
+            // Some readers locate the code from the start of the record and others from its end, so some of them get zeros.
             let padding = (there - load.size) as usize;
             let zero = |bytes: &[u8]| bytes.iter().all(|&byte| byte == 0);
             let (front, back) = (zero(&behind_name[..padding]), zero(&behind_name[behind_name.len() - padding..]));

@@ -6,7 +6,7 @@ use super::rules::{self, Rule};
 use super::{Finding, Place, Report};
 use crate::text::{has_control, shortened};
 
-/// V8 and LLVM add this to each address.
+/// The number that V8 and LLVM add to each address.
 const BIAS: u64 = 0x40;
 
 /// A line table and the LOAD after it.
@@ -19,12 +19,12 @@ pub(super) struct Lines<'a> {
     /// The address of the code.
     pub addr: u64,
     pub size: u64,
-    /// Whether all addresses may be too high, because nothing in the file rules that out.
+    /// Whether all addresses may be too high, because nothing in the file excludes this.
     pub may_be_biased: bool,
 }
 
 impl Lines<'_> {
-    /// Returns whether an entry is so close to the start of the code that the addresses cannot be too high.
+    /// Checks the table. Returns whether an entry is so close to the start of the code that the addresses cannot be too high.
     pub fn check(&self, report: &mut dyn Report) -> bool {
         let mut found = |rule: &'static Rule, text: String| {
             let (place, subject) = (Place::Offset(self.offset as u64), format!("DEBUG_INFO of \"{}\"", self.name));
@@ -58,7 +58,7 @@ impl Lines<'_> {
         if last.addr != end.saturating_add(bias) {
             found(&rules::DEBUG_NO_END, format!("the last entry is for {:#x}, the code ends at {end:#x}", last.addr));
         }
-        // Of each problem, only the first entry is reported.
+        // For each problem, only the first entry is reported.
         let (mut outside, mut unsorted) = (Once::default(), Once::default());
         let (mut zero, mut same, mut empty, mut not_utf8, mut control, mut relative) =
             (Once::default(), Once::default(), Once::default(), Once::default(), Once::default(), Once::default());
@@ -73,7 +73,7 @@ impl Lines<'_> {
             empty.note(file.is_empty(), number, &entry);
             not_utf8.note(file != b"\xff" && std::str::from_utf8(file).is_err(), number, &entry);
             control.note(has_control(file), number, &entry);
-            // Some producers write a word in brackets, or `node:fs`.
+            // Some producers write a word in brackets, or `node:fs`, in place of a path.
             let is_path = !file.contains(&b':') && file.first().is_some_and(|first| !b"<[(\xff".contains(first));
             relative.note(is_path && file[0] != b'/', number, &entry);
         }

@@ -1,8 +1,8 @@
-//! Finds what would make readers of jitdumps and perf maps fail: used by `jitsym check`, and by tests of the library's files.
+//! Finds defects that make readers of jitdumps and perf maps fail, for `jitsym check` and for tests of the library's files.
 //!
 //! The rules are based on the code of the readers: linux tools/perf/util/jitdump.c, genelf.c, symbol.c; linux-perf-data and
-//! samply; blazesym, bcc, ddprof, parca, CodSpeed, magic-trace, simpleperf. Findings go to a [`Report`] one by one, so memory
-//! is enough for any number of them.
+//! samply; blazesym, bcc, ddprof, parca, CodSpeed, magic-trace, simpleperf. Findings are passed to a [`Report`] one by one,
+//! so memory suffices for any number of findings.
 
 mod file;
 pub(crate) mod frames;
@@ -23,7 +23,7 @@ pub use file::Facts;
 pub use frames::Frames;
 pub use rules::{Rule, Severity};
 
-/// The place of a finding.
+/// The position of a finding in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The whole file.
@@ -34,7 +34,7 @@ pub enum Place {
     Line(u64),
 }
 
-/// A broken rule.
+/// One violation of a rule.
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// The rule.
@@ -62,15 +62,15 @@ pub struct Summary {
 
 /// Receives the findings.
 pub trait Report {
-    /// A rule is broken.
+    /// Called when a rule is broken.
     fn finding(&mut self, finding: Finding);
 
-    /// The counts. Called once, unless the file cannot be read at all.
+    /// Called once with the counts, if the file can be read.
     fn summary(&mut self, _summary: Summary) {}
-    /// The unwind tables of one piece of code were compared with the code.
+    /// Called when the unwind tables of one piece of code were compared with the code.
     fn frames(&mut self, _frames: Frames) {}
 
-    /// This many bytes of the file are checked. Returns whether to continue.
+    /// Called when this number of bytes of the file are checked. Returns whether to continue.
     fn progress(&mut self, _done: u64) -> bool {
         true
     }

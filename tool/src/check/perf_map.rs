@@ -6,11 +6,11 @@ use super::rules::{self, Rule};
 use super::{Finding, Place, Report, Summary};
 use crate::text::{has_control, shortened};
 
-/// The size of parca's buffer, newline included.
+/// The size of parca's line buffer, newline included.
 const LINE_MAX: usize = 4096;
 /// The length at which ddprof cuts names.
 const NAME_CUT: usize = 300;
-/// perf drops lines with shorter names.
+/// The minimum length of a name. perf drops lines with shorter names.
 const NAME_MIN: usize = 3;
 
 pub(super) fn check(file: &[u8], report: &mut dyn Report) {
@@ -67,7 +67,7 @@ impl<'a> Map<'a, '_> {
             return;
         }
         let Some(fields) = line.fields() else {
-            // An incomplete line need not have both numbers.
+            // An incomplete line may lack a number.
             if line.ended {
                 found(&rules::MAP_LINE, "it does not begin with two hexadecimal numbers".into());
             }
@@ -138,7 +138,7 @@ impl<'a> Map<'a, '_> {
     fn overlaps(&mut self) {
         let mut entries = std::mem::take(&mut self.entries);
         entries.sort_unstable_by_key(|entry| (entry.start, entry.line));
-        // The entry so far with the highest end.
+        // The entry with the highest end so far.
         let mut far: Option<&Entry> = None;
         for entry in &entries {
             if let Some(other) = far.filter(|other| other.end > entry.start) {

@@ -1,8 +1,9 @@
-//! The addresses of code over time: what a new mapping does to older mappings.
+//! Tracks the addresses of code over time, and reports when a new mapping covers older mappings.
 //!
-//! perf makes a mapping for each LOAD, from the time of its record on. The mapping is as long as the code. With `mapped_size`,
-//! it extends that far past the code's end rounded up to 8. A later mapping replaces the parts of earlier mappings that it
-//! covers. The times of the records count, not their order in the file.
+//! perf makes a mapping for each LOAD, from the time of the LOAD's record on. The mapping is as long as the code. If the
+//! LOAD has a `mapped_size`, the code's end is rounded up to 8, and the mapping continues from there for `mapped_size` bytes. A
+//! later mapping replaces the parts of earlier mappings that it covers. Records count in the order of their times, not in the
+//! order of the file.
 
 use std::collections::BTreeMap;
 
@@ -133,7 +134,7 @@ fn meet(
     report.finding(Finding { rule, place, subject, text });
 }
 
-/// Fewer equal bytes than this may be equal by chance.
+/// The minimum number of equal bytes. Fewer bytes may be equal by chance.
 const FEWEST: usize = 6;
 
 /// Whether the older code still exists unchanged inside the newer code, which has another name.
@@ -141,7 +142,7 @@ fn swallows(file: &[u8], header: &RawHeader, old: &Load, new: &Load) -> bool {
     let load_at = |load: &Load| RawRecords::at(file, load.offset, header).next()?.load();
     let Some((old_load, new_load)) = load_at(old).zip(load_at(new)) else { return false };
     let Some((old_code, new_code)) = old_load.code().zip(new_load.code()) else { return false };
-    // The older code begins after the start of the newer code.
+    // This is true only if the older code begins after the start of the newer code.
     let at = old.addr.checked_sub(new.addr).filter(|&at| at > 0).and_then(|at| usize::try_from(at).ok());
     let inside = at.and_then(|at| new_code.get(at..)?.get(..old_code.len()));
     old_code.len() >= FEWEST
@@ -150,8 +151,8 @@ fn swallows(file: &[u8], header: &RawHeader, old: &Load, new: &Load) -> bool {
         && old_load.name() != new_load.name()
 }
 
-/// The name in a record that was read before. This is called for each mapping over this one, so the end of a long name is not
-/// searched.
+/// Returns the name in a record that was read before. The end of a long name is not searched, because this function is called
+/// for each mapping over this mapping.
 fn name_at(file: &[u8], header: &RawHeader, load: &Load) -> String {
     let record = RawRecords::at(file, load.offset, header).next();
     let tail = record.and_then(|record| record.load()).map_or(&[][..], |load| load.tail);

@@ -54,7 +54,7 @@ pub(super) fn check(file: &[u8], report: &mut dyn Report) {
         }
         summary.pieces += 1;
         summary.with_lines += u64::from(!lines.is_empty());
-        // The last row that begins at the start of the function or before.
+        // The last row that begins at or before the start of the function.
         let row = starts.partition_point(|(start, _)| *start <= function.addr).checked_sub(1);
         let covered = row.and_then(|row| starts.get(row)).is_some_and(|(_, end)| *end > function.addr);
         summary.with_tables += u64::from(covered);

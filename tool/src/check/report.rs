@@ -2,10 +2,11 @@
 //!
 //! The text begins with what each reader finds in the file. The findings follow by rule, errors first.
 //!
-//! The JSON is one object: `files`, and in each of these `path`, `format` ("jitdump" or "perf map"), `errors`, `warnings`,
-//! `notes`, `copied`, `verdicts` (for each `reader` the `state` of `names`, `stacks` and `lines`: yes, partly, no or none; and `why`), and
-//! `findings`, each of which has `rule`, `severity`, `readers`, `record`, `text`, and `offset` or `line` unless it
-//! is about the file as a whole. A file that could not be read has `unreadable` instead, with the reason.
+//! The JSON is one object with `files`. Each file has `path`, `format` ("jitdump" or "perf map"), `errors`, `warnings`,
+//! `notes`, `copied`, `verdicts` and `findings`. A verdict is for one `reader`. It has a `state` for `names`, `stacks` and
+//! `lines` (yes, partly, no or none), and `why`. A finding has `rule`, `severity`, `readers`, `record` and `text`. It also has
+//! `offset` or `line`, unless it concerns the whole file. A file that could not be read has only `path`, `findings`, and the
+//! reason, `unreadable`.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! The rules of `jitsym check`: one for each way in which a file makes a reader fail.
+//! The rules of `jitsym check`. Each rule is a way in which a file makes a reader fail.
 
 /// The files that a rule concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -7,7 +7,7 @@ pub enum Format {
     Jitdump,
     /// `perf-PID.map`
     PerfMap,
-    /// Both.
+    /// Jitdumps and perf maps.
     Both,
 }
 
@@ -27,7 +27,7 @@ impl Format {
 pub enum Severity {
     /// Odd, but harmless to all known readers.
     Note,
-    /// Some readers or versions lose something, or a detail is lost.
+    /// Some readers or versions lose data, or a detail is lost.
     Warning,
     /// Code is lost or misattributed by perf, or by a reader that uses no other part of the file instead.
     Error,

@@ -1,4 +1,4 @@
-//! Unwind tables, laid out as in the object that perf makes for a LOAD, and decoded as an unwinder would decode them.
+//! Checks unwind tables. The tables are laid out as in the object that perf makes for a LOAD, and decoded as by an unwinder.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -20,7 +20,6 @@ pub(super) struct Tables<'a> {
     /// The name in the LOAD.
     pub name: &'a str,
     pub unwinding: &'a RawUnwinding<'a>,
-    /// The size of the code.
     pub size: u64,
     pub target: Target,
     /// The part of the code that the file contains.
@@ -70,7 +69,7 @@ impl Tables<'_> {
             Some(_) => {}
             None => found(&rules::UNWIND_NO_TERMINATOR, format!("none of its {} bytes ends it", eh_frame.len())),
         }
-        // Larger code does not fit into the object that is examined here, and was reported already.
+        // Larger code does not fit into the object that is examined here, and was already reported.
         if self.size > i32::MAX as u64 {
             return;
         }
@@ -138,9 +137,10 @@ impl Tables<'_> {
     }
 }
 
-/// Each entry must be found by its address, and the rows must be sorted.
+/// Checks the search table. The search table must find each entry by the entry's address, and the rows of the table must be
+/// sorted.
 fn search_table(hdr: &[u8], tables: &TableReader, fdes: &[Entry]) -> Result<(), String> {
-    // perf reads the encodings of the first two fields, and assumes the third.
+    // perf reads the encodings of the first two fields, and assumes the encoding of the third field.
     if hdr.get(1..3) != Some(&HDR_START[1..3]) {
         return Err(format!("it begins with {:02x?}", &hdr[..hdr.len().min(4)]));
     }

@@ -1,23 +1,24 @@
-//! What each reader finds in a file: names, call stacks, source lines.
+//! Determines which data each reader finds in a file: names, call stacks, source lines.
 
 use std::collections::BTreeMap;
 
 use super::{Kind, Rule, Severity, Summary};
 
-/// What a reader finds of one aspect.
+/// How much a reader finds of one aspect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Everything.
+    /// The reader shows everything.
     Yes,
-    /// Not everything, for this reason.
+    /// The reader shows only a part, for this reason.
     Partly(String),
-    /// Nothing, for this reason.
+    /// The reader shows nothing, for this reason.
     No(String),
-    /// The file has nothing, or the reader does not look for it. The text says what the reader does instead, if anything.
+    /// The file has no such data, or the reader does not read them. The text describes the reader's alternative, if there is
+    /// one.
     None(&'static str),
 }
 
-/// What one reader finds in a file.
+/// The data that one reader finds in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// The reader.
@@ -28,11 +29,11 @@ pub struct Verdict {
 
 struct Reader {
     name: &'static str,
-    /// The start of the names by which rules call the reader. Rules may also say "all".
+    /// The names that rules use for this reader begin with one of these texts. Rules may also contain "all".
     called: &'static [&'static str],
     /// The kinds of files that the reader reads.
     kinds: &'static [Kind],
-    /// Whether the reader takes unwind tables from the file.
+    /// Whether the reader uses unwind tables from the file.
     tables: bool,
 }
 
@@ -58,7 +59,7 @@ const READERS: [Reader; 4] = [
     },
 ];
 
-/// Rules that cost a reader everything if they are broken anywhere in the file.
+/// Rules that make a reader lose all data of the file if they are broken once.
 const EVERYTHING: &[&str] = &[
     "dump-name",
     "dump-dir",
@@ -131,7 +132,7 @@ impl Reader {
             state("stacks")
         };
         let lines = if summary.with_lines == 0 { State::None("") } else { state("lines") };
-        // If the names of a file are lost, everything is.
+        // If a reader loses the names of a file, it loses all data.
         let rest =
             |state: State| if lost && matches!(state, State::Yes | State::Partly(_)) { names.clone() } else { state };
         let (stacks, lines) = (rest(stacks), rest(lines));
@@ -140,7 +141,7 @@ impl Reader {
     }
 }
 
-/// The verdicts of all readers, by the broken rules and how often each was broken.
+/// The verdicts of all readers. `broken` has the broken rules and how often each rule was broken.
 pub fn verdicts(kind: Kind, summary: Summary, broken: &BTreeMap<&'static str, (&'static Rule, u64)>) -> Vec<Verdict> {
     READERS.iter().map(|reader| reader.verdict(kind, summary, broken)).collect()
 }

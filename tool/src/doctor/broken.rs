@@ -1,4 +1,4 @@
-//! Reports as causes which rules of `jitsym check` a jitdump breaks.
+//! Reports as causes the rules of `jitsym check` that a jitdump breaks.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,18 +11,19 @@ use crate::text::count;
 /// The findings in several files.
 #[derive(Default)]
 pub struct Broken {
-    /// By rule: the number of findings, the first finding, and its file.
+    /// For each rule, the number of findings, the first finding, and its file.
     found: BTreeMap<&'static str, (u64, Finding, PathBuf)>,
     file: PathBuf,
     grows: bool,
-    /// The functions with unwind tables, those among them whose tables are wrong, and the place of the last wrong tables.
+    /// The number of functions with unwind tables, the number of functions with wrong unwind tables, and the position of the
+    /// last wrong tables.
     with_tables: u64,
     wrong_tables: u64,
     last_wrong: Option<Place>,
 }
 
 impl Broken {
-    /// The next findings are in this file, which may still grow.
+    /// Sets the file of the next findings, which may still grow.
     pub fn begin(&mut self, file: &Path, grows: bool) {
         (self.file, self.grows, self.last_wrong) = (file.to_owned(), grows, None);
     }
@@ -51,7 +52,7 @@ impl Broken {
         self.errors("stacks").is_some()
     }
 
-    /// Adds a cause for each kind of error. `is_kept`: the files still exist after the report.
+    /// Adds a cause for each kind of error. `is_kept` is true if the files still exist after the report.
     pub fn tell(&self, is_kept: bool, report: &mut Report) {
         let functions = count(self.with_tables.max(self.wrong_tables), "function");
         let tables = format!("unwind tables are wrong in {} of {functions} (jitsym_code.unwind)", self.wrong_tables);
@@ -62,7 +63,7 @@ impl Broken {
         ];
         for (about, rank, what) in whats {
             let Some((errors, Finding { rule, subject, text, .. }, file)) = self.errors(about) else { continue };
-            // Users do not know the kinds of records.
+            // The kinds of records are unknown to users.
             let subject = subject.trim_start_matches("UNWINDING_INFO of ").trim_start_matches("DEBUG_INFO of ");
             let subject = subject.trim_start_matches("LOAD ");
             let of = if subject.is_empty() { String::new() } else { format!("{subject}: ") };

@@ -1,4 +1,4 @@
-//! Whether gdb and lldb find the library in a program: they search for two of its symbols by name.
+//! Checks whether gdb and lldb find the library in a program. gdb and lldb search for two of the library's symbols by name.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -38,7 +38,7 @@ pub fn look(path: &Path, report: &mut Report) {
     }
 }
 
-/// Whether the library is linked into the file, and neither of the file's symbol tables has the symbols.
+/// Whether the library is linked into the file, but both symbol tables of the file lack the symbols.
 fn is_silent(bytes: &[u8]) -> bool {
     let Ok(file) = ElfFile64::<Endianness>::parse(bytes) else { return false };
     let has = |name: &str| {

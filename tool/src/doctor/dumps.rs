@@ -1,4 +1,4 @@
-//! The present jitdumps of a recording: their code, its times, and the rules of `jitsym check` that they break.
+//! Examines the present jitdumps of a recording: their code, its times, and the rules of `jitsym check` that they break.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -19,13 +19,13 @@ use crate::text::{count, shortened};
 /// Larger files are not examined.
 const MOST: u64 = 256 << 20;
 
-/// A piece of code, as it was registered.
+/// A piece of code in the form in which it was registered.
 #[derive(Clone, Debug)]
 pub struct Piece {
     pub name: String,
     pub addr: u64,
     pub size: u64,
-    /// In nanoseconds of CLOCK_MONOTONIC.
+    /// The time of registration, in nanoseconds of CLOCK_MONOTONIC.
     pub time: u64,
 }
 
@@ -40,7 +40,7 @@ pub struct Dumps {
     pub unreadable: Vec<String>,
     /// A jitdump whose times are raw counter values.
     pub counter: Option<String>,
-    /// By process, sorted by address.
+    /// The pieces of each process, sorted by address.
     pub pieces: HashMap<u32, Vec<Piece>>,
     pub broken: Broken,
     /// Whether a jitdump is too large to be examined.
@@ -48,7 +48,8 @@ pub struct Dumps {
 }
 
 impl Dumps {
-    /// Reads all jitdumps that the recording names. After `perf inject`, only the objects beside a jitdump lead to it.
+    /// Reads all jitdumps to which the recording refers. After `perf inject`, a jitdump is found only by the objects beside
+    /// it.
     pub fn read(contents: &Contents, variables: machine::Variables, report: &mut Report) -> Dumps {
         let mut dumps = Dumps::default();
         let injected = contents.processes.iter().flat_map(|(&pid, process)| {
@@ -146,7 +147,7 @@ impl Dumps {
     pub fn at(&self, pid: u32, addr: u64) -> impl Iterator<Item = &Piece> {
         let pieces = self.pieces.get(&pid).map_or(&[][..], Vec::as_slice);
         let end = pieces.partition_point(|piece| piece.addr <= addr);
-        // Few pieces overlap, and those that do lie close together.
+        // Few pieces overlap, and overlapping pieces are close together.
         let near = pieces[end.saturating_sub(NEAR)..end].iter().rev();
         near.filter(move |piece| addr - piece.addr < piece.size)
     }

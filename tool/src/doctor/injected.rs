@@ -1,4 +1,4 @@
-//! Whether the code of jitdumps was put into a recording, by `jitsym inject` or by `perf inject`.
+//! Determines whether the code of jitdumps was put into a recording, by `jitsym inject` or by `perf inject`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,7 +14,7 @@ use crate::record::script::Injector;
 use crate::record::{quoted, unfinished};
 use crate::text::count;
 
-/// A recording that was not completed by the program that wrote it.
+/// Reports a recording that was not completed by the program that wrote it.
 pub fn not_finished(data: &Path, writer: &str, report: &mut Report) {
     let line = format!("{writer} has not finished this file");
     if writer == "perf record" {
@@ -27,12 +27,12 @@ pub fn not_finished(data: &Path, writer: &str, report: &mut Report) {
     report.cause(line, Rank::Recording, text, format!("jitsym doctor {before}"));
 }
 
-/// The names that the documents use for a recording with the code of its jitdumps: `jit.data`, or `NAME.jit.data` for `NAME.data`.
+/// The default names of a recording with the code of its jitdumps: `jit.data`, or `NAME.jit.data` for `NAME.data`.
 fn names_of_made(data: &Path) -> [PathBuf; 2] {
     [data.with_file_name("jit.data"), data.with_extension("jit.data")]
 }
 
-/// The recording with the code of the jitdumps, if it is newer than the recording without.
+/// The recording with the code of the jitdumps, if it is newer than the recording without this code.
 fn made_of(data: &Path) -> Option<PathBuf> {
     let written = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
     let before = written(data)?;
@@ -47,14 +47,14 @@ fn source_of(made: &Path) -> Option<PathBuf> {
     Some(made.with_file_name(name)).filter(|path| path.is_file())
 }
 
-/// The command that makes this recording again, if everything that the command needs exists.
+/// The command that makes this recording again, if all files that the command needs exist.
 pub fn again(data: &Path, dumps: &Dumps) -> Option<String> {
     let source = source_of(data).filter(|_| dumps.codes > 0 && dumps.gone.is_empty())?;
     let inject = format!("jitsym inject -i {}", quoted(&source));
     Some(if usual(&source) == data { inject } else { format!("{inject} -o {}", quoted(data)) })
 }
 
-/// Nothing was injected into the recording. `is_raw`: there is something to inject.
+/// Reports that nothing was injected into the recording. `is_raw` is true if there is code to inject.
 pub fn not_injected(data: &Path, is_raw: bool, dumps: &Dumps, report: &mut Report) {
     if let Some(path) = dumps.gone.first() {
         report.cause(
@@ -72,7 +72,7 @@ pub fn not_injected(data: &Path, is_raw: bool, dumps: &Dumps, report: &mut Repor
         );
     } else if let Some(made) = made_of(data).filter(|_| is_raw) {
         let made = quoted(&made);
-        // The recording itself is in order.
+        // The recording itself is valid.
         report.note(format!("the jitdump is in {made}"));
         report.because(
             Rank::Recording,
@@ -89,7 +89,7 @@ pub fn not_injected(data: &Path, is_raw: bool, dumps: &Dumps, report: &mut Repor
     }
 }
 
-/// The objects that were injected must be the files that exist now.
+/// Checks that the injected objects are the files that exist now.
 pub fn objects(
     perf: &Perf,
     data: &Path,
@@ -141,7 +141,7 @@ pub fn objects(
 
 /// The build-id in a small ELF file, in hexadecimal.
 fn build_id(file: &[u8]) -> Option<String> {
-    // A note: lengths of name and description, type, name.
+    // A note has the lengths of name and description, the type, and the name.
     let note = [4u32, 20, 3].map(u32::to_ne_bytes).concat();
     let note = [&note[..], b"GNU\0"].concat();
     let at = file.windows(note.len()).position(|bytes| bytes == note)? + note.len();

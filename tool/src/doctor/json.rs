@@ -1,7 +1,8 @@
 //! The report as JSON.
 //!
-//! One object with `parts` (each with a `title` and `lines`, which have a `mark` and a `text`), `shares` of a recording or
-//! null, `causes`, the most important first, and `type`, the command to type next.
+//! The JSON is one object. `parts` are the parts of the report, each with a `title` and `lines`, which have a `mark` and a
+//! `text`. `shares` are those of a recording, or null. `causes` has the most important cause first. `type` is the command to
+//! type next.
 
 use std::io::{self, Write};
 
@@ -13,7 +14,7 @@ pub fn string(text: &str) -> String {
     json_string(text)
 }
 
-/// Writes the object. `more`: further fields of the caller, each followed by a comma.
+/// Writes the object. `more` are further fields of the caller, each followed by a comma.
 pub fn write(report: &Report, more: &str, out: &mut dyn Write) -> io::Result<()> {
     write!(out, "{{{more}\"parts\":[")?;
     let (mut parts, mut lines) = (0, 0);

@@ -1,4 +1,4 @@
-//! Reads the messages of a command under `JITSYM_DEBUG`: whether it opened a session, and the first thing that went wrong.
+//! Reads the messages of a command under `JITSYM_DEBUG`, to determine whether it opened a session, and the first problem.
 
 use std::io::Read;
 use std::path::Path;
@@ -8,10 +8,10 @@ use crate::open;
 use crate::record::plan;
 use crate::text::printable;
 
-/// The most bytes of messages that are read.
+/// The maximum number of bytes of messages that are read.
 const MOST: u64 = 1 << 20;
 
-/// The variables that decide whether a recording contains anything.
+/// The variables that decide whether a recording contains compiled code.
 const DECIDE: [&str; 3] = ["JITSYM", "JITSYM_ADOPT", "JITSYM_REMOVE"];
 
 /// The messages of all processes of a command, without the prefix of each line.
@@ -19,20 +19,20 @@ const DECIDE: [&str; 3] = ["JITSYM", "JITSYM_ADOPT", "JITSYM_REMOVE"];
 pub struct Log {
     text: String,
     lines: Vec<String>,
-    /// The values that the command was given for `DECIDE`.
+    /// The values of `DECIDE` in the environment of the command.
     given: Vec<(&'static str, String)>,
 }
 
 impl Log {
-    /// If the file does not exist, the command has printed no messages.
+    /// Reads the messages. If the file does not exist, the command has printed no messages.
     fn read(path: &Path, given: Vec<(&'static str, String)>) -> Log {
         let mut bytes = Vec::new();
         let _ = open::named(path).and_then(|file| file.take(MOST).read_to_end(&mut bytes));
         Log { given, ..Log::of(&String::from_utf8_lossy(&bytes)) }
     }
 
-    /// The messages that a command has written to a file. Its environment is the environment of this program with the additions
-    /// of `jitsym record`.
+    /// The messages that a command has written to a file. The command's environment was that of this program, with the
+    /// additions of `jitsym record`.
     pub fn of_run(path: &Path, adopt: bool) -> Log {
         let env = |name: &str| std::env::var_os(name);
         let added = plan::environment(adopt, &env);
@@ -44,7 +44,7 @@ impl Log {
         Log::read(path, DECIDE.into_iter().filter_map(given).collect())
     }
 
-    /// All messages, but only the first of those about adopted memory.
+    /// All messages, but only the first message about adopted memory.
     pub fn text(&self) -> String {
         let is_adopted = |line: &&str| line.contains(": memory [") && line.contains(" is adopted; ");
         let adopted = self.text.lines().filter(is_adopted).count();
@@ -66,7 +66,7 @@ impl Log {
         Log { text: text.trim_end().into(), lines, given: Vec::new() }
     }
 
-    /// A sentence about a variable whose value in the process differs from the value that the command was given.
+    /// A sentence about a variable whose value in the process differs from its value in the environment of the command.
     fn overridden(&self) -> Option<String> {
         DECIDE.iter().find_map(|&name| {
             let said = self.lines.iter().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with('=')))?;
@@ -97,7 +97,7 @@ impl Log {
         numbers.find(|&number| number > 0).unwrap_or(0)
     }
 
-    /// The reason why nothing was written, if nothing went wrong.
+    /// The reason why nothing was written, if there was no error.
     pub fn why_nothing(&self) -> Option<&'static str> {
         if self.after("libjitsym ").is_none() {
             return Some("the program has opened no session (jitsym_init)");
@@ -119,8 +119,8 @@ impl Log {
         (dir != "/tmp").then(|| format!("the perf map is in {dir}, and perf looks for maps in /tmp alone"))
     }
 
-    /// If the process had other variables than the command was given, and this may be why something is wrong, adds the
-    /// difference as a cause.
+    /// Compares the variables of the process with those in the environment of the command. If they differ, and this may
+    /// explain a problem, adds the difference as a cause.
     pub fn explain(&self, report: &mut Report) {
         let can_be_why = |rank| matches!(rank, Rank::Told | Rank::Recording | Rank::Nothing);
         if report.causes().iter().any(|cause| can_be_why(cause.rank)) {
@@ -130,7 +130,7 @@ impl Log {
         }
     }
 
-    /// Adds the first thing that went wrong.
+    /// Adds the first problem in the messages.
     pub fn tell(&self, report: &mut Report) {
         let kinds = ["refused: ", "no session: ", "failed: ", "sinks wanted: none"];
         let found =

@@ -1,4 +1,4 @@
-//! Checks what the machine can do: perf and its permission, directories, the environment.
+//! Checks the properties of the machine: perf and the permission to use it, directories, the environment.
 
 use std::ffi::{CStr, CString, OsString};
 use std::fs;
@@ -10,13 +10,13 @@ use super::{size, Rank, Report, RECORD};
 use crate::record::perf::{Perf, Unwinder};
 use crate::text::Shown;
 
-/// Less free space than this is too little for a program that compiles: a single spool can have this size.
+/// The minimum free space. Less space is not enough for a program that compiles, because a single spool can have this size.
 const ROOM: u64 = 1 << 20;
 /// The capability that perf needs, and the older capability that includes it.
 const CAP_SYS_ADMIN: u32 = 21;
 const CAP_PERFMON: u32 = 38;
 
-/// What the variables of an environment ask for, as far as other checks need to know.
+/// The settings in an environment's variables, as far as other checks need them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Variables {
     pub is_on: bool,
@@ -25,7 +25,7 @@ pub struct Variables {
     pub no_unwind: bool,
 }
 
-/// Checks the machine. Returns `None` for perf if it is not there.
+/// Checks the machine. Returns `None` for perf if perf does not exist.
 pub fn look(program: &Path, proc: &Path, report: &mut Report) -> (Option<Perf>, Variables) {
     report.part("machine");
     let perf = perf(program, proc, report);
@@ -100,14 +100,14 @@ fn permission(proc: &Path, report: &mut Report) {
     }
 }
 
-/// What a directory is good for.
+/// The properties of a directory.
 pub struct Room {
     writable: bool,
     pub noexec: bool,
     free: u64,
     /// Whether the file system has no size limit.
     unlimited: bool,
-    /// Whether this is a file system of the kernel that takes no files.
+    /// Whether this is a file system of the kernel in which no files can be made.
     kernels: bool,
 }
 
@@ -128,7 +128,7 @@ pub fn room(dir: &Path) -> Option<Room> {
     // SAFETY: as above; nothing is written.
     let writable = unsafe { libc::access(path.as_ptr(), libc::W_OK | libc::X_OK) } == 0;
     let noexec = found.f_flag & libc::ST_NOEXEC != 0;
-    // A file system without blocks has no size limit, or takes no files.
+    // A file system without blocks has no size limit, or accepts no files.
     let (no_blocks, kernels) = (found.f_blocks == 0, is_kernels(&path));
     Some(Room { writable, noexec, free: found.f_bavail * found.f_frsize, unlimited: no_blocks && !kernels, kernels })
 }

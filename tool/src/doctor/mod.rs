@@ -1,8 +1,9 @@
-//! `jitsym doctor`: checks the machine, a process or a recording, and says what to type next.
+//! `jitsym doctor`: checks the machine, a process or a recording, and prints the command to type next.
 
 mod broken;
 pub mod debuggers;
 mod dumps;
+mod inherited;
 mod injected;
 pub mod json;
 pub mod log;
@@ -24,20 +25,18 @@ use shares::Shares;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     Good,
-    /// A note.
     Note,
-    /// Something is lost.
+    /// Data is lost.
     Bad,
 }
 
-/// A reason why something is wrong, and the one command that helps. A more important cause hides the causes that follow from
-/// it.
+/// A reason for a problem, and the one command that helps. A more important cause hides the causes that follow from it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cause {
     pub rank: Rank,
     pub text: String,
     pub next: String,
-    /// The program must be changed before the next command is typed.
+    /// Whether the program must be changed before the next command is typed.
     pub changes: bool,
 }
 
@@ -46,7 +45,7 @@ pub struct Cause {
 pub enum Rank {
     /// perf or the permission to use it is missing, so nothing can be recorded.
     Perf,
-    /// A variable turns everything off, or names a directory that cannot be used.
+    /// A variable disables everything, or names an unusable directory.
     Environment,
     /// The library is missing, or writes nothing.
     Off,
@@ -54,7 +53,7 @@ pub enum Rank {
     Files,
     /// The program, or a script that starts it, sets a variable.
     Overridden,
-    /// The library has reported a problem itself.
+    /// The library itself has reported a problem.
     Told,
     /// The recording cannot be used.
     Recording,
@@ -62,15 +61,15 @@ pub enum Rank {
     Nothing,
     /// Names or stacks are missing.
     Quality,
-    /// Something else may be lost.
+    /// Data other than names and stacks may be lost.
     Minor,
 }
 
-/// Stands in commands to type for the command that is examined.
+/// The placeholder for the examined command in commands to type.
 const COMMAND: &str = "COMMAND";
-/// The command to type if everything else is in order.
+/// The command to type if nothing is wrong.
 const RECORD: &str = "jitsym record -- COMMAND";
-/// The command that finds out more than a recording can show.
+/// The command that provides more information than a recording.
 const FIND_OUT: &str = if cfg!(target_arch = "x86_64") { "jitsym verify -- COMMAND" } else { "JITSYM_DEBUG=1 COMMAND" };
 /// The command that examines a command.
 const LOOK: &str = "jitsym doctor -- COMMAND";
@@ -123,7 +122,7 @@ impl Report {
         self.causes.push(Cause { rank, text: text.into(), next: next.into(), changes: false });
     }
 
-    /// Marks the last cause: the program must be changed before the next command is typed.
+    /// Notes that the program must be changed before the next command of the last cause is typed.
     pub fn is_to_change(&mut self) {
         self.causes.last_mut().into_iter().for_each(|cause| cause.changes = true);
     }
@@ -138,7 +137,7 @@ impl Report {
         self.causes.iter().any(|cause| cause.rank == rank)
     }
 
-    /// The causes, the most important first, without those that follow from others.
+    /// The causes, the most important first, without causes that follow from other causes.
     pub fn causes(&self) -> Vec<&Cause> {
         let mut causes: Vec<&Cause> = self.causes.iter().collect();
         causes.sort_by_key(|cause| cause.rank);
@@ -154,7 +153,7 @@ impl Report {
         causes
     }
 
-    /// Prints everything: the parts, then the causes, then what to type.
+    /// Prints the whole report: the parts, then the causes, then the command to type.
     pub fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         for (mark, text) in &self.lines {
             match mark {

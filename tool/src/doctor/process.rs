@@ -1,4 +1,4 @@
-//! Examines a running process: its entries in /proc, and what it publishes about itself.
+//! Examines a running process: its entries in /proc, and the data that it publishes about itself.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -21,7 +21,7 @@ use crate::text::{count, Shown};
 pub struct Seen {
     /// Whether the shared library is mapped. A program may contain the static library instead.
     library: bool,
-    /// Jitdumps that are mapped executable, and jitdumps that are not.
+    /// Jitdumps that are mapped executable, and jitdumps that are mapped otherwise.
     markers: BTreeSet<String>,
     unmarked: BTreeSet<String>,
     pub maps: BTreeSet<String>,
@@ -52,7 +52,7 @@ impl Seen {
         }
     }
 
-    /// Reads this for the process with this directory in `/proc`.
+    /// Reads the mappings and open files of the process with this directory in `/proc`.
     pub fn read(dir: &Path) -> io::Result<Seen> {
         let mut seen = Seen::default();
         let maps = fs::read(dir.join("maps"))?;
@@ -70,7 +70,7 @@ impl Seen {
         Ok(seen)
     }
 
-    /// Whether anything of the library is visible. The static library cannot be recognised.
+    /// Whether the library can be detected in the process. The static library cannot be recognised.
     fn has_library(&self, dir: &Path) -> bool {
         let thread = |entry: fs::DirEntry| fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
         let tasks = fs::read_dir(dir.join("task"));

@@ -1,4 +1,4 @@
-//! Recognises habits of other producers that hide their code from readers of perf maps.
+//! Detects properties of other producers that hide their code from readers of perf maps.
 
 use std::fs;
 use std::io::Read;
@@ -14,7 +14,7 @@ use crate::record::quoted;
 /// Executable memory for which no reader uses a perf map.
 #[derive(Clone, Debug, Default)]
 pub struct Hidden {
-    /// Named by prctl(PR_SET_VMA_ANON_NAME): `[anon:NAME]`.
+    /// The name of memory that was named by prctl(PR_SET_VMA_ANON_NAME): `[anon:NAME]`.
     named: Option<String>,
     /// A file without a path: `/memfd:NAME`.
     file: Option<String>,
@@ -30,7 +30,7 @@ impl Hidden {
         place.get_or_insert_with(|| path.trim_end_matches(" (deleted)").to_owned());
     }
 
-    /// The reason why a map is not used for this memory, and a remedy.
+    /// The reason why no map is used for this memory, and a remedy.
     fn why(&self) -> Option<(String, &'static str)> {
         if let Some(path) = &self.file {
             return Some(match path.contains("doublemapper") {
@@ -59,29 +59,34 @@ impl Hidden {
         self.why().into_iter().for_each(|(text, _)| report.note(text));
     }
 
-    /// Adds the reason as a cause, if nothing else names the code. Returns whether there is a reason.
+    /// Adds the reason as a cause, if no other source names the code. Returns whether there is a reason.
     pub fn tell(&self, report: &mut Report) -> bool {
         self.why().map(|(text, next)| report.because(Rank::Nothing, text, next)).is_some()
     }
 }
 
-/// The most bytes of a map that are read.
+/// The maximum number of bytes of a map that are examined for its dialect.
 const MOST: u64 = 1 << 20;
 
-/// The paths where the perf map of a process may lie.
+/// The possible paths of the perf map of a process.
 fn map_of(pid: u32, proc: &Path) -> [PathBuf; 2] {
     let name = format!("tmp/{}", FileKind::PerfMap.name(pid));
     [Path::new("/").join(&name), proc.join(format!("{pid}/root")).join(name)]
 }
 
-/// Reports lines that some readers refuse in the map of a process.
-pub fn dialect(pid: u32, proc: &Path, report: &mut Report) {
-    let read = |path: &PathBuf| {
+/// The first `most` bytes of the perf map of a process, and the path of the map.
+pub fn map_text(pid: u32, proc: &Path, most: u64) -> Option<(Vec<u8>, PathBuf)> {
+    let read = |path: PathBuf| {
         let mut bytes = Vec::new();
-        open::of_process(path, pid).ok()?.take(MOST).read_to_end(&mut bytes).ok()?;
-        Some((bytes, path.clone()))
+        open::of_process(&path, pid).ok()?.take(most).read_to_end(&mut bytes).ok()?;
+        Some((bytes, path))
     };
-    let Some((bytes, path)) = map_of(pid, proc).iter().find_map(read) else { return };
+    map_of(pid, proc).into_iter().find_map(read)
+}
+
+/// Reports lines in the map of a process that some readers reject.
+pub fn dialect(pid: u32, proc: &Path, report: &mut Report) {
+    let Some((bytes, path)) = map_text(pid, proc, MOST) else { return };
     let mut findings: Vec<Finding> = Vec::new();
     let facts = check::Facts { path: Some(path.clone()), copied: true, ..check::Facts::default() };
     check::check(&bytes, &facts, &mut findings);
@@ -94,7 +99,7 @@ pub fn dialect(pid: u32, proc: &Path, report: &mut Report) {
     }
 }
 
-/// perforator reads only the maps of processes that ask for it.
+/// Reports perforator's restriction. perforator reads only the maps of processes that request this by a variable.
 pub fn perforator(has_variable: bool, proc: &Path, report: &mut Report) {
     let processes = || fs::read_dir(proc).into_iter().flatten().flatten();
     let is_one = |entry: fs::DirEntry| {

@@ -1,4 +1,4 @@
-//! What a running process publishes in its spool: sinks, counters, files and its last failure.
+//! Reports the data that a running process publishes in its spool: sinks, counters, files and its last failure.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use super::{size, Rank, Report};
 use crate::text::{count, printable};
 use jitsym::Said;
 
-/// Counters of losses, what each of them counts, and what is lost.
+/// Counters of losses, with the noun for the counted items and the consequence.
 const LOSSES: &[(&str, &str, &str)] = &[
     ("dropped", "record", "dropped, because the writer could not keep up: code has no name"),
     ("jitdump_lost", "record", "not written to the jitdump, for want of room or because a fork came meanwhile"),
@@ -14,12 +14,12 @@ const LOSSES: &[(&str, &str, &str)] = &[
     ("unreadable", "record", "written without code, because its bytes could not be read"),
     ("region_left_out", "table", "left out of the files of regions, for want of room"),
 ];
-/// Values that are reported in other words.
+/// Values that are reported in other lines.
 const TOLD: &[&str] =
     &["sinks_running", "sinks_failed", "registered", "live", "calls_refused", "region_code", "memory", "memory_held"];
 
-/// Reads what the process publishes in the spool at this path. The path is that in the process, whose root directory is `root`.
-/// Returns whether a sink runs.
+/// Reads the data that the process publishes in the spool at this path. The path is relative to `root`, the root directory of
+/// the process. Returns whether a sink runs.
 pub fn look(path: &str, root: &Path, pids: [u32; 2], again: &str, report: &mut Report) -> bool {
     let here = root.join(path.trim_start_matches('/'));
     let said = match jitsym::read_spool(&here) {

@@ -1,8 +1,10 @@
-//! Examines a recording: its clock, its jitdumps and whether they were injected, names and whole stacks of compiled code.
+//! Examines a recording: its clock, its jitdumps and whether they were injected, and the names and whole stacks of compiled
+//! code.
 
 use std::path::Path;
 
 use super::dumps::Dumps;
+use super::inherited::Inherited;
 use super::injected;
 use super::log::Log;
 use super::shares::{Shares, ENOUGH, FEW};
@@ -31,7 +33,7 @@ pub struct Run<'a> {
     pub is_passing: bool,
 }
 
-/// How call stacks were recorded.
+/// The way in which call stacks were recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Graph {
     Dwarf,
@@ -39,7 +41,7 @@ enum Graph {
     None,
 }
 
-/// A recording, and what was found in it.
+/// A recording and the results of its examination.
 struct Look<'a> {
     perf: &'a Perf,
     data: &'a Path,
@@ -105,13 +107,14 @@ fn look_inside(
     let dumps = Dumps::read(&contents, run.variables, report);
     let regions: usize = contents.processes.values().map(|process| process.regions.len()).sum();
     let timed = monotonic && dumps.counter.is_none();
-    let (mut quality, mut strays) = (Quality::default(), Strays::default());
+    let (mut quality, mut strays, mut inherited) = (Quality::default(), Strays::default(), Inherited::default());
     let mut command = perf.command("script");
     command.arg("-i").arg(data).args(["--no-inline", "--ns", "-F", script::FIELDS]);
     contents::with_output(perf, &mut command, |output| {
         script::samples(output, &mut |sample| {
             let is_late = strays.add(&dumps, sample, timed);
             quality.add(sample, is_late);
+            inherited.add(sample);
             each(sample);
         })
     })?;
@@ -119,11 +122,11 @@ fn look_inside(
     let shares = Shares { wrong_names, ..Shares::of(&quality, graph != Graph::None) };
     report.shares = Some(shares);
     let look = Look { perf, data, run, graph, contents, dumps, quality, shares, regions, monotonic, intel_pt };
-    look.tell(&strays, report)
+    look.tell(&strays, &inherited, report)
 }
 
 impl Look<'_> {
-    fn tell(&self, strays: &Strays, report: &mut Report) -> Result<(), String> {
+    fn tell(&self, strays: &Strays, inherited: &Inherited, report: &mut Report) -> Result<(), String> {
         let Look { dumps, shares, contents, .. } = self;
         // A jitdump that perf does not need does no harm.
         let is_good = shares.are_good();
@@ -154,6 +157,7 @@ impl Look<'_> {
         }
         if shares.compiled >= ENOUGH {
             strays.tell(shares, &self.run, report);
+            inherited.tell(shares, report);
         }
         self.names(injected.is_some(), report);
         if shares.compiled < ENOUGH {
@@ -169,7 +173,7 @@ impl Look<'_> {
         }
         // Without objects or without names, stacks cannot be whole.
         if !is_good && (is_raw || percent(shares.named, shares.compiled) < FEW) {
-            // The clock is the cause. Reports what can be used until that is corrected.
+            // The clock is the cause. The next line reports the data that can be used until the clock is corrected.
             if injected.is_none() && !self.monotonic {
                 self.meanwhile(report);
             }
@@ -234,7 +238,7 @@ impl Look<'_> {
     fn names(&self, injected: bool, report: &mut Report) {
         let Look { dumps, shares, contents, run, .. } = self;
         let nothing = dumps.codes == 0 && dumps.gone.is_empty() && dumps.unreadable.is_empty() && !injected;
-        // A few samples cannot be judged, unless nothing at all names the code.
+        // A few samples cannot be judged, except if nothing names the code.
         if shares.compiled < ENOUGH && !(nothing && shares.named == 0) {
             return;
         }
@@ -246,7 +250,7 @@ impl Look<'_> {
         let has_library = contents.processes.values().any(|process| process.library);
         let mut processes = contents.with_jit().map(|(_, process)| process);
         if nothing && machine::room(Path::new("/tmp")).is_some_and(|room| room.noexec) {
-            // The report on the machine has said this already.
+            // The report about the machine already contains this.
         } else if let Some(why) = run.log.and_then(Log::map_elsewhere).filter(|_| nothing) {
             report.because(Rank::Nothing, why, RECORD);
         } else if let Some(why) = run.log.and_then(Log::why_nothing).filter(|_| nothing && has_library) {
@@ -270,8 +274,8 @@ impl Look<'_> {
         }
     }
 
-    /// Reports what can be used without the jitdump. A perf map has the names at the end of the run, whenever a sample was
-    /// taken.
+    /// Reports the data that can be used without the jitdump. A perf map has the names at the end of the run, whatever the
+    /// time of a sample is.
     fn meanwhile(&self, report: &mut Report) {
         let mut said = Vec::new();
         if let Some((mark, line)) = self.shares.stacks() {

@@ -1,18 +1,18 @@
-//! The shares of names and whole stacks, in the words of `jitsym doctor` and `jitsym record`.
+//! Prints the shares of samples with names and whole stacks, for `jitsym doctor` and `jitsym record`.
 
 use super::stacks::Quality;
 use super::{Mark, Report};
 use crate::record::stacks::percent;
 use crate::text::count;
 
-/// Fewer samples than this are not judged.
+/// The minimum number of samples for a judgement.
 pub const ENOUGH: u64 = 10;
-/// A share in percent below which something is wrong.
+/// The percentage below which a share is a problem.
 pub const FEW: f64 = 90.0;
-/// A share in percent below which a note is printed: a few stacks are cut off while a frame is made or removed.
+/// The percentage below which a note is printed. A few stacks are cut off while a frame is made or removed.
 const NEARLY_ALL: f64 = 99.0;
 
-/// How much of the compiled code a reader finds.
+/// How much of the compiled code has names and stacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shares {
     pub samples: u64,

@@ -36,20 +36,20 @@ pub struct Quality {
     pub jit: u64,
     /// Samples whose innermost compiled frame has a name.
     pub named: u64,
-    /// Samples whose stack goes down to the start of the thread.
+    /// Samples whose stack extends to the start of the thread.
     pub whole: u64,
-    /// By function: the number of stacks that end there.
+    /// The number of stacks that end in each function.
     cut: HashMap<String, u64>,
     /// Stacks that end because their code was not registered yet.
     pub late: u64,
-    /// Whether any compiled code is named by a perf map.
+    /// Whether a perf map names any compiled code.
     pub map: bool,
-    /// Samples in memory of which perf knows nothing.
+    /// Samples in memory that is unknown to perf.
     pub nowhere: u64,
 }
 
 impl Quality {
-    /// `is_late`: the code was registered after the sample, so it had no unwind tables yet.
+    /// Adds a sample. `is_late` is true if the code was registered after the sample, and so had no unwind tables yet.
     pub fn add(&mut self, sample: &Sample, is_late: bool) {
         self.samples += 1;
         let Some(outermost) = sample.frames.last() else { return };
@@ -65,7 +65,7 @@ impl Quality {
         } else if is_late {
             self.late += 1;
         } else {
-            // If the outermost frame has no name, the unwinder has failed in the last frame that has one.
+            // If the outermost frame has no name, the unwinder has failed in the last frame that has a name.
             let last = sample.frames.iter().rev().find(|frame| frame.symbol.is_some()).unwrap_or(outermost);
             *self.cut.entry(last.shown()).or_default() += 1;
         }

@@ -1,4 +1,5 @@
-//! Explains samples in compiled code without a name at that time: was it registered later, elsewhere, or never?
+//! Explains samples in compiled code that had no name at that time: the code was registered later, at another address, or
+//! never.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,32 +14,33 @@ use crate::record::stacks::percent;
 use crate::record::watch::{How, Odd, Seen, Watched};
 use crate::text::count;
 
-/// The time between two looks at the memory.
+/// The time between two comparisons with the memory.
 const BETWEEN: Duration = Duration::from_millis(30);
-/// The percentage of all samples from which on something is reported as a cause.
+/// The minimum percentage of all samples for a cause.
 const SOME: f64 = 1.0;
-/// Code farther away than this from registered code is taken for other code.
+/// The maximum distance from registered code. Code farther away is treated as other code.
 const NEAR: u64 = 1 << 16;
 
 /// Counts samples in code that was registered later or elsewhere, and samples with names.
 #[derive(Default)]
 pub struct Strays {
-    /// By function: the number of samples in code that was registered later, and the longest time between a sample and the
-    /// registration.
+    /// For each function, the number of samples in code that was registered later, and the longest time between a sample and
+    /// the registration.
     late: HashMap<String, (u64, u64)>,
-    /// By function: the number of samples near its code, and the distance of the first of these samples from the start of the
-    /// code.
+    /// For each function, the number of samples near its code, and the distance of the first of these samples from the start
+    /// of the code.
     beside: HashMap<String, (u64, i64)>,
     /// The number of samples in each function.
     hit: HashMap<String, u64>,
-    /// The number of samples in code of a jitdump that are not in an object.
+    /// The number of samples in code of a jitdump for which there is no object.
     pub in_dumps: u64,
-    /// The number of samples without any frame: perf 7 shows none if it finds no unwind tables for the innermost frame.
+    /// The number of samples without any frame. perf 7 shows no frame if it finds no unwind tables for the innermost frame.
     pub blank: u64,
 }
 
 impl Strays {
-    /// `timed`: the recording has the clock of the jitdumps. Returns whether the code of the sample was registered later.
+    /// Adds a sample. `timed` is true if the recording has the clock of the jitdumps. Returns whether the code of the sample
+    /// was registered later.
     pub fn add(&mut self, dumps: &Dumps, sample: &Sample, timed: bool) -> bool {
         self.blank += u64::from(sample.frames.is_empty());
         let Some(frame) = sample.compiled() else { return false };
@@ -66,11 +68,11 @@ impl Strays {
         false
     }
 
-    /// Reports the samples, and differences that were seen in memory during the run.
+    /// Reports the samples, and the differences between registered code and memory during the run.
     pub fn tell(&self, shares: &Shares, run: &Run<'_>, report: &mut Report) {
         let beside: u64 = self.beside.values().map(|(samples, _)| samples).sum();
         self.late(shares, run, report);
-        // In memory nearby there may be other code of the program, which does no harm.
+        // Memory nearby may contain other code of the program, which does no harm.
         let does_harm = |odd: &&Odd| match &odd.how {
             How::Elsewhere(_) => beside > 0,
             How::Other { .. } => self.hit.contains_key(&odd.name),
@@ -103,7 +105,7 @@ impl Strays {
             report.note(line);
             return;
         }
-        // If the command was given JITSYM=on, the library has written from the start.
+        // If JITSYM=on was in the command's environment, the library has written from the start.
         let was_on = run.is_own && plan::environment(false, &|name| std::env::var_os(name)).contains(&("JITSYM", "on"));
         let or = if was_on { "" } else { ", or before writing was turned on" };
         let text = format!(
@@ -119,13 +121,13 @@ pub fn in_memory(pid: u32, report: &mut Report) {
     let mut watched = Watched::default();
     for _ in 0..2 {
         watched.look(&[pid].into());
-        // Code that is just being patched will be as registered at the next look.
+        // Code that is just being patched will be the same as the registered code at the next comparison.
         std::thread::sleep(BETWEEN);
     }
     let Seen { compared, odd, .. } = &watched.seen;
     let Some(first) = odd.first() else { return };
     let line = format!("{} of {compared} pieces of code not in memory as they were registered", odd.len());
-    // Unused code does no harm if its memory is in use for something else.
+    // Unused code does no harm if its memory has another use.
     if matches!(first.how, How::Other { .. }) && odd.len() * 2 < *compared {
         report.note(format!("{line}, such as {}", first.name));
     } else {
@@ -141,7 +143,7 @@ impl Odd {
         }
     }
 
-    /// Adds this difference as a cause, with the share of the compared functions that have it too.
+    /// Adds this difference as a cause, with the share of the compared functions that also have it.
     fn tell(&self, line: String, seen: &Seen, report: &mut Report) {
         let name = &self.name;
         let text = match &self.how {
@@ -180,7 +182,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ")
 }
 
-/// `64 bytes lower`
+/// The text for a distance, such as `64 bytes lower`.
 pub fn distance(from: i64) -> String {
     format!("{} bytes {}", from.unsigned_abs(), if from < 0 { "lower" } else { "higher" })
 }

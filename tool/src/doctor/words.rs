@@ -1,17 +1,17 @@
-//! The environment variables of the library, and what they do.
+//! Checks the environment variables of the library, and determines their effects.
 
 use std::ffi::OsStr;
 
 /// The result of checking a variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// The value is in order.
+    /// The value is valid.
     Good,
-    /// The library does not know the variable, or a word in its value.
+    /// The variable, or a word in its value, is unknown to the library.
     Wrong(String),
-    /// The value turns everything off.
+    /// The value disables everything.
     Off,
-    /// The library knows no word of the value, which turns everything off.
+    /// All words of the value are unknown to the library, and the value disables everything.
     WrongAndOff(String),
 }
 

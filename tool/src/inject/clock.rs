@@ -1,4 +1,4 @@
-//! Whether the times of a jitdump can be compared with those of a recording, and how.
+//! Determines whether and how the times of a jitdump can be compared with the times of a recording.
 
 use crate::perf_data::attributes::Attribute;
 
@@ -8,7 +8,7 @@ use super::survey::Conversion;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
     Monotonic,
-    /// The kernel's own clock, which is the processor's counter after a conversion.
+    /// The kernel's default clock, which is the processor's counter after a conversion.
     Kernel,
     /// Another clock that the user has chosen.
     Other(i32),
@@ -43,7 +43,7 @@ impl Clock {
     }
 }
 
-/// How times of a jitdump become times of the recording.
+/// The conversion from times of a jitdump to times of the recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Times {
     Same,
@@ -51,7 +51,8 @@ pub enum Times {
 }
 
 impl Times {
-    /// The error tells why the times cannot be compared, and how to record so that they can.
+    /// Returns the conversion. The error describes why the times cannot be compared, and how to make a recording whose times
+    /// can be.
     pub fn between(clock: Clock, by_counter: bool, conversion: Option<Conversion>) -> Result<Times, String> {
         match (by_counter, clock, conversion) {
             (false, Clock::Monotonic, _) => Ok(Times::Same),
@@ -73,11 +74,11 @@ impl Times {
         }
     }
 
-    /// The time of the recording. 0 would mean that an event has no time.
+    /// The time in the recording. This time is never 0, because 0 would mean that an event has no time.
     pub fn convert(&self, time: u64) -> u64 {
         let converted = match *self {
             Times::Same => time,
-            // As the kernel does it: include/uapi/linux/perf_event.h, perf_event_mmap_page.
+            // The kernel converts in this way: include/uapi/linux/perf_event.h, perf_event_mmap_page.
             Times::Counter(Conversion { shift, mult, zero, cycles, mask, is_short }) => {
                 let time = if is_short { cycles.wrapping_add(time.wrapping_sub(cycles) & mask) } else { time };
                 let product = u128::from(time) * u128::from(mult);

@@ -1,4 +1,4 @@
-//! Reads the code of processes from their dumps, with the times of the recording.
+//! Reads the code of processes from their jitdumps, and converts the times to those of the recording.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -9,7 +9,7 @@ use super::survey::{Identity, Survey};
 use super::Read;
 use crate::objects::{Load, Loads};
 
-/// The contents of all dumps, or why a dump cannot be read.
+/// The contents of each dump, or the reason why the dump cannot be read.
 pub struct Contents(HashMap<Identity, Result<Vec<u8>, String>>);
 
 impl Contents {
@@ -29,22 +29,22 @@ impl Contents {
 pub struct Code<'b> {
     /// All pieces. Pieces of the same dump follow each other.
     pub all: Vec<Load<'b>>,
-    /// The own code of each process.
+    /// The code that each process has loaded itself.
     pub own: Own,
-    /// The first piece of each dump, and the machine of its code. Ascending.
+    /// The first piece of each dump, and the machine of its code, in ascending order.
     machines: Vec<(usize, u32)>,
     /// The dumps that were read.
     pub read: Vec<Read>,
-    /// How many pieces some process has.
+    /// The number of pieces that at least one process has.
     pub pieces: usize,
     pub problems: Vec<Problem>,
-    /// Why the times of a dump cannot be compared with those of the recording.
+    /// The reason why the times of a dump cannot be compared with those of the recording.
     pub clock: Option<String>,
 }
 
 /// The code in a dump.
 struct Parsed {
-    /// The first of its pieces, and one more than the last.
+    /// The index of its first piece, and the index after its last piece.
     first: usize,
     end: usize,
     times: Times,
@@ -85,12 +85,13 @@ impl<'b> Code<'b> {
             code.read.push(Read { pid, path: dump.name.clone(), pieces });
         }
         code.pieces = used.len();
-        // Of the same time, the code that comes later in the file is newer.
+        // If two pieces have the same time, the piece that comes later in the file is newer.
         code.own.values_mut().for_each(|own| own.sort_by_key(|&(time, _)| time));
         code
     }
 
-    /// Reads the code of a dump. `None` if it has none. The error tells why its times cannot be compared with the recording's.
+    /// Reads the code of a dump. `None` if the dump has no code. The error is the reason why its times cannot be compared
+    /// with those of the recording.
     fn parse(&mut self, bytes: &'b [u8], clock: Clock, survey: &Survey) -> Result<Option<Parsed>, String> {
         let mut new = Loads::new();
         new.add_jitdump(bytes);
@@ -104,8 +105,8 @@ impl<'b> Code<'b> {
         Ok(Some(Parsed { first, end: self.all.len(), times, is_cut: is_cut(bytes) }))
     }
 
-    /// Gives the code of a dump to the processes that have loaded it. Returns how many pieces this process and its children have
-    /// loaded in time.
+    /// Adds the code of a dump to the processes that have loaded it. Returns the number of pieces that this process and its
+    /// children have loaded in time.
     fn add(
         &mut self,
         pid: u32,
@@ -114,8 +115,8 @@ impl<'b> Code<'b> {
         survey: &Survey,
         used: &mut HashSet<usize>,
     ) -> Result<usize, &'static str> {
-        // A dump that was mapped after a fork has code of the time after the fork, even if the child describes what it has
-        // inherited, with the old times.
+        // A dump that was mapped after a fork has code of the time after the fork, even if the child describes inherited code
+        // with the old times.
         let begins = survey.begins.get(&pid).map_or(&[][..], Vec::as_slice);
         let mapped = dump.mapped.unwrap_or(0);
         let since = begins.iter().rfind(|begin| begin.time <= mapped).map_or(0, |begin| begin.time);

@@ -1,4 +1,4 @@
-//! Which addresses of a process have compiled code at which time.
+//! Tracks which addresses of a process have compiled code at which time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{Range, RangeInclusive};
@@ -12,21 +12,22 @@ use crate::objects::Ranges;
 pub struct Cover {
     /// Start and end of each part, ascending.
     parts: Vec<(u64, u64)>,
-    /// A tree over the times of the parts: each node has the least time of its two children, and the leaves are last.
+    /// A tree over the times of the parts. Each node has the minimum of the times of its two children, and the leaves are
+    /// last.
     least: Vec<u64>,
 }
 
 impl Cover {
-    /// `mappings` are ascending by time.
+    /// Makes the cover. `mappings` are in ascending order of time.
     pub fn of(mappings: impl Iterator<Item = (u64, Range<u64>)>) -> Cover {
-        // From the start of each part to its end and its time.
+        // Each part is stored as its start, its end and its time.
         let mut parts: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
         for (time, range) in mappings {
             let mut at = range.start;
             if let Some((_, &(end, _))) = parts.range(..=at).next_back() {
                 at = at.max(end);
             }
-            // The gaps between the parts that are there.
+            // Fills the gaps between existing parts.
             while at < range.end {
                 let next = parts.range(at..).next().map(|(&start, &(end, _))| (start, end));
                 let (gap_end, after) = match next {
@@ -71,7 +72,7 @@ impl Cover {
     }
 }
 
-/// The most parts of a mapping that are looked at. What follows them counts as code.
+/// The maximum number of parts of a mapping that are examined. Addresses after these parts count as code.
 const PARTS_MOST: usize = 256;
 
 /// The code of all processes.
@@ -82,8 +83,8 @@ pub struct Covers<'a> {
 }
 
 impl Covers<'_> {
-    /// Whether there is code in a range of a process at this time. Code that the process has inherited counts. Code of a program
-    /// that was executed before does not.
+    /// Whether a range of a process has code at this time. Code that the process has inherited counts. Code of a program that
+    /// was executed earlier does not count.
     pub fn has_code(&self, pid: u32, range: &Range<u64>, time: u64) -> bool {
         self.each(pid, time, &mut |cover, times| cover.first(range).is_some_and(|first| times.contains(&first)))
     }
@@ -110,14 +111,14 @@ impl Covers<'_> {
         gaps
     }
 
-    /// Passes the code of a process and of those from which it has inherited code to `found`, until this returns true. The code
-    /// counts if it came at one of the times.
+    /// Passes the code of a process, and of those processes from which it has inherited code, to `found`, until `found`
+    /// returns true. Code counts if it was loaded at one of the times.
     fn each(&self, pid: u32, time: u64, found: &mut dyn FnMut(&Cover, RangeInclusive<u64>) -> bool) -> bool {
         let (mut pid, mut time) = (pid, time);
         for _ in 0..GENERATIONS {
             let begins = self.begins.get(&pid).map_or(&[][..], Vec::as_slice);
             let begin = begins[..begins.partition_point(|begin| begin.time <= time)].last();
-            // Code of a process that was there before the recording can be older than the recording.
+            // Code of a process that existed before the recording can be older than the recording.
             let since = begin.map_or(0, |begin| begin.time);
             if self.by_pid.get(&pid).is_some_and(|cover| found(cover, since..=time)) {
                 return true;
@@ -181,7 +182,7 @@ mod tests {
         assert!(!covers.has_code(1, &(0..1000), 41), "a circle");
     }
 
-    /// Very many parts: the end of the range counts as code.
+    /// If there are very many parts, the end of the range counts as code.
     #[test]
     fn many_parts() {
         let parts = (0..1000).map(|number| (1, 10 * number..10 * number + 5));

@@ -1,4 +1,5 @@
-//! Finds and opens the jitdumps of a recording. Whoever could write to the directory of a dump may have chosen the file.
+//! Finds and opens the jitdumps of a recording. Any user who can write to the directory of a jitdump may have replaced the
+//! file.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File, Metadata};
@@ -22,7 +23,7 @@ const VERSION: u32 = 1;
 /// The dumps that the user has named.
 #[derive(Clone, Debug, Default)]
 pub struct Given {
-    /// A file, and the process that it is of if the user says so.
+    /// A file, and the pid of its process if the user has given one.
     pub dumps: Vec<(Option<u32>, PathBuf)>,
     /// Directories in which dumps are searched by name.
     pub search: Vec<PathBuf>,
@@ -33,16 +34,16 @@ pub struct Given {
 pub struct Dump {
     /// The path in the recording.
     pub name: String,
-    /// Where the file is now.
+    /// The present path of the file.
     pub path: PathBuf,
     /// Whether the user has named this file.
     is_given: bool,
     identity: Identity,
     /// The length when the dump was found. A living process may write more.
     len: u64,
-    /// When the process has mapped the dump, if that was in the recording.
+    /// The time at which the process has mapped the dump, if that was during the recording.
     pub mapped: Option<u64>,
-    /// Only code up to this time is of this process, which has inherited the code.
+    /// If this is set, only code up to this time belongs to this process, which has inherited the code.
     pub until: Option<u64>,
 }
 
@@ -58,7 +59,7 @@ pub struct Problem {
 /// Opens dumps.
 pub struct Finder<'a> {
     pub given: &'a Given,
-    /// Dumps of these users are used, and those of root and of this process's user.
+    /// The users whose dumps are used. Dumps of root and of this process's user are also used.
     pub users: Vec<u32>,
 }
 
@@ -91,7 +92,7 @@ impl Dump {
 }
 
 impl Finder<'_> {
-    /// The user that a file belongs to, if it is another one than root, the recording's user and the user of this program.
+    /// The owner of a file, if it is not root, not the recording's user, and not the user of this program.
     fn stranger(&self, data: &Metadata) -> Option<u32> {
         Some(data.uid()).filter(|owner| !self.users.contains(owner) && *owner != 0 && *owner != process::user())
     }
@@ -107,8 +108,8 @@ impl Finder<'_> {
         Ok((file, identity(&data)))
     }
 
-    /// The file of a region that a process had mapped: where it is. Its inode tells nothing, because the library
-    /// makes files anew.
+    /// Finds the file of a region that a process had mapped, and returns its path. The inode does not identify the file,
+    /// because the library replaces files.
     pub fn region(&self, pid: u32, name: &str) -> Result<(PathBuf, Identity), String> {
         let mut problem = None;
         let searched = self.given.search.iter().map(|dir| dir.join(file_name(name)));
@@ -156,12 +157,12 @@ impl Finder<'_> {
         Ok(Opened { file, header, identity: identity(&data), len: data.len(), owner: data.uid() })
     }
 
-    /// Opens the dump of a process by its path. The file that the process had mapped is used whoever owns it. Another file, or
-    /// a file of which the recording tells no inode, is used only if it belongs to a user who can change the profile anyway.
-    /// `is_copy`: the file may be another one.
+    /// Opens the dump of a process by its path. The file that the process had mapped is used, whoever owns it. Another file,
+    /// or a file whose inode is not in the recording, is used only if it belongs to a user who can change the profile anyway.
+    /// `is_copy` is true if the file may differ from the mapped file.
     fn open_of(&self, path: &Path, pid: u32, marker: &Marker, is_copy: bool) -> io::Result<Opened> {
         let opened = Self::open(path, false)?;
-        // Some file systems show another device in mappings than elsewhere.
+        // In some file systems, mappings show a different device than other calls.
         let is_inode = |file: &Identity| file.inode == opened.identity.inode;
         if !is_copy && !marker.files.is_empty() && !marker.files.iter().any(is_inode) {
             return refuse("is another file than the process had: name it with --dump if its contents are the same");
@@ -201,7 +202,7 @@ impl Finder<'_> {
                 continue;
             }
             match Self::open(path, true) {
-                // Without a pid, the number in the name or in the file tells which process it is of.
+                // Without a pid, the number in the name or in the file determines the process.
                 Ok(opened) => {
                     let numbers = [jitdump_pid(&path.to_string_lossy()), Some(opened.header.pid)];
                     if of.is_some() || numbers.contains(&Some(marker.number)) {
@@ -220,7 +221,7 @@ impl Finder<'_> {
         }
         if marker.path.starts_with('/') {
             let [here, below] = open::places(pid, &marker.path);
-            // In a namespace, the process has another pid, and probably another root directory.
+            // In a pid namespace, the process has another pid, and probably another root directory.
             let is_elsewhere = marker.number != pid;
             for path in if is_elsewhere { [below, here] } else { [here, below] } {
                 match self.open_of(&path, pid, marker, false) {
@@ -232,13 +233,13 @@ impl Finder<'_> {
         Err(problem.unwrap_or_else(|| "is gone: give its place with --dump or --search if there is a copy".into()))
     }
 
-    /// The dumps of each process, and what is wrong with the others.
+    /// The dumps of each process, and the problems of the unusable dumps.
     pub fn all(&self, survey: &Survey) -> (BTreeMap<u32, Vec<Dump>>, Vec<Problem>) {
         let mut problems = Vec::new();
         let mut found: Vec<(u32, &Marker, Dump, u32)> = Vec::new();
         let mut all_markers = survey.markers.clone();
         for (pid, path) in self.given.dumps.iter().filter_map(|(pid, path)| Some(((*pid)?, path))) {
-            // The user knows better than the recording.
+            // A dump that the user has named takes precedence over the recording.
             all_markers.entry(pid).or_insert_with(|| {
                 let path = path.to_string_lossy().into_owned();
                 vec![Marker { path, number: pid, time: None, files: Vec::new() }]
@@ -274,7 +275,7 @@ impl Finder<'_> {
         let mut all: BTreeMap<u32, Vec<Dump>> = BTreeMap::new();
         for (pid, marker, mut dump, _) in found {
             if owners.get(&dump.identity) != Some(&pid) {
-                // Forked before the recording began, with the mapping of the parent's dump.
+                // This process was forked before the recording began, with the mapping of the parent's dump.
                 dump.until = marker.time.or(survey.times.as_ref().map(|times| times.start));
             }
             all.entry(pid).or_default().push(dump);
@@ -282,7 +283,7 @@ impl Finder<'_> {
         (all, problems)
     }
 
-    /// Reads the part of a dump that was there when the dump was found.
+    /// Reads the part of a dump that existed when the dump was found.
     pub fn read(dump: &Dump) -> io::Result<Vec<u8>> {
         let opened = Self::open(&dump.path, dump.is_given)?;
         if opened.identity != dump.identity || opened.len < dump.len {
@@ -302,10 +303,11 @@ pub fn is_cut(dump: &[u8]) -> bool {
     !matches!(records.end(), End::Clean | End::Zeros)
 }
 
-/// Which of the processes that map a dump has begun it. Each is given with the pid in the dump's header.
+/// Returns the process that has begun a dump, among the processes that map it. Each process is given with the pid in the
+/// dump's header.
 fn owner(users: &[(u32, u32)], survey: &Survey) -> Option<u32> {
     let by_number = users.iter().find(|(pid, number)| pid == number).map(|&(pid, _)| pid);
-    // In a namespace the number is another one, but children are not before their parents.
+    // In a namespace the number differs, but parents exist before their children.
     let oldest = || {
         let pids: HashSet<u32> = users.iter().map(|&(pid, _)| pid).collect();
         let &(first, _) = users.first()?;

@@ -1,4 +1,5 @@
-//! What happens to the code of a process: code of its own, code of its parent at the time of a fork, other programs.
+//! Tracks the code of each process over time. A process loads code, inherits code of its parent at a fork, and loses all code
+//! when it executes another program.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -8,14 +9,14 @@ use std::rc::Rc;
 use super::resolve::{Event, Live};
 use super::survey::Begin;
 
-/// The most generations of processes that are followed.
+/// The maximum number of generations of processes that are followed.
 pub const GENERATIONS: usize = 64;
-/// The most pieces of code and mappings that all processes together inherit. Each of very many processes could inherit the code
-/// of a large program.
+/// The maximum number of pieces of code and mappings that all processes together inherit. Otherwise each of very many
+/// processes could inherit the code of a large program.
 const INHERITED_MOST: usize = 1 << 27;
-/// The most pieces of code and mappings that one process inherits.
+/// The maximum number of pieces of code and mappings that one process inherits.
 const LIFE_MOST: usize = 1 << 22;
-/// The most pieces of code of parents that are kept for further children.
+/// The maximum number of pieces of parents' code that are kept for further children.
 const KEPT_MOST: usize = 1 << 22;
 
 /// For each process, times and indices of code or mappings, ascending by time.
@@ -26,14 +27,15 @@ pub struct Families<'a> {
     begins: &'a HashMap<u32, Vec<Begin>>,
     own: &'a Own,
     place: &'a dyn Fn(usize) -> Range<u64>,
-    /// The code that a process had: with so many beginnings, and so many pieces since the last of them.
+    /// The known code of processes. The key is the pid, the number of beginnings, and the number of pieces since the last
+    /// beginning.
     known: RefCell<HashMap<(u32, usize, usize), Rc<Live>>>,
     kept: Cell<usize>,
     left: Cell<usize>,
 }
 
 impl<'a> Families<'a> {
-    /// `own` is the code that each process has loaded, and `place` tells where a piece is.
+    /// Makes the families. `own` is the code that each process has loaded, and `place` returns the addresses of a piece.
     pub fn new(
         begins: &'a HashMap<u32, Vec<Begin>>,
         own: &'a Own,
@@ -43,12 +45,12 @@ impl<'a> Families<'a> {
         Families { begins, own, place, known, kept, left }
     }
 
-    /// Whether there was too much code that processes inherit, so that some of it is missing.
+    /// Whether processes inherit too much code, so that some of it is missing.
     pub fn is_exhausted(&self) -> bool {
         self.left.get() == 0
     }
 
-    /// These processes, and all processes that may have inherited code of them.
+    /// Returns these processes, and all processes that may have inherited code from them.
     pub fn with_children(&self, pids: HashSet<u32>) -> HashSet<u32> {
         let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
         for (&pid, begins) in self.begins {
@@ -58,7 +60,7 @@ impl<'a> Families<'a> {
         }
         let (mut open, mut found): (Vec<u32>, _) = (pids.iter().copied().collect(), pids);
         while let Some(pid) = open.pop() {
-            // Each process has its children once.
+            // The children of each process are added once.
             let own = children.remove(&pid).unwrap_or_default();
             open.extend(own.into_iter().filter(|&child| found.insert(child)));
         }
@@ -82,7 +84,7 @@ impl<'a> Families<'a> {
     pub fn life(&self, pid: u32, mappings: &Own) -> Vec<(u64, Event)> {
         let begins = self.begins_of(pid);
         let mut life = Vec::new();
-        // The process can have been there before the recording, or another process of this pid.
+        // Before the recording, this process or another process with this pid may have existed.
         let first = Begin { time: 0, parent: None };
         let starts = [first].into_iter().chain(begins.iter().copied());
         let ends = begins.iter().map(|begin| begin.time).chain([u64::MAX]);
@@ -93,7 +95,7 @@ impl<'a> Families<'a> {
                 Some(parent) if room > 0 => self.mappings_at(parent, begin.time, mappings, 0),
                 _ => Vec::new(),
             };
-            // No process begins so often with so much.
+            // No real process begins so often with so much code.
             let code = if room > code.len() { code } else { Rc::default() };
             room = room.saturating_sub(code.len() + inherited.len());
             life.push((begin.time, Event::Begin(code)));
@@ -103,7 +105,7 @@ impl<'a> Families<'a> {
             let new = own_between(mappings, pid, begin.time, end);
             life.extend(new.iter().map(|&(time, mapping)| (time, Event::Map(mapping))));
         }
-        // Of the same time, the process begins first, and memory is mapped before it has code. What is inherited stays first.
+        // At the same time, the process begins first, and memory is mapped before it has code. Inherited mappings stay first.
         let rank = |event: &Event| match event {
             Event::Begin(_) => 0,
             Event::Map(_) => 1,
@@ -113,14 +115,14 @@ impl<'a> Families<'a> {
         life
     }
 
-    /// The number of beginnings of a process before a time, and the last of them.
+    /// How many times the process has begun before a time, and the last of these beginnings.
     fn begin_before(&self, pid: u32, time: u64) -> (usize, Option<Begin>) {
         let begins = self.begins_of(pid);
         let number = begins.partition_point(|begin| begin.time < time);
         (number, number.checked_sub(1).and_then(|number| begins.get(number)).copied())
     }
 
-    /// Counts what is inherited. Returns false if it is too much.
+    /// Counts inherited pieces. Returns false if there are too many.
     fn count(&self, inherited: usize) -> bool {
         self.left.set(self.left.get().saturating_sub(inherited));
         !self.is_exhausted()
@@ -173,7 +175,7 @@ impl<'a> Families<'a> {
     }
 }
 
-/// What a process has got between two times, without the end.
+/// The pieces that a process has loaded from `since` up to `until`, which is not included.
 fn own_between(own: &Own, pid: u32, since: u64, until: u64) -> &[(u64, usize)] {
     let own = own.get(&pid).map_or(&[][..], Vec::as_slice);
     let start = own.partition_point(|&(time, _)| time < since);
@@ -200,7 +202,7 @@ mod tests {
             (8, vec![(19, 3), (20, 7), (45, 4), (60, 5)]),
             (1, vec![(1, 6)]),
         ]);
-        // The eighth piece overlaps the second one.
+        // The eighth piece overlaps the second piece.
         let place = |load: usize| if load == 7 { 108..112 } else { 100 * load as u64..100 * load as u64 + 10 };
         let families = Families::new(&begins, &own, &place);
         let life = |pid| -> Vec<(u64, char, Vec<usize>)> {

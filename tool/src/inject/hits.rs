@@ -1,4 +1,4 @@
-//! The addresses in samples that may lie in compiled code.
+//! Collects the addresses in samples that may be in compiled code.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -31,14 +31,15 @@ impl Filter {
         Filter { parts }
     }
 
-    /// Whether some code is at an address of this range.
+    /// Whether an address of this range has code.
     pub fn overlaps(&self, range: &Range<u64>) -> bool {
         let next = self.parts.partition_point(|&(_, end)| end <= range.start);
         self.parts.get(next).is_some_and(|&(start, _)| start < range.end)
     }
 
-    /// The address itself if there may be code. The end of code counts too, because a call at the end returns there. An address
-    /// between code, for which an object may have room, is the first one after the end. All other addresses are `None`.
+    /// Returns the address itself if there may be code. The end of code also counts, because a call at the end returns there.
+    /// An address between code, for which an object may have room, becomes the first address after the gap. For all other
+    /// addresses, returns `None`.
     fn find(&self, addr: u64) -> Option<u64> {
         let next = self.parts.partition_point(|&(_, end)| end < addr);
         let &(start, _) = self.parts.get(next)?;
@@ -50,23 +51,23 @@ impl Filter {
     }
 }
 
-/// A number of times that the code of the process had changed, and an address in samples until it changed again.
+/// The number of changes of the process's code so far, and an address in samples before the next change.
 type Hit = (u32, u64);
 
 /// The addresses in the samples of a process.
 #[derive(Debug, Default)]
 pub struct Hits {
-    /// When the code of the process changed, ascending.
+    /// The times at which the code of the process changed, ascending.
     changes: Vec<u64>,
-    /// The first time of each number of changes.
+    /// For each number of changes, the time of the first sample.
     first: HashMap<u32, u64>,
-    /// Ascending and each once, if they are finished.
+    /// Sorted and without duplicates after `finish`.
     all: Vec<Hit>,
-    /// When there are so many, those that are there twice are removed.
+    /// When the list has this length, duplicates are removed.
     limit: usize,
 }
 
-/// Fewer hits are not sorted until all are there.
+/// The minimum of this limit.
 const LIMIT_LEAST: usize = 1 << 16;
 
 impl Hits {
@@ -123,8 +124,8 @@ impl Hits {
     }
 }
 
-/// Reads all samples of the processes in `hits`. Every word of a sample can be an address in code: the instruction pointer, a
-/// call chain, a return address on a copied stack.
+/// Reads all samples of the processes in `hits`. Every word of a sample can be an address in code: the instruction pointer,
+/// an entry of a call chain, or a return address on a copied stack.
 pub fn read(
     file: &File,
     layout: &Layout,
@@ -138,7 +139,7 @@ pub fn read(
     let (low, high) =
         (filter.parts.first().map_or(u64::MAX, |part| part.0), filter.parts.last().map_or(0, |part| part.1));
     Events::new(file, layout)?.each(progress, &mut |event| {
-        // perf 7 can record the call chain of a sample in an event of its own, which comes later.
+        // perf 7 can record the call chain of a sample in a separate event, which comes later.
         if !matches!(event.kind(), kind::SAMPLE | kind::CALLCHAIN_DEFERRED) {
             return Ok(());
         }
@@ -178,7 +179,7 @@ mod tests {
         assert_eq!(overlaps.map(|range| filter.overlaps(&range)), [false, true, false, true, true, false]);
     }
 
-    /// The same addresses again and again take no memory, as long as the code does not change.
+    /// Repeated addresses need no memory, as long as the code does not change.
     #[test]
     fn addresses_are_kept_once() {
         let mut hits = Hits::new(vec![50, 100]);

@@ -1,4 +1,4 @@
-//! The mappings of processes: of the files of regions, and of what can take the place of code.
+//! Collects the mappings of processes: mappings of the files of regions, and mappings that can replace code.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -15,14 +15,14 @@ use crate::record::script::file_name;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
     pub pid: u32,
-    /// 0 if the process had the mapping when the recording began.
+    /// The time of the mapping, or 0 if the process had the mapping when the recording began.
     pub time: u64,
     pub range: Range<u64>,
     /// The address of the file's first byte, modulo 2^64.
     pub origin: u64,
-    /// Index of the path, if it is that of a region's file.
+    /// Index of the path, if the mapping is of a region's file.
     pub path: Option<usize>,
-    /// The number of the mapped file's path. `None` if it is memory without a file.
+    /// The number of the mapped file's path. `None` for memory without a file.
     pub file: Option<usize>,
 }
 
@@ -37,12 +37,13 @@ pub struct Mappings {
     files: HashMap<Vec<u8>, usize>,
 }
 
-/// Whether a file of this path can be that of a region.
+/// Whether a file with this path can be the file of a region.
 pub fn is_region(path: &str) -> bool {
     matches!(parse(file_name(path)), Some((_, FileKind::Region { .. })))
 }
 
-/// Whether a file of this path has the code that a forked child inherits. The child's first call removes the file.
+/// Whether a file with this path has the code that a forked child inherits. The child removes the file in its first call of
+/// the library.
 pub fn is_of_fork(path: &str) -> bool {
     matches!(parse(file_name(path)), Some((_, FileKind::Region { parent: 1.., .. })))
 }
@@ -72,7 +73,7 @@ impl Mappings {
         self.all.push(Mapping { pid, time, range, origin, path, file });
     }
 
-    /// Sorts the mappings by time. Without regions and jitdumps, none is kept.
+    /// Sorts the mappings by time. If the recording has no regions and no jitdumps, drops all mappings.
     pub fn finish(&mut self, has_dumps: bool) {
         if self.paths.is_empty() && !has_dumps {
             self.all = Vec::new();
@@ -80,7 +81,7 @@ impl Mappings {
         self.all.sort_by_key(|mapping| mapping.time);
     }
 
-    /// The mappings of each process: times and indices, ascending.
+    /// The mappings of each process, as pairs of time and index in ascending order.
     pub fn own(&self) -> Own {
         let mut own = Own::new();
         for (index, mapping) in self.all.iter().enumerate() {

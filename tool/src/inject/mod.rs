@@ -1,4 +1,4 @@
-//! `jitsym inject`: writes a recording anew, with objects for the code in jitdumps.
+//! `jitsym inject`: writes a copy of a recording, with objects for the code in jitdumps.
 
 mod clock;
 mod code;
@@ -40,7 +40,6 @@ use crate::open;
 use crate::perf_data::attributes::Forms;
 use crate::perf_data::Layout;
 
-/// What is to be done.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     pub input: PathBuf,
@@ -50,41 +49,43 @@ pub struct Options {
     pub given: Given,
     /// Users whose jitdumps are used, in addition to the user of the recording.
     pub users: Vec<u32>,
-    /// Whether the new recording may take the place of the one that is read.
+    /// Whether the new recording may replace the recording that is read.
     pub replaces: bool,
 }
 
-/// The most bytes in objects: so many times the bytes of all jitdumps, so many more, and so many more for each process, because
-/// processes that were forked have objects of their own with the same code. A hostile program could fill the disk.
+/// The maximum size of all objects, in bytes: `TIMES` times the size of all jitdumps, plus `MORE`, plus `FORKED` for each
+/// process, because forked processes have separate objects with the same code. Without a limit, a hostile program could fill
+/// the disk.
 const TIMES: u64 = 4;
 const MORE: u64 = 64 << 20;
 const FORKED: u64 = 256 << 10;
 
-/// What was done.
+/// The results of an injection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// How many processes have compiled code in samples.
     pub processes: usize,
-    /// How many pieces of code all dumps have, and how many of them are used: they are in samples, or all code counts as used.
-    /// Code that several processes have inherited counts once.
+    /// How many pieces of code all dumps have, and how many of them are used. A piece is used if it is in samples, or if all
+    /// code counts as used. Code that several processes have inherited counts once.
     pub pieces: usize,
     pub used: usize,
     /// How many functions in files of regions are used.
     pub used_in_regions: usize,
-    /// Whether all code counts as used, because perf finds the samples in data of the processor when it reads the recording.
+    /// Whether all code counts as used. This is the case if perf derives the samples from data of the processor when it reads
+    /// the recording.
     pub uses_all: bool,
     pub objects: usize,
-    /// The directory of the objects, if there are any.
+    /// The directory of the objects. `None` if there are no objects.
     pub dir: Option<PathBuf>,
-    /// How many jitdumps the recording names.
+    /// How many jitdumps the recording refers to.
     pub dumps: usize,
     /// The jitdumps that were read, with the number of pieces of code that can be used.
     pub read: Vec<Read>,
     /// How many files of regions can be used.
     pub regions: usize,
-    /// Uses of code that is in no object, because there are too many objects.
+    /// How many uses of code are in no object, because there are too many objects.
     pub left_out: usize,
-    /// Dumps that were not used, or not completely.
+    /// The jitdumps that were used only in part or not at all.
     pub problems: Vec<Problem>,
 }
 
@@ -104,10 +105,10 @@ pub struct Read {
     pub pieces: usize,
 }
 
-/// How far the work is: bytes done, and all bytes. An error stops the work, and nothing is left of it.
+/// Receives the progress: the bytes done, and all bytes. An error stops the work, and all output is removed.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> io::Result<()>;
 
-/// Writes the new recording. Without an error it is whole, and after an error it does not exist.
+/// Writes the new recording. After success it is complete, and after an error it does not exist.
 pub fn inject(options: &Options, progress: Progress<'_>) -> Result<Summary, Failure> {
     let about_input = |error| (options.input.clone(), error);
     let refused = |why: String| about_input(io::Error::new(io::ErrorKind::InvalidData, why));
@@ -166,18 +167,18 @@ pub fn inject(options: &Options, progress: Progress<'_>) -> Result<Summary, Fail
     Ok(summary)
 }
 
-/// Leaves out the processes whose code is in the recording already. The error tells that all of them are such.
+/// Drops the processes whose code is already in the recording. Returns an error if this is the code of all processes.
 fn already(survey: &mut Survey) -> Result<Vec<Problem>, String> {
     let Survey { markers, injected, .. } = survey;
     let why = |path: &str, by: &str| {
         format!("has objects of `{by}` already, such as {path}: inject into the recording of `perf record`")
     };
-    // `perf inject` takes the mappings of jitdumps out of the recording.
+    // `perf inject` removes the mappings of jitdumps from the recording.
     match injected.values().min() {
         Some((path, by)) if markers.keys().all(|pid| injected.contains_key(pid)) => return Err(why(path, by)),
         _ => {}
     }
-    // Any program can map a file of such a name, so the other processes are not affected.
+    // Any program can map a file with such a name, so the other processes are not affected.
     let mut problems = Vec::new();
     markers.retain(|&pid, markers| {
         let Some((path, by)) = injected.get(&pid) else { return true };
@@ -188,7 +189,7 @@ fn already(survey: &mut Survey) -> Result<Vec<Problem>, String> {
     Ok(problems)
 }
 
-/// What was made of the dumps.
+/// The output for the dumps.
 #[derive(Default)]
 struct Made<'a> {
     /// Ascending by time.
@@ -200,7 +201,7 @@ struct Made<'a> {
     summary: Summary,
     /// How many bytes of code and how many files the objects of further processes may have.
     left: (u64, usize),
-    /// The functions that are used: the pieces of dumps, and those in files of regions.
+    /// The functions that are used: pieces of dumps, and functions in files of regions.
     used: HashSet<usize>,
     used_in_regions: HashSet<(usize, usize)>,
 }
@@ -216,7 +217,7 @@ struct Injection<'a> {
 }
 
 impl<'a> Injection<'a> {
-    /// Makes the objects of all processes that have compiled code in samples. All dumps have `of_dumps` bytes.
+    /// Makes the objects of all processes that have compiled code in samples. `of_dumps` is the size of all dumps in bytes.
     fn objects(
         &mut self,
         of_dumps: u64,
@@ -296,7 +297,7 @@ impl<'a> Injection<'a> {
                 epochs.end();
             }
             for load in group.loads.iter().filter_map(|load| used.binary_search(load).ok()) {
-                // Mapped before the sample. 0 would mean that the event has no time.
+                // The object is mapped before the sample. The time is not 0, because 0 would mean that the event has no time.
                 epochs.hit(group.time.saturating_sub(1).max(1), load);
             }
             group.unknown.into_iter().for_each(|addr| epochs.hit_unknown(addr));

@@ -1,4 +1,5 @@
-//! Where the new recording and its objects go. Nothing is visible under its final name before it is complete.
+//! Writes the new recording and its objects to their directories. Nothing is visible under its final name before it is
+//! complete.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
@@ -12,10 +13,10 @@ use crate::objects::OutDir;
 use crate::private::PrivateDir;
 use crate::record::plan::beside;
 
-/// Added to the name of a recording for the directory of its objects.
+/// The end of the name of the directory of objects, after the name of the recording.
 const OBJECTS: &str = ".objects";
 
-/// The name that the documents use for the output: `jit.data`, or `NAME.jit.data` for `NAME.data`.
+/// The default name of the output: `jit.data`, or `NAME.jit.data` for `NAME.data`.
 pub fn usual(input: &Path) -> PathBuf {
     match input.file_name() {
         Some(name) if name == "perf.data" => input.with_file_name("jit.data"),
@@ -28,7 +29,7 @@ fn refuse<T>(why: &str) -> io::Result<T> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, why))
 }
 
-/// What a path leads to. A link is not followed.
+/// The metadata of the file at a path. A link is not followed.
 fn look(path: &Path) -> io::Result<Option<Metadata>> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -41,13 +42,13 @@ pub struct Output {
     path: PathBuf,
     work: PrivateDir,
     pub file: File,
-    /// Where the objects are written.
+    /// The directory into which the objects are written.
     pub dir: OutDir,
-    /// Where the objects will be.
+    /// The final directory of the objects.
     objects: PathBuf,
-    /// Whether the directory of the objects exists.
+    /// Whether the final directory of the objects exists.
     is_there: bool,
-    /// Whether the objects are in the private directory so far.
+    /// Whether the objects are still in the private directory.
     is_apart: bool,
 }
 
@@ -55,7 +56,7 @@ pub struct Output {
 pub type Failure = (PathBuf, io::Error);
 
 impl Output {
-    /// Checks both places, and makes the files. `input`: the recording that is read.
+    /// Checks the paths of the recording and of the objects, and makes the files. `input` is the recording that is read.
     pub fn new(options: &Options, input: &Metadata) -> Result<Output, Failure> {
         let (path, objects) = (&*options.output, options.objects.as_deref());
         let about = |path: &Path| {
@@ -79,7 +80,7 @@ impl Output {
         let inside = work.path().join("recording");
         let create = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(inside);
         let file = create.map_err(about(&path))?;
-        // A directory elsewhere may be on another file system.
+        // A directory with another parent may be on another file system.
         let is_apart = objects.parent() == Some(&parent);
         let place = if is_apart { work.path().join("objects") } else { objects.clone() };
         let dir = OutDir::own(&place).map_err(about(&objects))?;
@@ -92,7 +93,8 @@ impl Output {
         made.file_name().map_or_else(|| self.objects.clone(), |name| self.objects.join(name))
     }
 
-    /// Puts the recording and its objects where they belong. Returns the path of the directory of the objects, if there are any.
+    /// Moves the recording and its objects to their final paths. Returns the path of the directory of the objects, if there
+    /// are any.
     pub fn finish(self, has_objects: bool) -> Result<Option<PathBuf>, Failure> {
         let is_moved = self.is_apart && has_objects;
         if is_moved {
@@ -107,7 +109,8 @@ impl Output {
         Ok(has_objects.then(|| self.objects.clone()))
     }
 
-    /// Other recordings may refer to objects that are there already. An object of the same name has the same contents.
+    /// Moves the objects. An existing object stays, because other recordings may refer to it. An object with the same name
+    /// has the same contents.
     fn move_objects(&self) -> io::Result<()> {
         if !self.is_there {
             return fs::rename(self.dir.path(), &self.objects);
@@ -116,8 +119,8 @@ impl Output {
     }
 }
 
-/// Whether a recording may be put there: where nothing is, or where a file of this user is that is not the input. `replaces`: or
-/// where the input is.
+/// Checks that a recording may be written to a path. The path must not exist, or must be a file of this user that is not the
+/// input. If `replaces` is true, it may also be the input.
 fn check(path: &Path, input: &Metadata, replaces: bool) -> io::Result<()> {
     let Some(data) = look(path)? else { return Ok(()) };
     if data.is_symlink() {
@@ -135,7 +138,7 @@ fn check(path: &Path, input: &Metadata, replaces: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the directory exists. Fails if others could change what is in it.
+/// Whether the directory exists. Fails if other users could change its contents.
 fn check_dir(path: &Path) -> io::Result<bool> {
     let Some(data) = look(path)? else { return Ok(false) };
     if !data.is_dir() {

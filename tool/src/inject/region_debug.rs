@@ -1,4 +1,4 @@
-//! The source lines and inlined functions of single functions in the file of a region, as records of a jitdump.
+//! Converts the source lines and inlined functions of single functions in the file of a region to records of a jitdump.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -15,11 +15,12 @@ use crate::region::path_of;
 type Bytes<'a> = EndianSlice<'a, NativeEndian>;
 type Unit<'a> = gimli::Unit<Bytes<'a>>;
 
-/// The limits for the bytes of names in the records of a function: this many, and this many times the size of the sections.
-/// Entries that repeat a long name could take much more memory than the file.
+/// The limits for the bytes of names in the records of a function: `NAMES_MORE`, plus `NAMES_TIMES` times the size of the
+/// sections. Without a limit, entries that repeat a long name could need much more memory than the file.
 const NAMES_MORE: usize = 1 << 20;
 const NAMES_TIMES: usize = 4;
-/// The most bytes of sections that are decoded for all functions of a file. Each function could be in one large unit.
+/// The maximum number of bytes of sections that are decoded for all functions of a file. Each function could be in one large
+/// unit.
 const DECODED_MOST: u64 = 4 << 30;
 
 /// The sections of a file that describe lines and inlined functions.
@@ -28,7 +29,7 @@ pub struct Debug {
     abbrev: Vec<u8>,
     line: Vec<u8>,
     ranges: Vec<u8>,
-    /// The address of the code of each unit, and the place of the unit. Ascending.
+    /// The address of the code of each unit, and the offset of the unit, in ascending order.
     units: Vec<(u64, usize)>,
     /// How many bytes may still be decoded.
     left: Cell<u64>,
@@ -49,16 +50,16 @@ impl Debug {
         Debug { info, abbrev, line, ranges, units, left: Cell::new(DECODED_MOST) }
     }
 
-    /// How many bytes of memory it takes.
+    /// The size of the memory that this value uses, in bytes.
     pub fn size(&self) -> usize {
         self.info.len() + self.line.len() + self.ranges.len() + 16 * self.units.len()
     }
 
-    /// The records of a function. Empty if the file does not describe it.
+    /// The records of a function. The result is empty if the file does not describe the function.
     pub fn records(&self, addr: u64, size: u64) -> Vec<u8> {
         let first = self.units.partition_point(|&(start, _)| start < addr);
         let unit = self.units.get(first).filter(|(start, _)| start.wrapping_sub(addr) < size);
-        // What cannot be decoded is left out.
+        // Data that cannot be decoded are left out.
         unit.and_then(|&(_, place)| self.decode(place, addr, size).ok()).unwrap_or_default()
     }
 
@@ -104,7 +105,7 @@ struct Files<'d, 'a> {
 }
 
 impl Files<'_, '_> {
-    /// Finds the path of a file. `None` if it has none, or if names are too long.
+    /// Finds the path of a file. `None` if the file has no path, or if names are too long.
     fn find(&mut self, number: u64) -> Option<()> {
         if !self.paths.contains_key(&number) {
             let header = self.unit.line_program.as_ref()?.header();

@@ -1,4 +1,4 @@
-//! Reads single functions from the file of a region. Most of the file, which can have large holes, is not read.
+//! Reads single functions from the file of a region. Most of the file is not read, because the file can have large holes.
 
 use std::fs::File;
 use std::io;
@@ -15,31 +15,30 @@ use super::region_debug::Debug;
 use crate::open;
 use crate::perf_data::{u16_at, u32_at, u64_at};
 
-/// What an ELF file of 64 bits in the byte order of this machine begins with.
+/// The first bytes of a 64-bit ELF file in the byte order of this machine.
 const START: &[u8] = if cfg!(target_endian = "little") { b"\x7fELF\x02\x01" } else { b"\x7fELF\x02\x02" };
 const STT_FUNC: u8 = 2;
-/// The longest name that is read.
+/// The maximum length of a name that is read.
 const NAME_MAX: usize = 1 << 16;
-/// The most unwind tables of a function, and the most entries that these refer to.
+/// The maximum number of unwind tables of a function, and of entries that these tables refer to.
 const ENTRIES_MOST: usize = 4096;
 const CIES_MOST: usize = 16;
-/// Offsets in an FDE of the addresses and of the size of the code.
+/// Offsets in an FDE: the CIE, the address of the code, and the size of the code.
 const FDE_CIE: usize = 4;
 const FDE_ADDR: usize = 8;
 const FDE_SIZE: usize = 12;
 
-/// A section.
 #[derive(Clone, Debug)]
 struct Section {
     name: Vec<u8>,
     kind: u32,
     flags: u64,
     addr: u64,
-    /// Its place in the file.
+    /// The range of the section in the file.
     at: Range<u64>,
 }
 
-/// A function in the symbol table. Its address counts from the file's first byte.
+/// A function in the symbol table. The function's address is relative to the file's first byte.
 #[derive(Clone, Copy, Debug)]
 pub struct Function {
     pub addr: u64,
@@ -54,14 +53,14 @@ impl Function {
     }
 }
 
-/// The first page of a file, which tells where its parts are.
+/// The first page of a file, which contains the offsets of its parts.
 pub struct Header {
     pub machine: u32,
     sections: Vec<Section>,
 }
 
 impl Header {
-    /// Fails if the library does not write files of this form.
+    /// Reads the header. Fails if the library does not write files of this form.
     pub fn read(file: &File) -> io::Result<Header> {
         let refused = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
         let (len, mut page) = (file.metadata()?.len(), vec![0; HEADER_SIZE]);
@@ -97,13 +96,13 @@ impl Header {
         Ok(Header { machine: u16_at(&page, 18).into(), sections })
     }
 
-    /// The place of a section. Empty if the file has no such section.
+    /// The range of a section. The range is empty if the file has no such section.
     fn place(&self, name: &[u8]) -> Range<u64> {
         let found = self.sections.iter().find(|section| section.name == name && section.kind != SHT_NOBITS);
         found.map_or(0..0, |section| section.at.clone())
     }
 
-    /// The bytes of a section, as far as the file has them.
+    /// The bytes of a section that the file contains.
     fn read_section(&self, file: &File, name: &[u8]) -> io::Result<Vec<u8>> {
         let place = self.place(name);
         let len = (place.end - place.start).min(file.metadata()?.len().saturating_sub(place.start));
@@ -120,7 +119,7 @@ pub struct RegionFile {
     functions: Vec<Function>,
     eh_frame: Vec<u8>,
     eh_frame_at: u64,
-    /// The addresses of functions with unwind tables, and the places of the tables in `eh_frame`. Ascending.
+    /// The addresses of functions with unwind tables, and the offsets of the tables in `eh_frame`, in ascending order.
     rows: Vec<(u64, usize)>,
     debug: Debug,
     arch: Option<&'static Arch>,
@@ -143,7 +142,7 @@ impl RegionFile {
         let (eh_frame, hdr) = (read(".eh_frame")?, read(".eh_frame_hdr")?);
         let (eh_frame_at, hdr_at) = (header.place(b".eh_frame").start, header.place(b".eh_frame_hdr").start);
         let mut rows = Vec::new();
-        // The search table has only functions: other entries stand for code that is not there yet.
+        // The search table has only functions: entries outside of it are for code that does not exist yet.
         for row in hdr.get(HEAD_SIZE..).unwrap_or_default().chunks_exact(ROW_SIZE) {
             let at = |place: usize| hdr_at.wrapping_add_signed(i64::from(u32_at(row, place) as i32));
             if let Ok(fde) = usize::try_from(at(4).wrapping_sub(eh_frame_at)) {
@@ -157,7 +156,7 @@ impl RegionFile {
         Ok(RegionFile { file, header, names, functions, eh_frame, eh_frame_at, rows, debug, arch })
     }
 
-    /// How many bytes of memory it takes.
+    /// The size of the memory that this value uses, in bytes.
     pub fn size(&self) -> usize {
         self.names.len() + 24 * (self.functions.len() + self.rows.len()) + self.eh_frame.len() + self.debug.size()
     }
@@ -186,7 +185,7 @@ impl RegionFile {
         };
         let section = self.header.sections.iter().find(has_it)?;
         let at = section.at.start.checked_add(function.addr - section.addr)?;
-        // The header page can lie over code.
+        // The header page can overlap code.
         let bytes = open::read_at(&self.file, at, function.size).ok().filter(|_| at >= HEADER_SIZE as u64)?;
         // The files of private memory have breakpoints in place of code until the process ends.
         let breakpoints = self.arch.map_or([0; 4], |arch| arch.abi().breakpoints);
@@ -194,7 +193,7 @@ impl RegionFile {
         bytes.iter().zip(at..).any(is_code).then_some(bytes)
     }
 
-    /// The unwind tables of a function, for a place after its code.
+    /// The unwind tables of a function, for the address right after its code.
     pub fn tables(&self, function: &Function) -> Vec<u8> {
         let mut section = Vec::new();
         let mut cies: Vec<(usize, usize)> = Vec::new();
@@ -208,15 +207,16 @@ impl RegionFile {
         section
     }
 
-    /// A whole entry of the unwind tables.
+    /// A complete entry of the unwind tables.
     fn entry(&self, at: usize) -> Option<&[u8]> {
         let rest = self.eh_frame.get(at..)?;
         let len = u32_at(rest, 0) as usize;
-        // The length is followed by a number in all entries.
+        // All entries have a number after the length.
         rest.get(..len.checked_add(4)?).filter(|_| len > 4)
     }
 
-    /// Appends an entry to the tables of a function. `cies` are the entries that FDEs refer to, with their places in both.
+    /// Appends an entry to the tables of a function. `cies` are the CIEs so far, with their offsets in the file's section and
+    /// in the new tables.
     fn append(&self, at: usize, function: &Function, to: &mut Vec<u8>, cies: &mut Vec<(usize, usize)>) -> Option<()> {
         let fde = self.entry(at).filter(|fde| fde.len() >= FDE_SIZE + 4)?;
         let field = self.eh_frame_at.checked_add((at + FDE_ADDR) as u64)?;
@@ -237,7 +237,7 @@ impl RegionFile {
         };
         let copy = to.len();
         to.extend_from_slice(fde);
-        // From the field to the code, which ends before the section.
+        // The distance from the field to the code, which ends before the section.
         let field = function.size.checked_next_multiple_of(8)?.checked_add((copy + FDE_ADDR) as u64)?;
         let distance = i32::try_from((start - function.addr) as i64 - field as i64).ok()?;
         to.get_mut(copy + FDE_CIE..)?

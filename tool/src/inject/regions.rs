@@ -1,5 +1,5 @@
-//! The code in the files of regions, which code memory is a mapping of. A function is there from the time on at which a process
-//! maps its part of the file.
+//! Finds the code in the files of regions. The memory of this code is a mapping of such a file. A process has a function from
+//! the time at which the process maps the function's part of the file.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -19,7 +19,7 @@ use super::survey::Identity;
 use crate::objects::{name_of, Load};
 use crate::spans::Spans;
 
-/// The contents of files that are kept, in bytes. A file that is needed again is read again.
+/// The maximum size of the file contents that are kept, in bytes. Other files are read again when they are needed.
 const CACHE_MAX: usize = 256 << 20;
 
 /// A file of a region. Several paths can lead to it.
@@ -29,7 +29,7 @@ struct Known {
     identity: Identity,
 }
 
-/// The files of regions that the recording names.
+/// The files of regions that the recording refers to.
 pub struct Regions<'a> {
     pub mappings: &'a Mappings,
     /// The mappings of each process.
@@ -37,7 +37,7 @@ pub struct Regions<'a> {
     files: Vec<Known>,
     /// The file for the process and the path of a mapping.
     by_path: HashMap<(u32, usize), usize>,
-    /// Why the files of the other mappings cannot be used. This is a problem only if a sample has an address there.
+    /// The reason why the files of other mappings cannot be used. This is a problem only if a sample has an address there.
     unusable: HashMap<(u32, usize), String>,
     pub problems: Vec<Problem>,
     cache: HashMap<usize, Option<Rc<RegionFile>>>,
@@ -83,7 +83,7 @@ impl<'a> Regions<'a> {
         self.by_path.keys().chain(self.unusable.keys()).map(|&(pid, _)| pid)
     }
 
-    /// The paths of the mappings of a process that objects take the place of.
+    /// The paths of the mappings of a process that are replaced by objects.
     pub fn replaced(&self, pid: u32) -> impl Iterator<Item = (u32, &'a str)> + use<'_, 'a> {
         let own = self.by_path.keys().chain(self.unusable.keys().filter(|&&(_, path)| self.is_inherited(path)));
         let own = own.filter(move |&&(one, _)| one == pid);
@@ -96,12 +96,12 @@ impl<'a> Regions<'a> {
         self.by_path.get(&(mapping.pid, mapping.path?)).copied()
     }
 
-    /// Whether the files of a parent have the same code as a file that is gone.
+    /// Whether the files of a parent have the same code as the removed file with this path.
     fn is_inherited(&self, path: usize) -> bool {
         self.mappings.paths.get(path).is_some_and(|path| is_of_fork(path))
     }
 
-    /// A sample has code of a file that cannot be used.
+    /// Notes that a sample has code of a file that cannot be used.
     fn miss(&mut self, mapping: usize) {
         let of = self.mappings.all.get(mapping).and_then(|mapping| Some((mapping.pid, mapping.path?)));
         let Some((pid, path)) = of else { return };
@@ -132,7 +132,7 @@ impl<'a> Regions<'a> {
     }
 }
 
-/// A function that samples have, as its file describes it.
+/// A function with samples, as its file describes it.
 pub struct Piece {
     /// The numbers of the file and of the function in it.
     pub function: (usize, usize),
@@ -164,7 +164,7 @@ impl Piece {
         }
     }
 
-    /// Whether it is the same function in another file.
+    /// Whether the other piece is the same function in another file.
     fn is_same(&self, other: &Piece) -> bool {
         let of = |piece: &Piece| (piece.addr, piece.size);
         of(self) == of(other) && self.name == other.name && self.tables == other.tables && self.records == other.records
@@ -175,14 +175,14 @@ impl Piece {
 pub struct Tracker<'t, 'a> {
     regions: &'t mut Regions<'a>,
     finder: &'t Finder<'t>,
-    /// Where the code in jitdumps is.
+    /// The addresses of the code in jitdumps.
     filter: &'t Filter,
-    /// The code in jitdumps. The pieces have the indices after it.
+    /// The code in jitdumps. The indices of the pieces follow the indices of this code.
     loads: &'t [Load<'t>],
     /// The index of the mapping of each part of the memory.
     memory: Spans<usize>,
     pieces: Vec<Piece>,
-    /// The pieces by the number of the file and of the function and the origin of the file.
+    /// The pieces by the number of the file, the number of the function, and the origin of the file.
     seen: HashMap<(usize, usize, u64), usize>,
     /// The pieces by a hash.
     same: HashMap<u64, Vec<usize>>,
@@ -261,10 +261,10 @@ impl Mapped for Tracker<'_, '_> {
         self.memory.add(&of.range, mapping);
         let Some(file) = of.file else { return Change::default() };
         if of.path.is_some() {
-            // The mapping of a file that cannot be used stays in the recording, and hides the objects of earlier epochs.
+            // The mapping of an unusable file stays in the recording, and hides the objects of earlier epochs.
             return Change { hides: !is_usable, taken: Vec::new() };
         }
-        // Only a mapping of something else than before takes the place of code: code can be in a file itself.
+        // Only a mapping of another file replaces code, because code can be in a file itself.
         let is_other = |mapping: usize| mappings.all.get(mapping).is_some_and(|before| before.file != Some(file));
         let taken = before.into_iter().filter(|(range, mapping)| is_other(*mapping) && self.filter.overlaps(range));
         let taken: Vec<_> = taken.map(|(range, _)| range).collect();
@@ -280,7 +280,7 @@ impl Mapped for Tracker<'_, '_> {
         let first = self.loads.len();
         let Some((mapped, piece)) = self.piece_at(addr) else { return dumped.map(|(_, load)| load) };
         let Some((loaded, load)) = dumped else { return Some(first + piece) };
-        // Code that was registered before its memory became a region is in both files.
+        // If code was registered before its memory became a region, both files contain it.
         let name_in_dump = self.loads.get(load).map(name_of);
         let name = self.pieces.get(piece).map(|piece| name_of(&piece.load()));
         Some(if loaded > mapped || name_in_dump == name { load } else { first + piece })
@@ -320,7 +320,7 @@ mod tests {
         assert!(!tracker.is_region(0x3000));
     }
 
-    /// A library takes the place of memory, and of another library. The same file again, or memory, takes the place of nothing.
+    /// A library replaces memory, and another library. The same file, or anonymous memory, does not replace code.
     #[test]
     fn libraries_in_the_place_of_code() {
         let files =

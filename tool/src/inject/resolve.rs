@@ -1,4 +1,4 @@
-//! Which code of a process a sample has.
+//! Finds the code of a process at the address of a sample.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -6,38 +6,38 @@ use std::rc::Rc;
 use super::hits::Hits;
 use crate::spans::Spans;
 
-/// The code of a process at one time: when each piece was loaded, and its index.
+/// The code of a process at one time: the load time and the index of each piece.
 pub type Live = Spans<(u64, usize)>;
 
-/// Something that happens to the code of a process.
+/// An event that affects the code of a process.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// The process is new and has this code of its parent, or executes another program.
+    /// The process begins with this code of its parent, or executes another program.
     Begin(Rc<Live>),
-    /// The code with this index is there.
+    /// The code with this index is loaded.
     Load(usize),
     /// Memory is mapped, which can be a region or a library.
     Map(usize),
 }
 
-/// What a mapping changes.
+/// The effects of a mapping.
 #[derive(Debug, Default)]
 pub struct Change {
     /// Whether the mapping hides objects.
     pub hides: bool,
-    /// Where the mapping has taken the place of the memory with code.
+    /// The ranges in which the mapping has replaced memory with code.
     pub taken: Vec<Range<u64>>,
 }
 
-/// What mappings tell about the code of a process.
+/// The mappings of a process, as far as they affect its code.
 pub trait Mapped {
-    /// Forgets all mappings.
+    /// Removes all mappings.
     fn clear(&mut self);
-    /// The mapping with this index is there.
+    /// Adds the mapping with this index.
     fn map(&mut self, mapping: usize) -> Change;
     /// Whether an address is in a region.
     fn is_region(&self, addr: u64) -> bool;
-    /// The code at an address. `dumped`: the code there of a jitdump, and when it was loaded.
+    /// The code at an address. `dumped` is the code of a jitdump at this address, with its load time.
     fn code_at(&mut self, addr: u64, dumped: Option<(u64, usize)>) -> Option<usize>;
 }
 
@@ -50,21 +50,22 @@ pub struct Group {
     pub loads: Vec<usize>,
     /// Addresses in samples at which no code is known.
     pub unknown: Vec<u64>,
-    /// Whether all code was gone since the last group, or objects were hidden.
+    /// Whether all code was removed since the last group, or objects were hidden.
     pub is_after_clear: bool,
 }
 
-/// Code dies when its addresses are used again.
+/// Loads a piece of code. Earlier code at its addresses is dead.
 pub fn load(live: &mut Live, place: &Range<u64>, time: u64, load: usize) {
     live.remove(place);
     live.add(place, (time, load));
 }
 
-/// How long after code was loaded it is used, if the recording does not tell when: after a fork of this time.
+/// If the recording does not show when code is used, the code is used this long after it was loaded, and so after a fork at
+/// the same time.
 const SOON: u64 = 2;
 
-/// Finds the code at the address of each hit. `place` tells where a piece of code is. `life` is ascending by time.
-/// `all`: all code counts as used when it is loaded.
+/// Finds the code at the address of each hit. `place` returns the addresses of a piece of code. `life` is in ascending order
+/// of time. If `all` is true, all code counts as used when it is loaded.
 pub fn resolve(
     place: &dyn Fn(usize) -> Range<u64>,
     life: &[(u64, Event)],
@@ -113,7 +114,7 @@ pub fn resolve(
         let mut at = |addr: u64| mapped.code_at(addr, live.at(addr));
         let (mut loads, mut unknown) = (Vec::new(), Vec::new());
         for &addr in addrs {
-            // A return address is behind a call, which can be the last instruction of its function.
+            // A return address follows a call, which can be the last instruction of its function.
             let both = [at(addr), addr.checked_sub(1).and_then(&mut at)];
             if both == [None, None] {
                 unknown.push(addr);
@@ -124,7 +125,7 @@ pub fn resolve(
         loads.sort_unstable();
         loads.dedup();
         if !loads.is_empty() || !unknown.is_empty() {
-            // Code that nobody knows needs no object.
+            // A group with only unknown addresses needs no object.
             let is_after_clear = !loads.is_empty() && std::mem::take(&mut is_after_clear);
             groups.push(Group { time, loads, unknown, is_after_clear });
         }
@@ -136,7 +137,7 @@ pub fn resolve(
 mod tests {
     use super::*;
 
-    /// No region.
+    /// A process without regions.
     struct Nothing;
 
     impl Mapped for Nothing {
@@ -155,10 +156,10 @@ mod tests {
         }
     }
 
-    /// What mappings take by index.
+    /// The ranges that mappings replace, by index.
     const TAKEN: &[&[Range<u64>]] = &[&[], &[0x1000..0x1004, 0x1004..0x100a]];
 
-    /// Pieces of code by index: times and places.
+    /// Pieces of code by index, with times and addresses.
     const CODE: &[(u64, Range<u64>)] =
         &[(10, 0x1000..0x1010), (11, 0x1010..0x1020), (20, 0x1008..0x1018), (30, 0x2000..0x2001)];
 
@@ -209,7 +210,7 @@ mod tests {
         );
     }
 
-    /// Code of which only a part is in the place of a library is gone too.
+    /// Code is removed even if a library replaces only a part of it.
     #[test]
     fn memory_that_is_used_for_something_else() {
         let hits = [(31, 0x1009), (36, 0x1009), (36, 0x1017), (36, 0x2000)];

@@ -1,4 +1,4 @@
-//! What a recording has: its processes with the jitdumps that they map, its forks, its clock.
+//! Collects data about a recording: its processes with the jitdumps that they map, its forks, and its clock.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -13,15 +13,15 @@ use crate::perf_data::events::{kind, misc, user_mapping, Event, Events, Mapped};
 use crate::perf_data::{u32_at, u64_at, Layout};
 use crate::record::script::{injector, is_memory, jitdump_pid};
 
-/// The size of the event since it tells whether the conversion holds.
+/// The minimum size of an event that contains whether the conversion is valid.
 const TIME_CONV_SIZE: usize = 56;
-/// The most files that a process is known to have mapped by one path.
+/// The maximum number of files that are recorded for one path of a process.
 const FILES_MOST: usize = 64;
 
 /// The file system and the inode of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
-    /// Major and minor number.
+    /// The major and the minor number.
     pub device: (u32, u32),
     pub inode: u64,
 }
@@ -30,7 +30,7 @@ pub struct Identity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Marker {
     pub path: String,
-    /// The number in the name: the pid that the process has in its own namespace.
+    /// The number in the name: the pid of the process in its own namespace.
     pub number: u32,
     /// `None` if the process had the mapping when the recording began.
     pub time: Option<u64>,
@@ -38,14 +38,15 @@ pub struct Marker {
     pub files: Vec<Identity>,
 }
 
-/// From a time on, a process has the mappings of its parent at that time, or none if it executes another program.
+/// A fork or an execution of a program. After a fork, the process has the mappings of its parent at that time. After an
+/// execution, it has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Begin {
     pub time: u64,
     pub parent: Option<u32>,
 }
 
-/// How the processor's counter becomes the kernel's time (PERF_RECORD_TIME_CONV).
+/// The conversion from the processor's counter to the kernel's time (PERF_RECORD_TIME_CONV).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conversion {
     pub shift: u64,
@@ -58,37 +59,39 @@ pub struct Conversion {
 
 #[derive(Debug, Default)]
 pub struct Survey {
-    /// The jitdumps of each process, in the order of the file, each path once.
+    /// The jitdumps of each process, in the order of the file, with each path once.
     pub markers: BTreeMap<u32, Vec<Marker>>,
-    /// When each process was forked and executed a program, ascending by time.
+    /// The times at which each process was forked or executed a program, ascending.
     pub begins: HashMap<u32, Vec<Begin>>,
     /// The parent of each process that was forked, even before the recording.
     pub parents: HashMap<u32, u32>,
     /// The first and the last time of an event.
     pub times: Option<Range<u64>>,
     pub conversion: Option<Conversion>,
-    /// The processes with an object of an earlier `perf inject` or `jitsym inject`: an object, and the program.
+    /// The processes with an object of an earlier `perf inject` or `jitsym inject`, with the path of an object and the
+    /// program.
     pub injected: HashMap<u32, (String, &'static str)>,
-    /// Whether the recording has data of the processor, such as that of Intel PT, from which perf makes samples when it reads.
+    /// Whether the recording has data of the processor, such as Intel PT data, from which perf makes samples when it reads
+    /// the recording.
     pub has_aux: bool,
-    /// Everything that is mapped in any process, outside of virtual machines.
+    /// All address ranges that are mapped in any process outside of virtual machines.
     pub taken: Taken,
     /// The names of each process, ascending by time.
     names: HashMap<u32, Vec<(u64, Vec<u8>)>>,
-    /// The places of paths in `markers`.
+    /// The indices of paths in `markers`.
     marked: HashMap<(u32, String), usize>,
-    /// The processes of threads that have another number.
+    /// The pids of threads whose tid differs from the pid.
     threads: HashMap<u32, u32>,
     /// For each process with children, the child if it is the only one.
     only_child: HashMap<u32, Option<u32>>,
-    /// When a thread of each process has ended, and whether the first thread has.
+    /// The time at which a thread of each process has ended, and whether this was the first thread.
     ended: HashMap<u32, (u64, bool)>,
     /// The mappings of processes with regions.
     pub mappings: Mappings,
 }
 
 impl Survey {
-    /// Reads all events. `progress` gets the offset in the file.
+    /// Reads all events. `progress` is called with the offset in the file.
     pub fn read(
         file: &File,
         layout: &Layout,
@@ -151,7 +154,8 @@ impl Survey {
                 let word = |at| u64_at(event.bytes, at);
                 let has = |at: usize| event.bytes.get(at).is_some_and(|&byte| byte != 0);
                 let (shift, mult, zero, cycles, mask) = (word(8), word(16), word(24), word(32), word(40));
-                // The conversion holds only if the kernel says that it does. The event of perf 5.9 and older ends before that.
+                // The conversion is valid only if the kernel reports this. The event of perf 5.9 and older ends before this
+                // field.
                 let is_valid = has(48) || event.bytes.len() < TIME_CONV_SIZE;
                 if is_valid && mult != 0 && shift < 64 {
                     self.conversion = Some(Conversion { shift, mult, zero, cycles, mask, is_short: has(49) });
@@ -202,18 +206,19 @@ impl Survey {
         None
     }
 
-    /// The processes that a process descends from, the nearest first. A recording can name a circle of parents.
+    /// The ancestors of a process, the nearest first. In a damaged recording, parents can form a circle.
     pub fn ancestors(&self, pid: u32) -> impl Iterator<Item = u32> + use<'_> {
         std::iter::successors(self.parents.get(&pid), |parent| self.parents.get(parent)).copied().take(GENERATIONS)
     }
 
-    /// The process that has written a record of a jitdump. `mapped_by`: the process whose jitdump it is. `numbers`: the process
-    /// and the thread in the record. A child goes on with the jitdump of its parent, unless its runtime makes a new one.
+    /// The process that has written a record of a jitdump. `mapped_by` is the process to which the jitdump belongs. `numbers`
+    /// are the process and the thread in the record. A child continues the jitdump of its parent, if its runtime does not
+    /// make a new jitdump.
     pub fn writer(&self, mapped_by: u32, numbers: (u32, u32), time: u64) -> u32 {
         let (pid, tid) = numbers;
         let thread = self.threads.get(&tid).copied().unwrap_or(tid);
         let is_child = |pid: u32| pid != mapped_by && self.ancestors(pid).any(|one| one == mapped_by);
-        // Some runtimes remember the pid that they had before the fork.
+        // Some runtimes keep the pid that they had before the fork.
         if let Some(child) = [pid, thread].into_iter().find(|&pid| is_child(pid)) {
             return child;
         }
@@ -228,7 +233,7 @@ pub fn is_memory_or_heap(name: &[u8]) -> bool {
     std::str::from_utf8(name).is_ok_and(|name| is_memory(name) || name == "[heap]")
 }
 
-/// The mapped file. Only MMAP2 events without a build-id tell it.
+/// The identity of the mapped file. Only MMAP2 events without a build-id contain it.
 fn identity(event: &Event<'_>) -> Option<Identity> {
     let has_inode = event.kind() == kind::MMAP2 && event.misc() & misc::HAS_BUILD_ID == 0;
     let device = (u32_at(event.bytes, 40), u32_at(event.bytes, 44));

@@ -1,4 +1,4 @@
-//! Writes the recording anew, with the mappings of objects at their times.
+//! Writes a copy of the recording, with the mappings of objects at their times.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -18,10 +18,11 @@ use crate::perf_data::{feature, invalid, u64_at, Layout, ATTRIBUTES, EVENTS, EVE
 /// Names in the table of build-ids have this alignment.
 const NAME_ALIGN: usize = 64;
 
-/// Where the event of a mapping has its address and its length.
+/// The offsets of the address and the length in the event of a mapping.
 const START: usize = 16;
 const LEN: usize = 24;
-/// The most parts of mappings that are written. There can be many mappings, and much code in each.
+/// The maximum number of parts of mappings that are written. A recording can have many mappings, and much code in each
+/// mapping.
 const PARTS_MOST: usize = 1 << 16;
 
 /// A mapping to insert.
@@ -31,15 +32,14 @@ pub struct Insert {
     pub mapping: Mapping,
 }
 
-/// What goes into the new recording.
+/// The contents of the new recording.
 pub struct New<'a> {
     /// Ascending by time.
     pub inserts: Vec<Insert>,
     pub objects: &'a [Object],
     pub covers: Covers<'a>,
-    /// The recording.
     pub survey: &'a Survey,
-    /// Mappings that the objects take the place of.
+    /// Mappings that are replaced by the objects.
     pub replaced: Replaced<'a>,
 }
 
@@ -61,13 +61,14 @@ pub fn write(
     Events::new(file, layout)?.each(progress, &mut |event| {
         let time = forms.time(event);
         // perf handles the events of a round when the next round ends, in the order of time. An event is inserted before the
-        // first event that is not older: so it is neither too old for its round, nor newer than all others of the round.
+        // first event that is not older. Then it is not too old for its round, and not newer than all other events of the
+        // round.
         while let Some(insert) = time.and_then(|time| inserts.next_if(|insert| insert.mapping.time <= time)) {
             at += put(new, insert, forms, &mut shown, &mut out)?;
         }
         let until = time.unwrap_or(u64::MAX);
         match user_mapping(event) {
-            // Only what has no objects stays of a mapping of memory that would hide them.
+            // A mapping of memory would hide the objects, so only its parts without objects are kept.
             Some(mapped) if is_memory_or_heap(mapped.name) && new.covers.has_code(mapped.pid, &mapped.range, until) => {
                 let parts = new.covers.gaps(mapped.pid, &mapped.range, until);
                 let Some(left) = parts_left.checked_sub(parts.len()) else { return Ok(()) };
@@ -136,9 +137,9 @@ struct Shown {
     pids: HashSet<u32>,
 }
 
-/// Writes the event of a mapping, and returns its length. If the process has had other objects, the event of the process's name
-/// is written first, as if the process had executed a program: libunwind then forgets how it has unwound at each address. The
-/// event changes nothing else.
+/// Writes the event of a mapping, and returns its length. If the process has had other objects, this function first writes
+/// the event of the process's name, as if the process had executed a program. libunwind then clears its cache of how it has
+/// unwound at each address. The event has no other effect.
 fn put(new: &New<'_>, insert: &Insert, forms: &Forms<'_>, shown: &mut Shown, out: &mut impl Write) -> io::Result<u64> {
     let Insert { pid, mapping } = insert;
     let Some(object) = new.objects.get(mapping.object) else { return Ok(0) };
@@ -195,7 +196,7 @@ fn build_id(object: &Object) -> io::Result<Vec<u8>> {
     Ok(entry)
 }
 
-/// Where the parts after the events are in the new file.
+/// The offsets in the new file of the parts after the events.
 struct Shift {
     events: Range<u64>,
     new_end: u64,
@@ -209,7 +210,7 @@ impl Shift {
     fn place(&self, at: u64) -> u64 {
         let grown = self.build_ids.filter(|&(end, _)| at >= end).map_or(0, |(_, grown)| grown);
         match at {
-            // A place behind the end of the file is possible, because nobody reads the event types.
+            // An offset after the end of the file is possible, because readers ignore the event types.
             _ if at >= self.table_end => (at - self.table_end).wrapping_add(self.new_table_end).wrapping_add(grown),
             _ if at >= self.events.end => at - self.events.end + self.new_end,
             _ => at,
@@ -217,7 +218,7 @@ impl Shift {
     }
 }
 
-/// Writes the part after the events, and corrects all offsets to places that have moved.
+/// Writes the part after the events, and corrects all offsets of moved parts.
 fn sections(
     file: &File,
     layout: &Layout,
@@ -269,7 +270,7 @@ fn sections(
     }
     header[FEATURES + feature::COMPRESSED as usize / 8] &= !(1 << (feature::COMPRESSED % 8));
     out.write_all_at(&header, 0)?;
-    // The ids of an attribute can be behind the events too: perf writes them there when it reads from a pipe.
+    // The ids of an attribute can also follow the events: perf writes them there when it reads from a pipe.
     let (start, size) = (u64_at(&layout.header, ATTRIBUTES), u64_at(&layout.header, 16));
     for (number, attribute) in layout.attributes.iter().enumerate() {
         let entry = start + size * number as u64 + size - 16;
@@ -280,12 +281,12 @@ fn sections(
     Ok(())
 }
 
-/// Corrects the index of AUX data, which has the offsets of events.
+/// Corrects the index of AUX data, which contains offsets of events.
 fn index(file: &File, layout: &Layout, shift: &Shift, moved: &[(u64, u64)], out: &File) -> io::Result<()> {
     let Some(place) = layout.feature(feature::AUXTRACE).filter(|place| place.start >= layout.table_end()) else {
         return Ok(());
     };
-    // The number of entries, and an offset and a size for each.
+    // The index has the number of entries, and an offset and a size for each entry.
     let mut at = place.start + 8;
     while at + 16 <= place.end {
         let mut offset = [0; 8];

@@ -1,4 +1,4 @@
-//! The sections of a file that have no addresses in memory: symbols, lines, and inlined functions.
+//! Makes the sections of a file that have no addresses in memory: symbols, lines, and inlined functions.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,6 @@ use jitsym::{Line, Lines};
 
 use super::{inlined, Load};
 
-/// The sections.
 #[derive(Debug, Default)]
 pub(super) struct Debug {
     pub symtab: Vec<u8>,
@@ -32,7 +31,7 @@ impl Debug {
         for load in pieces {
             let name = name_of(load);
             let function = Function { name: &name, addr: load.addr.wrapping_sub(origin), size: load.size };
-            // A file of names with more than 4 GiB has only the first of them.
+            // If the names of a file exceed 4 GiB, only the first pieces are described.
             let Ok(name_at) = u32::try_from(debug.strtab.len()) else { break };
             debug.symtab.extend_from_slice(&symbol(name_at, function.addr, function.size));
             debug.strtab.extend_from_slice(&name);
@@ -51,7 +50,7 @@ impl Debug {
         let lines = has_lines.then(|| RawRecords::from(record, 0).next()).flatten();
         let debug = load.inlines.and_then(|record| record.debug_info2());
         let own = debug.and_then(|debug| inlined::record(&debug, load.size));
-        // Code of a region has its inlined functions in this form already.
+        // The record of code of a region already has this form.
         let of_region = load.inlines.filter(|record| record.id == id::INLINES);
         let inlines = of_region.or_else(|| own.as_deref().and_then(|own| RawRecords::from(own, 0).next()));
         for inlines in [inlines, None] {
@@ -69,7 +68,7 @@ impl Debug {
     }
 }
 
-/// The name of a piece as readers accept it.
+/// The name of a piece in a form that readers accept.
 pub(crate) fn name_of<'a>(load: &Load<'a>) -> Cow<'a, [u8]> {
     match name::clean(load.name) {
         name if name.is_empty() => name::nameless(load.addr).into_bytes().into(),
@@ -77,12 +76,12 @@ pub(crate) fn name_of<'a>(load: &Load<'a>) -> Cow<'a, [u8]> {
     }
 }
 
-/// Writes the line table of a piece to `record`, in the order of addresses and without the mistakes of its producer. `None` if
-/// there are no lines.
+/// Writes the line table of a piece to `record`, in the order of addresses and without the mistakes of its producer. Returns
+/// `None` if there are no lines.
 fn put_lines(load: &Load<'_>, record: &mut Vec<u8>) -> Option<()> {
     let lines = load.lines.as_ref()?;
     let (mut rows, mut bytes) = (Vec::new(), 0);
-    // Rows that repeat a long name could take much more memory than the table.
+    // Rows that repeat a long name could need much more memory than the table.
     let bytes_max = BYTES_MORE + BYTES_TIMES * lines.entries().rest().1.len();
     for (offset, entry) in load.rows() {
         if bytes > bytes_max {
@@ -90,7 +89,7 @@ fn put_lines(load: &Load<'_>, record: &mut Vec<u8>) -> Option<()> {
         }
         let offset = u32::try_from(offset).ok()?;
         bytes += entry.file.len() + ROW_SIZE;
-        // A line of no file says as little as no line.
+        // A line without a file is useless, and is treated as no line.
         let line = if entry.file.is_empty() { 0 } else { entry.line };
         rows.push(Line { offset, line, column: entry.column, file: entry.file });
     }
@@ -104,7 +103,7 @@ fn put_lines(load: &Load<'_>, record: &mut Vec<u8>) -> Option<()> {
     (len > 0).then_some(())
 }
 
-/// The limits for the memory of a table: this many bytes, and this many times the size of the table.
+/// The limits for the memory of a table: `BYTES_MORE` bytes, plus `BYTES_TIMES` times the size of the table.
 const BYTES_MORE: usize = 1 << 20;
 const BYTES_TIMES: usize = 16;
 

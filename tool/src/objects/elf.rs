@@ -1,8 +1,9 @@
-//! The ELF file of an epoch: a header, the code, the unwind tables, and at the end what has no address in memory.
+//! Makes the ELF file of an epoch: a header, the code, the unwind tables, and at the end the sections without addresses in
+//! memory.
 //!
-//! The form of the files is the form with which perf 6.1, 6.12 and 7.2 find names and callers. Addresses are file offsets. One
-//! segment reaches from the header to the end of the neighbourhood. If the unwind tables have a mapping, no segment has them,
-//! because the segments of neighbourhoods must not overlap.
+//! In files of this form, perf 6.1, 6.12 and 7.2 find names and callers. Addresses are file offsets. One segment extends from
+//! the header to the end of the neighbourhood. If the unwind tables have a mapping, they are in no segment, because the
+//! segments of neighbourhoods must not overlap.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -37,7 +38,7 @@ const MACHINE_AT: usize = 18;
 /// The number of bytes that are written at once.
 const BLOCK: usize = 1 << 20;
 
-/// Where the parts of a file lie.
+/// The offsets of the parts of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     /// The address of the file's first byte, modulo 2^64.
@@ -46,17 +47,17 @@ pub(super) struct Layout {
     pub end: u64,
     /// Offset of the unwind tables.
     pub tables_at: u64,
-    /// Whether the tables have a separate mapping. If not, they are a part of the loaded segment.
+    /// Whether the tables have a separate mapping. Otherwise the tables are a part of the loaded segment.
     pub are_mapped: bool,
 }
 
 impl Layout {
-    /// For an epoch of a neighbourhood with `count` epochs, of which `later` begin later. Each epoch begins at a higher address
-    /// than the epoch before, because perf 7 knows the objects at an address by where they begin. All epochs end at the same
-    /// address.
+    /// Makes the layout of an epoch. The neighbourhood has `count` epochs, of which `later` begin later. Each epoch begins at
+    /// a higher address than the previous epoch, because perf 7 distinguishes the objects at an address by their first
+    /// addresses. All epochs end at the same address.
     ///
-    /// `is_near`: as little as possible of what lies below the code is in the file's range, because other code may lie there.
-    /// Otherwise sections are aligned.
+    /// If `is_near` is true, the range of the file includes as few addresses below the code as possible, because other code
+    /// may be there. Otherwise sections are aligned.
     pub fn new(neighbourhood: &Range<u64>, count: u64, later: u64, is_near: bool) -> Layout {
         let Range { start, end } = *neighbourhood;
         let origin = match (is_near, count) {
@@ -75,7 +76,7 @@ pub(super) fn size_in_memory(tables: &Tables) -> u64 {
     eh_frame.next_multiple_of(8) + hdr
 }
 
-/// A whole file, in parts by offset. Between the parts, the file has holes.
+/// A whole file, as a list of parts and their offsets. Between the parts, the file has holes.
 pub(super) struct Image<'a> {
     pub build_id: [u8; 20],
     parts: Vec<(u64, Cow<'a, [u8]>)>,
@@ -83,14 +84,14 @@ pub(super) struct Image<'a> {
 }
 
 impl<'a> Image<'a> {
-    /// The file of these pieces, which are sorted by address and do not overlap. If `machine` is 0, it is this machine. If the
-    /// tables are too far away from the code, the file has none.
+    /// The file of these pieces, which are sorted by address and do not overlap. If `machine` is 0, this machine's number is
+    /// used. If the tables are too far away from the code, the file has no tables.
     pub fn new(machine: u32, pieces: &[&Load<'a>], layout: &Layout, tables: Tables) -> Image<'a> {
         let debug = Debug::new(layout.origin, pieces.iter().copied());
         let offset = |load: &Load<'_>| load.addr.wrapping_sub(layout.origin);
         let end_of = |load: &Load<'_>| offset(load).saturating_add(load.size);
         let text = pieces.first().map_or(0, |load| offset(load))..pieces.last().map_or(0, |load| end_of(load));
-        // Code of a perf map has no bytes. In a file with other code, it reads as zeros.
+        // Code of a perf map has no bytes. In a file with other code, such code reads as zeros.
         let has_code = pieces.iter().any(|load| load.code.is_some());
         let mut sections = Sections::default();
         let mut parts: Vec<(u64, Cow<'a, [u8]>)> = Vec::new();
@@ -192,7 +193,7 @@ impl<'a> Image<'a> {
         self.parts.iter().map(|(at, bytes)| at + bytes.len() as u64).max().unwrap_or(0)
     }
 
-    /// Writes the parts. Parts that lie close together are written at once.
+    /// Writes the parts. Parts that are close together are written in one call.
     pub fn write(&self, file: &File) -> io::Result<()> {
         let (mut block, mut block_at) = (Vec::with_capacity(2 * BLOCK), 0);
         for (at, bytes) in &self.parts {
@@ -243,7 +244,7 @@ impl Sections {
         self.headers.push(entry);
     }
 
-    /// The section of names and all headers, for this offset: the number of headers, their offset, and the bytes.
+    /// The section of names and all headers, for this offset. Returns the number of headers, their offset, and the bytes.
     pub fn finish(&mut self, at: u64) -> (u16, u64, Vec<u8>) {
         self.add(".shstrtab", SHT_STRTAB, 0, &(at..at), 1);
         let len = self.names.len() as u64;

@@ -1,8 +1,8 @@
 //! Distributes code over files, by address and by time.
 //!
-//! Code that lies close together is a *neighbourhood*. In an *epoch* of a neighbourhood, no address has two pieces of code
-//! that are used. An epoch begins when code is used whose addresses other code of the epoch has. Each epoch has a file with all
-//! code that is used in this epoch. So the number of files depends on how often used code replaces used code.
+//! Code that is close together is a *neighbourhood*. In an *epoch* of a neighbourhood, no address has two pieces of code that
+//! are used. A new epoch begins when code is used whose addresses overlap other code of the epoch. Each epoch has a file with
+//! all code that is used in this epoch. So the number of files depends on how often used code replaces used code.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -11,29 +11,28 @@ use super::ranges::Ranges;
 use super::taken::{Taken, PAGE};
 use super::Load;
 
-/// Code belongs to one neighbourhood as long as its gaps are smaller than this. A runtime's code memory has smaller gaps, and
-/// two runtimes are usually farther apart. A gap takes no space on the disk, but a program that copies the file copies the gap.
+/// Code belongs to one neighbourhood if its gaps are smaller than this. A runtime's code memory has smaller gaps, and two
+/// runtimes are usually farther apart. A gap takes no space on the disk, but a program that copies the file copies the gap.
 pub const GAP_MAX: u64 = 1 << 20;
-/// All code of a neighbourhood lies within this many bytes. Distances in unwind tables have 31 bits, and the tables lie beyond
-/// the code.
+/// The maximum size of a neighbourhood. Distances in unwind tables have 31 bits, and the tables are beyond the code.
 const SPAN_MAX: u64 = 1 << 30;
 /// The maximum number of files. Each file takes some pages, even if it has only one function.
 pub const FILES_MAX: usize = 20_000;
-/// The bytes of a file besides those of its code, roughly.
+/// The approximate size of a file without its code, in bytes.
 const FILE: u64 = 4096;
-/// The number of files of a neighbourhood in which a free place is looked for.
+/// The maximum number of files of a neighbourhood in which a free range is searched for.
 const PROBES_MAX: usize = 64;
 
 /// The contents of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Epoch {
-    /// When its first code was used.
+    /// The time at which its first code was used.
     pub time: u64,
     /// The addresses of all code of the neighbourhood, the same in each of its epochs.
     pub neighbourhood: Range<u64>,
     /// Indices of the loads.
     pub pieces: Vec<usize>,
-    /// Addresses between the pieces that are used, although no load has them. So the file must not be mapped there.
+    /// Addresses between the pieces that are used, but that no load contains. So the file must not be mapped there.
     pub unknown: Vec<u64>,
 }
 
@@ -41,8 +40,8 @@ pub struct Epoch {
 #[derive(Clone, Debug)]
 struct Neighbourhoods {
     ranges: Vec<Range<u64>>,
-    /// For each load, the index of its neighbourhood. `None` if the load is too large, or if it begins in a neighbourhood and
-    /// ends too far away: neighbourhoods do not overlap.
+    /// For each load, the index of its neighbourhood. The value is `None` if the load is too large. It is also `None` if the
+    /// load begins in a neighbourhood and ends too far away, because neighbourhoods do not overlap.
     of: Vec<Option<usize>>,
 }
 
@@ -57,8 +56,9 @@ impl Neighbourhoods {
             let last_end = ranges.last().map_or(0, |last| last.end);
             let near = ranges.last_mut().filter(|last| {
                 let gap = last.end..addr.max(last.end);
-                // A gap without a whole page has no mapping of another file: the code is in a file itself, as the builtins of
-                // V8 are. Each piece by itself would begin in the piece before.
+                // A gap without a whole page cannot contain a mapping of another file. In that case the code is in a file
+                // itself, like the builtins of V8. If each piece were a neighbourhood, it would begin in the file of the
+                // previous piece.
                 let is_apart = gap.end - gap.start >= PAGE && taken.has_file_in(&gap);
                 gap.end - gap.start < GAP_MAX && end - last.start <= SPAN_MAX && !is_apart
             });
@@ -72,7 +72,7 @@ impl Neighbourhoods {
         Neighbourhoods { ranges, of }
     }
 
-    /// The index of the neighbourhood that has an address.
+    /// The index of the neighbourhood that contains an address.
     fn at(&self, addr: u64) -> Option<usize> {
         let index = self.ranges.partition_point(|range| range.end <= addr);
         self.ranges.get(index).is_some_and(|range| range.start <= addr).then_some(index)
@@ -91,7 +91,7 @@ struct Current {
 }
 
 /// Makes the epochs of a recording. All code that is used must be passed to [`Epochs::hit`], in the order of time. All code
-/// that is used at one time, as that of a sample with its callers, is in one epoch.
+/// that is used at one time, such as that of a sample with its callers, is in one epoch.
 #[derive(Debug)]
 pub struct Epochs<'l, 'a> {
     loads: &'l [Load<'a>],
@@ -101,8 +101,8 @@ pub struct Epochs<'l, 'a> {
     seen: Vec<usize>,
     /// All epochs, in the order in which they began.
     pub all: Vec<Epoch>,
-    /// The number of uses of code that is in no epoch: there are too many epochs, the code is too large, or other code is used
-    /// at its addresses at the same time.
+    /// The number of uses of code that is in no epoch, because there are too many epochs, the code is too large, or other
+    /// code is used at its addresses at the same time.
     pub left_out: usize,
     /// How many bytes of code further epochs may have.
     pub bytes_left: u64,
@@ -111,7 +111,7 @@ pub struct Epochs<'l, 'a> {
 }
 
 impl<'l, 'a> Epochs<'l, 'a> {
-    /// No code is used yet. `taken` has the mappings of other files, which separate neighbourhoods.
+    /// Makes epochs without code. `taken` has the mappings of other files, which separate neighbourhoods.
     pub fn new(loads: &'l [Load<'a>], taken: &Taken) -> Self {
         let near = Neighbourhoods::new(loads, taken);
         let (current, seen) = (vec![Current::default(); near.ranges.len()], vec![0; loads.len()]);
@@ -123,7 +123,7 @@ impl<'l, 'a> Epochs<'l, 'a> {
         self.current.fill_with(Current::default);
     }
 
-    /// The code with this index in the loads is used at this time.
+    /// Notes that the code with this index in the loads is used at this time.
     pub fn hit(&mut self, time: u64, index: usize) {
         let place = self.near.of.get(index).copied().flatten();
         let (Some(number), Some(load)) = (place, self.loads.get(index)) else {
@@ -149,7 +149,7 @@ impl<'l, 'a> Epochs<'l, 'a> {
         match &current.epoch {
             Some((epoch, _)) if is_in(*epoch) => {}
             Some((_, held)) if held.is_free(&range) => {}
-            // Two pieces cannot be at one address at one time.
+            // Two pieces cannot be used at one address at the same time.
             _ if self.files_left == 0 || !current.held_now.is_free(&range) => {
                 self.left_out += 1;
                 return;
@@ -176,12 +176,13 @@ impl<'l, 'a> Epochs<'l, 'a> {
         }
     }
 
-    /// An address without known code is used. All code that is used at the same time must have been passed before.
+    /// Notes that an address without known code is used. The caller must first pass all known code that is used at the same
+    /// time.
     pub fn hit_unknown(&mut self, addr: u64) {
         let Some(current) = self.near.at(addr).and_then(|number| self.current.get_mut(number)) else { return };
         let Some((epoch, held)) = &mut current.epoch else { return };
         let here = addr..addr.saturating_add(1);
-        // Code that is used there later begins an epoch.
+        // Code that is used there later begins a new epoch.
         if held.is_free(&here) {
             held.add(here);
             self.all[*epoch].unknown.push(addr);
@@ -192,18 +193,19 @@ impl<'l, 'a> Epochs<'l, 'a> {
 /// The numbers of loads that are in no file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Larger than 1 GiB, or they reach too far out of the neighbourhood in which they begin.
+    /// Loads that are larger than 1 GiB, or that extend too far out of the neighbourhood in which they begin.
     pub too_large: usize,
-    /// There are too many files.
+    /// Loads for which there would be too many files.
     pub too_many: usize,
 }
 
-/// Distributes all loads over few files, without regard to when the code is used: each piece goes to the first file in which
-/// its addresses are free. Returns the files, and the numbers of loads that are in no file.
+/// Distributes all loads over few files, whatever the times of their use. Each piece is put into the first file in which its
+/// addresses are free. Returns the files, and the numbers of loads that are in no file.
 pub fn few_files(loads: &[Load<'_>]) -> (Vec<Epoch>, LeftOut) {
     let near = Neighbourhoods::new(loads, &Taken::new());
     let mut files_of: Vec<Vec<(usize, Ranges)>> = vec![Vec::new(); near.ranges.len()];
-    // For each range, a number of files in which it is occupied. Code that is compiled again often has the same range.
+    // For each range, the number of leading files in which it is occupied. Code that is compiled again often has the same
+    // range.
     let mut full: HashMap<(u64, u64), usize> = HashMap::new();
     let (mut all, mut left_out) = (Vec::<Epoch>::new(), LeftOut::default());
     for (index, load) in loads.iter().enumerate() {
@@ -213,7 +215,7 @@ pub fn few_files(loads: &[Load<'_>]) -> (Vec<Epoch>, LeftOut) {
         };
         let (files, range) = (&mut files_of[number], load.range());
         let known = full.entry((range.start, range.end)).or_default();
-        // The last file is the most likely one beyond the limit.
+        // Beyond the limit, the last file is the most likely candidate.
         let probes = (*known..files.len()).take(PROBES_MAX).chain(files.len().checked_sub(1));
         let found = probes.into_iter().find(|&file| files[file].1.is_free(&range));
         let file = found.unwrap_or(files.len());
@@ -281,7 +283,7 @@ mod tests {
         let mut epochs = Epochs::new(&loads, &Taken::new());
         epochs.hit_unknown(0x1018);
         epochs.hit(1, 0);
-        // Twice in a gap, in code, and outside.
+        // The first two addresses are in a gap, the third is in code, and the last two are outside.
         [0x1018, 0x1018, 0x1008, 0xfff, 0x1030].into_iter().for_each(|addr| epochs.hit_unknown(addr));
         epochs.hit(2, 1);
         epochs.hit(3, 2);
@@ -297,7 +299,7 @@ mod tests {
         let (files, left_out) = few_files(&loads);
         assert_eq!((pieces(&files), left_out), (vec![vec![0], vec![1, 2]], LeftOut { too_large: 1, too_many: 0 }));
         let ranges = |taken: &Taken| Neighbourhoods::new(&loads, taken).ranges.len();
-        // A mapping of another file separates them.
+        // A mapping of another file separates the neighbourhoods.
         let mut taken = Taken::new();
         taken.add(0x2000..0x3000);
         assert_eq!(ranges(&taken), 2);
@@ -319,7 +321,7 @@ mod tests {
         assert_eq!(left_out, LeftOut { too_large: 1, too_many: 0 });
     }
 
-    /// Few files are as few as possible, for code of one size that is compiled again in the same places.
+    /// For code of one size that is compiled again at the same addresses, the number of files is minimal.
     #[test]
     fn the_first_free_file() {
         let loads: Vec<_> = (0..1000).map(|number| load(0x1000 + number * number % 31 * 16, 16)).collect();
@@ -329,7 +331,7 @@ mod tests {
         for (number, file) in files.iter().enumerate() {
             assert!(file.pieces.iter().all(|&index| deepest(index) == number), "{number}");
         }
-        // Code of all sizes: no two pieces of a file overlap, and each is in one file.
+        // For code of all sizes, no two pieces of a file overlap, and each piece is in one file.
         let loads: Vec<_> = (0..20_000).map(|number| load(0x10_0000 + number * 7 % 1000, 1 + number % 13)).collect();
         let (files, left_out) = few_files(&loads);
         let mut count = 0;
@@ -343,7 +345,7 @@ mod tests {
         assert_eq!((count, left_out), (20_000, LeftOut::default()));
     }
 
-    /// A free file is found behind more files than are looked at in one step.
+    /// A free file is found after more files than are examined in one step.
     #[test]
     fn a_free_file_behind_many() {
         let kinds = [(0x1000, 100), (0x2000, 65), (0x2008, 2)];

@@ -1,4 +1,4 @@
-//! The unwind tables of a file: the tables of all its code, with shared CIEs, and one search table.
+//! Makes the unwind tables of a file: the tables of all its code, with shared CIEs, and one search table.
 
 use jitsym::format::arch::{Arch, NATIVE};
 use jitsym::format::cfi::encode;
@@ -14,23 +14,23 @@ const END: usize = 4;
 /// The offset of the code's address in an FDE.
 const FDE_ADDR: usize = 8;
 
-/// The sections. Their place is known only when their size is known.
+/// The sections. The offsets of the sections are known only after their sizes.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
-    /// Addresses in it are as if the first code began at the start of the section.
+    /// The addresses in it are computed as if the first code began at the start of the section.
     eh_frame: Vec<u8>,
     /// Sorted by the address of the code.
     rows: Vec<Row>,
-    /// Whether the file has a search table even if it is empty. With an empty one, perf 6 follows frame pointers through the
-    /// code. Without one, perf 6 ends the stack there.
+    /// Whether the file has a search table even if it is empty. With an empty search table, perf 6 follows frame pointers
+    /// through the code. Without a search table, perf 6 ends the stack there.
     pub always: bool,
 }
 
 impl Tables {
-    /// The tables of all pieces of a file. The pieces are sorted by address. A piece whose tables are unusable has none.
+    /// The tables of all pieces of a file. The pieces are sorted by address. A piece with unusable tables gets none.
     pub fn new<'a>(machine: u32, pieces: impl Iterator<Item = &'a Load<'a>> + Clone) -> Tables {
         let mut out = Tables::default();
-        // Some producers write 0, as CPython does.
+        // Some producers write 0 as the machine, for example CPython.
         let known = Arch::ALL.iter().copied().find(|arch| arch.abi().elf_machine == machine);
         let Some(arch) = known.or(NATIVE.filter(|_| machine == 0)) else { return out };
         let target = tables::Target::of(machine, true);
@@ -73,7 +73,7 @@ impl Tables {
         ((self.eh_frame.len() + END) as u64, (HEAD_SIZE + ROW_SIZE * self.rows.len()) as u64)
     }
 
-    /// The bytes of `.eh_frame` and `.eh_frame_hdr` for these places. `None` if a distance does not fit in 32 bits.
+    /// The bytes of `.eh_frame` and `.eh_frame_hdr` for these offsets. `None` if a distance does not fit in 32 bits.
     pub fn place(mut self, places: &Places) -> Option<(Vec<u8>, Vec<u8>)> {
         let by = i32::try_from(places.text as i64 - places.eh_frame as i64).ok()?;
         for row in &self.rows {

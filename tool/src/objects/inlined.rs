@@ -1,20 +1,22 @@
-//! The inlined functions of a DEBUG_INFO2 record, which has source positions, as the ranges of code that DWARF describes.
+//! Converts the inlined functions of a DEBUG_INFO2 record, which has source positions, to the ranges of code that DWARF
+//! describes.
 
 use jitsym::format::jitdump::debug_info2::{RawDebug2, RawPosition};
 use jitsym::format::{jitdump::inlines, name};
 use jitsym::Inline;
 
-/// No chain of callers is followed further. Positions may name each other in a circle.
+/// The maximum length of a chain of callers. Positions may refer to each other in a circle.
 const DEPTH_MAX: usize = 256;
-/// The limits for the callers of all places together: this many, and this many for each code offset.
+/// The limits for the callers of all positions together: `STEPS_MORE`, plus `STEPS_TIMES` for each code offset.
 const STEPS_MORE: usize = 1 << 16;
 const STEPS_TIMES: usize = 64;
-/// The limits for the memory of all names: this many bytes, and this many times the size of the strings.
+/// The limits for the memory of all names: `BYTES_MORE` bytes, plus `BYTES_TIMES` times the size of the strings.
 const BYTES_MORE: usize = 1 << 20;
 const BYTES_TIMES: usize = 16;
 
-/// The library's own record of the inlined functions (`inlines::record`). `None` if there are none. A function without a name, or
-/// with an unknown place of its call, is left out with all functions that are inlined into it.
+/// Makes the library's own record of the inlined functions (`inlines::record`). Returns `None` if there are none. A function
+/// is left out if it has no name or if the position of its call is unknown. All functions that are inlined into it are then
+/// left out too.
 pub(super) fn record(debug: &RawDebug2<'_>, code_size: u64) -> Option<Vec<u8>> {
     let all = ranges(debug, code_size);
     if all.is_empty() {
@@ -23,7 +25,7 @@ pub(super) fn record(debug: &RawDebug2<'_>, code_size: u64) -> Option<Vec<u8>> {
     inlines::record(&all, code_size).ok()
 }
 
-/// An inlined function that goes on at the present place.
+/// An inlined function that has not ended at the present code offset.
 struct Open {
     /// The index of the position of its call.
     call: i32,
@@ -58,7 +60,7 @@ fn ranges<'a>(debug: &RawDebug2<'a>, code_size: u64) -> Vec<Inline<'a>> {
         }
         let Some(left) = steps_left.checked_sub(chain.len()) else { break };
         steps_left = left;
-        // Functions that went on up to a gap end there.
+        // Functions that are open before a gap end at the gap.
         if begin != last_end {
             open.clear();
         }
@@ -118,7 +120,7 @@ mod tests {
             inline(4, 32, b"one", None),
             inline(8, 16, b"two", Some(0)),
             inline(8, 12, b"three", Some(1)),
-            // The same function again, called at another place.
+            // The same function is called again at another position.
             inline(16, 32, b"two", Some(0)),
             inline(32, 64, b"one", None),
         ];
@@ -129,7 +131,7 @@ mod tests {
         assert!(read(&dumped(&[], &[line(0, 1)])).is_empty());
     }
 
-    /// Whatever a record contains, the ranges are those of a valid record.
+    /// Whatever a damaged record contains, the ranges are those of a valid record.
     #[test]
     fn damaged_records() {
         let whole = dumped(&[inline(4, 32, b"one", None), inline(8, 16, b"two", Some(0))], &[]);
@@ -149,7 +151,7 @@ mod tests {
         let mut record = dumped(&[inline(4, 32, b"one", None)], &[]);
         let debug = RawRecords::from(&record, 0).next().unwrap().debug_info2().unwrap();
         let positions = debug_info2::DEBUG2_FIXED_SIZE + 8 * debug.offsets().count();
-        // The position of the call calls itself.
+        // The position of the call refers to itself as its caller.
         record[positions..positions + 4].copy_from_slice(&0_i32.to_ne_bytes());
         assert!(read(&record).len() < DEPTH_MAX);
     }

@@ -1,4 +1,4 @@
-//! The code that the jitdumps and perf maps of a process describe, in the order of time.
+//! Collects the code that the jitdumps and perf maps of a process describe, in the order of time.
 
 use std::collections::HashMap;
 use std::io;
@@ -8,31 +8,31 @@ use crate::tables::{EM_386, EM_ARM};
 use jitsym::format::jitdump::id;
 use jitsym::format::jitdump::raw::{RawDebug, RawEntry, RawHeader, RawMove, RawRecord, RawRecords};
 
-/// V8 and LLVM add this to each address in a line table.
+/// The number that V8 and LLVM add to each address in a line table.
 const BIAS: u64 = 0x40;
 
 /// A piece of code, as a file describes it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Load<'a> {
-    /// The process that the record names. 0 if the file does not tell it.
+    /// The process in the record, or 0 if the file does not contain it.
     pub pid: u32,
-    /// The thread that the record names.
+    /// The thread in the record.
     pub tid: u32,
-    /// When the code was registered.
+    /// The time at which the code was registered.
     pub time: u64,
     /// The address of the code.
     pub addr: u64,
     /// The number of bytes.
     pub size: u64,
-    /// The name, unchanged. It may be empty.
+    /// The name, unchanged. The name may be empty.
     pub name: &'a [u8],
-    /// The bytes of the code. `None` if they are not in the file, which may be a perf map.
+    /// The bytes of the code. `None` if the file does not contain them, for example a perf map.
     pub code: Option<&'a [u8]>,
-    /// The line table. Its addresses count from its own `addr`.
+    /// The line table. The addresses in the table count from the table's own `addr`.
     pub lines: Option<RawDebug<'a>>,
-    /// How much the addresses in the line table are too high.
+    /// The number by which the addresses in the line table are too high.
     pub bias: u64,
-    /// The section `.eh_frame` for a place after the code. Empty if there are no tables.
+    /// The section `.eh_frame` for the address right after the code. Empty if there are no tables.
     pub eh_frame: &'a [u8],
     /// The record of the inlined functions, if the file has one: DEBUG_INFO2 of a jitdump, or the library's own record
     /// (`id::INLINES`) of a region.
@@ -40,13 +40,13 @@ pub struct Load<'a> {
 }
 
 impl<'a> Load<'a> {
-    /// Whether the code has bytes, and all of them have addresses.
+    /// Whether the code has bytes, and all of its addresses are valid.
     pub(super) fn is_possible(&self) -> bool {
         self.size > 0 && self.addr.checked_add(self.size).is_some()
     }
 
-    /// The code at another place. A record that moves more than the code moves the code, and a record that moves less moves the
-    /// first part of it.
+    /// The code at another address. If the record moves more bytes than the code has, it moves the code. If it moves fewer
+    /// bytes, it moves the first part of the code.
     fn moved(&self, to: &RawMove, time: u64) -> Load<'a> {
         let size = self.size.min(to.size);
         let code = self.code.and_then(|code| code.get(..usize::try_from(size).ok()?));
@@ -58,12 +58,12 @@ impl<'a> Load<'a> {
         self.addr..self.addr.saturating_add(self.size)
     }
 
-    /// The rows of the line table that lie in the code, with their offsets in the code.
+    /// The rows of the line table that are in the code, with their offsets in the code.
     pub fn rows(&self) -> impl Iterator<Item = (u64, RawEntry<'a>)> + use<'_, 'a> {
         self.lines.iter().flat_map(move |lines| {
             let mut last: &[u8] = b"";
             lines.entries().filter_map(move |entry| {
-                // perf's agent writes this in place of the file name of the row before.
+                // perf's agent writes this byte in place of the file name of the previous row.
                 let file = if entry.file == b"\xff" { last } else { entry.file };
                 last = file;
                 let offset = entry.addr.checked_sub(lines.addr)?.checked_sub(self.bias)?;
@@ -72,7 +72,7 @@ impl<'a> Load<'a> {
         })
     }
 
-    /// The number of bytes that the file has of this piece.
+    /// The size of this piece in the file.
     pub(super) fn bytes(&self) -> usize {
         let lines = self.lines.as_ref().map_or(0, |lines| lines.entries().rest().1.len());
         let inlines = self.inlines.as_ref().map_or(0, |record| record.size());
@@ -83,22 +83,22 @@ impl<'a> Load<'a> {
 /// All code of a process.
 #[derive(Clone, Debug, Default)]
 pub struct Loads<'a> {
-    /// The `e_machine` of the code. 0 if only perf maps were added, which do not tell it.
+    /// The `e_machine` of the code, or 0 if only perf maps were added, which do not contain it.
     pub machine: u32,
     /// The pid in the file, which in a container differs from the pid outside.
     pub pid: u32,
     /// Whether a jitdump has the other byte order.
     pub is_swapped: bool,
-    /// Whether the times are those of the processor's counter, instead of CLOCK_MONOTONIC.
+    /// Whether the times are values of the processor's counter, instead of CLOCK_MONOTONIC.
     pub by_counter: bool,
     /// The pieces. [`Loads::finish`] sorts them by time.
     pub all: Vec<Load<'a>>,
-    /// The number of records that describe no possible piece of code.
+    /// The number of records that describe invalid code.
     pub impossible: usize,
 }
 
 impl<'a> Loads<'a> {
-    /// No code.
+    /// Makes an empty collection.
     pub fn new() -> Self {
         Loads::default()
     }
@@ -111,7 +111,7 @@ impl<'a> Loads<'a> {
         let first = self.all.len();
         let mut by_index: HashMap<u64, usize> = HashMap::new();
         let (mut debug, mut unwinding, mut inlines) = (None, None, None);
-        // A short record moves much code, so records could ask for more than any disk has.
+        // A short record can move much code, so the records of a file could require more bytes than any disk has.
         let mut moves_left = MOVED_MORE + MOVED_TIMES * dump.len();
         for record in RawRecords::new(dump, &header) {
             match record.id {
@@ -189,7 +189,7 @@ impl<'a> Loads<'a> {
     }
 }
 
-/// The limits for the bytes of moved code: this many, and this many times the size of the jitdump.
+/// The limits for the bytes of moved code: `MOVED_MORE`, plus `MOVED_TIMES` times the size of the jitdump.
 const MOVED_MORE: usize = 16 << 20;
 const MOVED_TIMES: usize = 4;
 

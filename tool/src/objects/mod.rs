@@ -1,5 +1,5 @@
-//! Makes ELF files of the code in jitdumps and perf maps: one file for each part of the address space and each time in which no
-//! code is replaced there ([`Epochs`]). The number of files does not grow with the number of functions.
+//! Makes ELF files of the code in jitdumps and perf maps. There is one file for each part of the address space and each time
+//! in which no code is replaced there ([`Epochs`]). So the number of files does not grow with the number of functions.
 
 mod debug;
 mod elf;
@@ -29,11 +29,11 @@ pub use out_dir::OutDir;
 pub(crate) use ranges::Ranges;
 pub use taken::Taken;
 
-/// A mapping to announce in a recording: from `time` on, the addresses from `start` to `start + len` of the process are the
+/// A mapping to announce in a recording. From `time` on, the addresses from `start` to `start + len` of the process are the
 /// bytes of `object` from `offset` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// By the clock of the jitdump.
+    /// The time, by the clock of the jitdump.
     pub time: u64,
     /// The first address.
     pub start: u64,
@@ -41,20 +41,20 @@ pub struct Mapping {
     pub len: u64,
     /// Index in [`Made::objects`].
     pub object: usize,
-    /// The place in the file.
+    /// The offset in the file.
     pub offset: u64,
 }
 
 /// An ELF file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Object {
-    /// Where the file is.
+    /// The path of the file.
     pub path: PathBuf,
-    /// The same as in the file.
+    /// The build ID, which is also in the file.
     pub build_id: [u8; 20],
     /// The addresses of the neighbourhood, from the first to the last byte.
     pub code: Range<u64>,
-    /// When the code of this file was used first.
+    /// The time at which code of this file was used first.
     pub time: u64,
     /// The address of the file's first byte, modulo 2^64.
     pub origin: u64,
@@ -62,7 +62,7 @@ pub struct Object {
     pub pieces: usize,
 }
 
-/// All files, and how they lie in memory.
+/// All files, and their mappings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Made {
     /// The files.
@@ -71,13 +71,13 @@ pub struct Made {
     pub mappings: Vec<Mapping>,
 }
 
-/// Writes an object for each epoch of a process into `dir`. `taken` has the addresses that a recording maps. The tables of each
-/// object get other addresses than all code, libraries, and other tables. If `taken` is `None`, the tables have no mappings.
-/// Fails if a file cannot be written, or if the code is of a 32-bit machine or of another byte order.
+/// Writes an object for each epoch of a process into `dir`. `taken` has the addresses that a recording maps. The addresses of
+/// each object's tables are different from those of all code, libraries, and other tables. If `taken` is `None`, the tables
+/// have no mappings. Fails if a file cannot be written, or if the code is of a 32-bit machine or of another byte order.
 pub fn write(loads: &Loads<'_>, epochs: &[Epoch], dir: &OutDir, taken: Option<&Taken>) -> io::Result<Made> {
     loads.check_machine()?;
     let mut taken = taken.cloned();
-    // For each neighbourhood, the number of its epochs, and of those that are not written yet.
+    // For each neighbourhood, the number of its epochs, and the number of epochs that are not written yet.
     let mut counts: HashMap<(u64, u64), (u64, u64)> = HashMap::new();
     for epoch in epochs {
         let range = &epoch.neighbourhood;
@@ -127,13 +127,14 @@ pub fn write(loads: &Loads<'_>, epochs: &[Epoch], dir: &OutDir, taken: Option<&T
     Ok(made)
 }
 
-/// The parts of a neighbourhood that are mapped: all but the gaps between pieces that have addresses of unknown code. `pieces`
-/// are ascending by address.
+/// The parts of a neighbourhood that are mapped. Only gaps between pieces that contain addresses of unknown code are not
+/// mapped. `pieces` are in ascending order of address.
 fn mapped(code: &Range<u64>, pieces: &[&Load<'_>], unknown: &[u64]) -> Vec<Range<u64>> {
     let mut unknown = unknown.to_vec();
     unknown.sort_unstable();
     let mut mapped = Vec::new();
-    // perf finds unwind tables by the distance from the first mapping, which is therefore where the neighbourhood begins.
+    // perf finds unwind tables by the distance from the first mapping, so the first mapping begins where the neighbourhood
+    // begins.
     let (mut start, mut end) = (code.start, code.start.saturating_add(1));
     let after = std::iter::once(code.end..code.end);
     for next in pieces.iter().map(|load| load.range()).chain(after) {
@@ -155,7 +156,7 @@ fn name(pid: u32, build_id: &[u8]) -> String {
     format!("jitcode-{pid}-{hex}.so")
 }
 
-/// The process whose code is in an object of this name.
+/// The process whose code is in an object with this name.
 pub fn pid_of(name: &str) -> Option<u32> {
     let (pid, id) = name.strip_prefix("jitcode-")?.strip_suffix(".so")?.split_once('-')?;
     let is_id = id.len() == 40 && id.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -1,4 +1,4 @@
-//! The newest name at each address, for maps, which have no times.
+//! Finds the newest name at each address, for perf maps, which have no times.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::debug::name_of;
 use super::ranges::Ranges;
 use super::{Load, Loads};
 
-/// The loads that a later load does not cover, or the parts of them. Sorted by address, and without overlaps.
+/// The loads, or parts of loads, that no later load covers. The result is sorted by address, and has no overlaps.
 pub(super) fn newest<'a>(loads: &[Load<'a>], covered: &mut Ranges) -> Vec<Load<'a>> {
     let mut out = Vec::new();
     for load in loads.iter().rev() {
@@ -23,8 +23,8 @@ pub(super) fn newest<'a>(loads: &[Load<'a>], covered: &mut Ranges) -> Vec<Load<'
 }
 
 impl<'a> Loads<'a> {
-    /// Adds the code in a perf map. If several lines describe an address, the last of them counts. Code that was added before
-    /// is newer than all lines.
+    /// Adds the code in a perf map. If several lines describe an address, the last line counts. Code that was added before is
+    /// newer than all lines.
     pub fn add_map(&mut self, map: &'a [u8]) {
         let (mut lines, mut covered) = (Vec::new(), Ranges::default());
         for fields in raw_lines(map).filter_map(|line| line.fields()) {

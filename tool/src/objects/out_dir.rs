@@ -1,4 +1,4 @@
-//! The directory that objects are written to. A file appears in it complete, under its final name, or not at all.
+//! Writes files to the directory of objects. A file appears there complete, under its final name, or not at all.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File};
@@ -17,7 +17,7 @@ pub struct OutDir {
 }
 
 impl OutDir {
-    /// Opens the directory. If it does not exist, makes it for this user alone.
+    /// Opens the directory. Makes the directory for this user alone if the directory does not exist.
     pub fn new(path: &Path) -> io::Result<OutDir> {
         match DirBuilder::new().mode(0o700).create(path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -27,8 +27,8 @@ impl OutDir {
         Ok(OutDir { dir: Dir::open(&path)?, path })
     }
 
-    /// Opens a directory of this user in which no other user can make, replace or remove files. If it does not exist, makes it.
-    /// Another user may put a link in the place of the directory at any time, so the open directory is checked.
+    /// Opens a directory of this user in which no other user can make, replace or remove files. Makes the directory if it
+    /// does not exist. The open directory is checked, because another user may put a link in its place at any time.
     pub fn own(path: &Path) -> io::Result<OutDir> {
         match DirBuilder::new().mode(0o700).create(path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -61,7 +61,7 @@ impl OutDir {
         self.put_by(name, write, |temporary| self.dir.rename(temporary, OsStr::new(name)))
     }
 
-    /// The same as [`OutDir::put`], but fails if the name exists.
+    /// Like [`OutDir::put`], but fails if the name exists.
     pub fn put_new(&self, name: &str, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<PathBuf> {
         let there = || {
             let text = format!("{name} is there already, and is not replaced");
@@ -89,7 +89,7 @@ impl OutDir {
     ) -> io::Result<PathBuf> {
         let temporary = OsString::from(format!(".{name}.{}", std::process::id()));
         let file = match self.dir.create_new(&temporary, 0o600) {
-            // A process with the same pid has left the file.
+            // An earlier process with the same pid has left the file.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 self.dir.remove(&temporary)?;
                 self.dir.create_new(&temporary, 0o600)?
@@ -105,7 +105,7 @@ impl OutDir {
     }
 
     /// Whether the file `name` is a regular file of this user and of this length that begins with these bytes. In a directory
-    /// that others can write, a file of another user may have any contents.
+    /// that other users can write to, a file of another user may have any contents.
     pub(super) fn has(&self, name: &str, len: u64, start: &[u8]) -> bool {
         let read = || {
             let file = self.dir.open_to_read(OsStr::new(name))?;
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(out.path(), path);
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o700);
         assert!(OutDir::own(&path).is_ok(), "it is there");
-        // The directory keeps its files, even if a link takes its place.
+        // The directory keeps its files, even if a link replaces it.
         let other = base.path().join("other");
         std::fs::rename(&path, &other).unwrap();
         symlink(base.path(), &path).unwrap();

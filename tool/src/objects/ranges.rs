@@ -1,9 +1,9 @@
-//! Sets of addresses.
+//! Sets of addresses, stored as ranges.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Address ranges, from the start of each range to its end. Ranges that touch are one range.
+/// Address ranges, as a map from the start of each range to its end. Adjacent ranges are merged.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ranges(pub BTreeMap<u64, u64>);
 

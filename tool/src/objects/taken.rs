@@ -1,15 +1,15 @@
-//! The addresses that a process uses, and free places between them.
+//! Tracks the addresses that a process uses, and finds free ranges between them.
 
 use std::ops::Range;
 
 use super::ranges::Ranges;
 use crate::tables::EM_X86_64;
 
-/// The lowest address that is given out: Linux maps nothing below it (`vm.mmap_min_addr`).
+/// The lowest address of a free range. Linux maps nothing below this address (`vm.mmap_min_addr`).
 const LOWEST: u64 = 0x10000;
 
-/// The first address that no process has on this machine (`e_machine`). If it is 0, it is the machine that this program runs
-/// on. x86-64 has 47 bits for the addresses of processes, other machines up to 48 (AArch64).
+/// The first address that no process has on this machine (`e_machine`). If `e_machine` is 0, the machine is the machine of
+/// this program. On x86-64, addresses of processes have 47 bits. On other machines, addresses have up to 48 bits (AArch64).
 fn highest(machine: u32) -> u64 {
     match machine {
         EM_X86_64 => HIGHEST_X86_64,
@@ -20,19 +20,19 @@ fn highest(machine: u32) -> u64 {
 
 const HIGHEST_X86_64: u64 = 0x7fff_ffff_f000;
 pub(super) const PAGE: u64 = 4096;
-/// The number of ranges behind which a free place is looked for. A recording can name very many mappings.
+/// The maximum number of used ranges after which a free range is searched for. A recording can have very many mappings.
 const PROBES_MAX: usize = 4096;
 
 /// The pages that are in use.
 #[derive(Clone, Debug, Default)]
 pub struct Taken {
     ranges: Ranges,
-    /// Mappings of other files than those of compiled code.
+    /// Mappings of files that are not files of compiled code.
     files: Ranges,
 }
 
 impl Taken {
-    /// No address is used.
+    /// Makes a set in which no address is used.
     pub fn new() -> Taken {
         Taken::default()
     }
@@ -45,8 +45,8 @@ impl Taken {
         }
     }
 
-    /// Marks all pages of a range as used by a mapping of a file, such as a library. No object contains such a range, because a
-    /// profiler would take the code of the library for code of the object.
+    /// Marks all pages of a range as used by a mapping of a file, such as a library. No object contains such a range, because
+    /// a profiler would attribute the code of the library to the object.
     pub fn add_file(&mut self, range: Range<u64>) {
         self.files.add(range.clone());
         self.add(range);
@@ -56,8 +56,8 @@ impl Taken {
         !range.is_empty() && !self.files.is_free(range)
     }
 
-    /// The first free place of `len` bytes from `near` on that ends at `limit` or below, and that a process can have on this
-    /// machine. It consists of whole pages.
+    /// The first free range of `len` bytes from `near` on that ends at or below `limit`, and that a process can have on this
+    /// machine. The range consists of whole pages.
     pub(super) fn free_above(&self, near: u64, len: u64, limit: u64, machine: u32) -> Option<u64> {
         let (len, limit) = (len.checked_next_multiple_of(PAGE)?, limit.min(highest(machine)));
         let mut at = near.max(LOWEST).checked_next_multiple_of(PAGE)?;

@@ -1,4 +1,4 @@
-//! The attributes of a recording: which fields its events have, and where.
+//! Reads the attributes of a recording, which determine the fields of its events and their offsets.
 
 use std::collections::HashMap;
 use std::io;
@@ -28,7 +28,7 @@ pub struct Attribute {
     flags: u64,
     clock: i32,
     pub ids: Vec<u64>,
-    /// Where the ids are in the file.
+    /// The range of the ids in the file.
     pub ids_at: Option<Range<u64>>,
 }
 
@@ -43,7 +43,7 @@ impl Attribute {
         }
     }
 
-    /// The clock that the user has chosen for the recording. `None`: the kernel's own clock.
+    /// The clock that the user has chosen for the recording. `None` for the kernel's default clock.
     pub fn clock(&self) -> Option<i32> {
         (self.flags & USE_CLOCKID != 0).then_some(self.clock)
     }
@@ -71,12 +71,12 @@ impl Attribute {
         has_time.then(|| 8 * from.iter().filter(|&&field| self.has(field)).count())
     }
 
-    /// Distance of the pid from the end of another event of the kernel. The pid comes before the time.
+    /// Distance of the pid from the end of another event of the kernel. The pid precedes the time.
     fn pid_from_end(&self) -> Option<usize> {
         self.time_from_end().filter(|_| self.has(field::TID)).map(|time| time + 8)
     }
 
-    /// The fields at the end of an event that is no sample.
+    /// The fields at the end of an event that is not a sample.
     fn end_of_event(&self, pid: u32, time: u64) -> Vec<u8> {
         let id = self.ids.first().copied().unwrap_or(0);
         let thread = u64::from(pid) | u64::from(pid) << 32;
@@ -94,7 +94,7 @@ impl Attribute {
     }
 }
 
-/// Where the fields are in the events of a recording.
+/// The offsets of the fields in the events of a recording.
 #[derive(Debug)]
 pub struct Forms<'a> {
     attributes: &'a [Attribute],
@@ -104,7 +104,7 @@ pub struct Forms<'a> {
 }
 
 impl<'a> Forms<'a> {
-    /// Fails if events have no time, or if an event does not tell which attribute it belongs to.
+    /// Fails if events have no time, or if the attribute of an event cannot be determined.
     pub fn new(attributes: &'a [Attribute]) -> io::Result<Forms<'a>> {
         let Some(first) = attributes.first() else { return invalid("has no attributes of events") };
         if attributes.iter().any(|attribute| attribute.time_from_end().is_none()) {
@@ -143,7 +143,8 @@ impl<'a> Forms<'a> {
         (at >= 8 && at + 4 <= len).then(|| u32_at(event.bytes, at))
     }
 
-    /// The time of an event. `None` if the event has none: perf writes such events itself, and they hold from the beginning.
+    /// The time of an event. `None` if the event has no time. perf writes such events itself, and they apply from the
+    /// beginning.
     pub fn time(&self, event: &Event<'_>) -> Option<u64> {
         let (bytes, kind) = (event.bytes, event.kind());
         if kind >= kind::FIRST_OF_USER {
@@ -156,7 +157,7 @@ impl<'a> Forms<'a> {
         } else {
             bytes.len().checked_sub(attribute.time_from_end()?)?
         };
-        // The time must lie behind the header of the event.
+        // The time must be after the header of the event.
         let is_there = at >= 8 && at + 8 <= bytes.len();
         Some(u64_at(bytes, at)).filter(|&time| is_there && time != 0 && time != u64::MAX)
     }

@@ -1,10 +1,12 @@
 //! Decompresses the events of `perf record -z`.
 //!
-//! The compressed data of all events of a recording is one frame of zstd, which perf does not end. After each event, the whole
-//! content so far is decodable. The decoder returns content only when it is a window behind, because later content may refer
-//! to the window. So the content of an event comes late, but its length must be known at once: other events may follow. The
-//! decoder tells how many bytes it has beyond a window. A window of zero bytes is decoded before the content, so that this number
-//! is the length of the content.
+//! The compressed data of all events of a recording is one frame of zstd, which perf does not end. After each event, all
+//! content so far is decodable. The decoder returns content only when a further window of content follows, because later
+//! content may refer to the window.
+//!
+//! So the content of an event is returned late. But its length must be known at once, because other events may follow. The
+//! decoder reports how many bytes it has beyond a window. So a window of zero bytes is decoded before the content. Then the
+//! number that the decoder reports is the length of the content.
 
 use std::io;
 
@@ -13,14 +15,14 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 use super::{invalid, u16_at};
 
 const MAGIC: &[u8] = b"\x28\xb5\x2f\xfd";
-/// The most bytes of a block.
+/// The maximum size of a block, in bytes.
 const BLOCK: u64 = 128 << 10;
-/// The most bytes that are decoded: so many from each compressed byte, and so many more.
+/// The maximum number of decoded bytes: `RATIO_MOST` for each compressed byte, plus `DECODED_MORE`.
 const RATIO_MOST: u64 = 1000;
 const DECODED_MORE: u64 = 256 << 20;
 /// A last block without content.
 const LAST: &[u8] = &[1, 0, 0];
-/// Decoded bytes that were taken are removed when there are so many of them.
+/// Decoded bytes that were taken are removed when their number reaches this limit.
 const KEPT: usize = 1 << 20;
 
 #[derive(Default)]
@@ -29,23 +31,23 @@ pub struct Inflater {
     /// The window of the frame, if one has begun.
     window: Option<u64>,
     has_checksum: bool,
-    /// Compressed bytes that are no whole block yet.
+    /// Compressed bytes that are not a whole block yet.
     pending: Vec<u8>,
-    /// How many bytes of the window before the content the decoder has not returned yet.
+    /// How many zero bytes of the window before the content the decoder has not returned yet.
     zeros: u64,
-    /// How many bytes the decoder has returned of this frame.
+    /// How many bytes of this frame the decoder has returned.
     returned: u64,
-    /// How many bytes of content all `add` calls have reported, of this frame.
+    /// How many bytes of content of this frame all `add` calls have reported.
     reported: u64,
     content: Vec<u8>,
     /// How many bytes of `content` were taken.
     taken: usize,
-    /// How many bytes were decoded, with windows, and from how many.
+    /// How many bytes were decoded (including windows), and from how many compressed bytes.
     decoded: u64,
     added: u64,
 }
 
-/// The number of bytes and the window of a frame's header. `None` if it is not whole.
+/// The length and the window of a frame's header. `None` if the header is incomplete.
 fn frame_header(bytes: &[u8]) -> io::Result<Option<(usize, u64, bool)>> {
     let Some((magic, rest)) = bytes.split_at_checked(4) else { return Ok(None) };
     if magic != MAGIC {
@@ -63,7 +65,7 @@ fn frame_header(bytes: &[u8]) -> io::Result<Option<(usize, u64, bool)>> {
     let window = if is_single {
         let mut number = [0; 8];
         number[..size].copy_from_slice(&fields[before..]);
-        // Two bytes count from 256.
+        // A number of two bytes counts from 256.
         u64::from_le_bytes(number).saturating_add(if size == 2 { 256 } else { 0 })
     } else {
         let base = 1 << (10 + (fields[0] >> 3));
@@ -72,7 +74,7 @@ fn frame_header(bytes: &[u8]) -> io::Result<Option<(usize, u64, bool)>> {
     Ok(Some((5 + fields.len(), window, flags & 4 != 0)))
 }
 
-/// The number of bytes of the block that begins here, with its header and a checksum behind it. `None` if it is not whole.
+/// The size of the block that begins here, including its header and a checksum after it. `None` if the block is incomplete.
 fn block(bytes: &[u8], has_checksum: bool) -> Option<usize> {
     let header = bytes.get(..3)?;
     let header = u32::from(header[0]) | u32::from(header[1]) << 8 | u32::from(header[2]) << 16;
@@ -133,7 +135,7 @@ impl Inflater {
         Ok(len)
     }
 
-    /// Counts decoded bytes. A small file cannot make all work and fill all disks.
+    /// Counts decoded bytes. Fails if a small file would cause unlimited work, or fill the disk.
     fn count(&mut self, decoded: u64) -> io::Result<()> {
         self.decoded = self.decoded.saturating_add(decoded);
         if self.decoded > self.added.saturating_mul(RATIO_MOST).saturating_add(DECODED_MORE) {
@@ -164,7 +166,7 @@ impl Inflater {
         Ok(grown)
     }
 
-    /// No compressed bytes follow. Afterwards all content can be taken.
+    /// Must be called when no compressed bytes follow. Afterwards all content can be taken.
     pub fn finish(&mut self) -> io::Result<()> {
         if !self.pending.is_empty() {
             return invalid("has compressed events that are not whole");

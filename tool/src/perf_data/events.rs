@@ -1,4 +1,4 @@
-//! The events of a recording, in the order of the file. Compressed events are returned decompressed.
+//! Reads the events of a recording, in the order of the file. Compressed events are returned decompressed.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -8,7 +8,8 @@ use std::ops::Range;
 use super::compressed::Inflater;
 use super::{invalid, u16_at, u32_at, u64_at, Layout};
 
-/// Kinds of events: of the kernel (include/uapi/linux/perf_event.h), and from 64 on of perf (tools/lib/perf/include/perf/event.h).
+/// Kinds of events: kinds of the kernel (include/uapi/linux/perf_event.h), and kinds of perf from 64 on
+/// (tools/lib/perf/include/perf/event.h).
 pub mod kind {
     pub const MMAP: u32 = 1;
     pub const COMM: u32 = 3;
@@ -39,25 +40,25 @@ pub mod misc {
     pub const DATA: u16 = 1 << 13;
     /// A program was executed (COMM).
     pub const COMM_EXEC: u16 = 1 << 13;
-    /// The child's mappings follow in events of their own (FORK).
+    /// The child's mappings follow in separate events (FORK).
     pub const FORK_EXEC: u16 = 1 << 13;
-    /// A build-id is in the place of device and inode (MMAP2).
+    /// The event has a build-id in place of device and inode (MMAP2).
     pub const HAS_BUILD_ID: u16 = 1 << 14;
     /// An entry of the table of build-ids has the size of the build-id.
     pub const HAS_SIZE: u16 = 1 << 15;
 }
 
-/// Where the event of a mapping has the place in the file.
+/// The offset, in the event of a mapping, of the field with the offset in the file.
 pub const OFFSET: usize = 32;
 
-/// An event without the data behind it.
+/// An event without the data after it.
 #[derive(Debug)]
 pub struct Event<'a> {
     /// All bytes, header included.
     pub bytes: &'a [u8],
     /// Where the event begins in the file. 0 for an event that was compressed.
     pub offset: u64,
-    /// The place of data that belongs to the event, and that its size does not include.
+    /// The range of the data that belongs to the event but is not part of the event's size.
     pub behind: Range<u64>,
 }
 
@@ -71,13 +72,13 @@ impl Event<'_> {
     }
 }
 
-/// A mapping that an event names.
+/// A mapping that an event describes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapped<'a> {
     pub pid: u32,
     pub range: Range<u64>,
     pub name: &'a [u8],
-    /// The range that the name takes up in the event, with its padding.
+    /// The range of the name in the event, with its padding.
     pub name_at: Range<usize>,
 }
 
@@ -96,8 +97,8 @@ pub fn mapping(event: &[u8]) -> Option<Mapped<'_>> {
     (end <= event.len()).then_some(Mapped { pid: u32_at(event, 8), range, name, name_at: start..end })
 }
 
-/// The mapping in an event, if it is one of a process. A virtual machine has mappings of its own, in events that name the process
-/// which runs the virtual machine.
+/// The mapping in an event, if it is a mapping of a process. A virtual machine has its own mappings, and their events contain
+/// the process which runs the virtual machine.
 pub fn user_mapping<'a>(event: &Event<'a>) -> Option<Mapped<'a>> {
     let is_guest = misc::MODE_GUEST.contains(&(event.misc() & misc::MODE));
     mapping(event.bytes).filter(|mapped| !is_guest && mapped.pid != u32::MAX)
@@ -132,7 +133,7 @@ pub fn len_behind(event: &[u8], is_pipe: bool) -> u64 {
 
 const CUT: &str = "has an event that is not whole";
 
-/// A part of the stream that waits for its turn, because compressed events before it are not decompressed yet.
+/// A part of the stream that waits, because compressed events before it are not decompressed yet.
 enum Waiting {
     /// An event that was not compressed.
     Plain { bytes: Vec<u8>, offset: u64, behind: Range<u64> },
@@ -140,7 +141,7 @@ enum Waiting {
     Inflated(u64),
 }
 
-/// Progress is told after this many events.
+/// Progress is reported after this number of events.
 const PROGRESS: u32 = 4096;
 
 /// Reads the events of a recording.
@@ -173,7 +174,7 @@ impl<'f> Events<'f> {
         })
     }
 
-    /// Passes all further events to `each`. `progress` gets the offset in the file now and then.
+    /// Passes all further events to `each`. `progress` is called regularly with the offset in the file.
     pub fn each(
         &mut self,
         progress: &mut dyn FnMut(u64) -> io::Result<()>,
@@ -207,7 +208,7 @@ impl<'f> Events<'f> {
                         self.allowed -= len;
                         return Ok(Some((0, 0..0)));
                     }
-                    // The bytes of the next event are known to exist, and come later.
+                    // The bytes of the next event are known to exist, and are returned later.
                     None if inflater.is_behind(self.allowed) && !is_at_end => {}
                     None => match self.waiting.pop_front() {
                         Some(Waiting::Inflated(len)) => {
@@ -256,7 +257,7 @@ impl<'f> Events<'f> {
         }
     }
 
-    /// Reads an event from the file, and skips the data behind it.
+    /// Reads an event from the file, and skips the data after it.
     fn read_raw(&mut self, event: &mut Vec<u8>) -> io::Result<(u64, Range<u64>)> {
         let offset = self.at;
         if read_event(&mut self.input, event)?.is_none() {

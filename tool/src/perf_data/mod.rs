@@ -1,9 +1,9 @@
-//! Recordings of perf: the header, the attributes and the places of the sections.
+//! Reads recordings of perf: the header, the attributes and the offsets of the sections.
 //!
-//! The format is described in linux tools/perf/Documentation/perf.data-file-format.txt. This code is written by hand, because a
-//! copy must keep everything that it does not change. The crate `linux-perf-data` returns events in the order of time and
-//! without their places, and reads sections into memory at the length that they claim. The crate `tracepoint_perf` writes a
-//! table of attributes of its own, and only the first 32 of 256 features.
+//! The format is described in linux tools/perf/Documentation/perf.data-file-format.txt. This project has its own reader,
+//! because a copy must keep everything that it does not change. The crate `linux-perf-data` returns events in the order of
+//! time and without their offsets, and reads sections into memory at the length that they claim. The crate `tracepoint_perf`
+//! writes its own table of attributes, and only the first 32 of 256 features.
 
 pub mod attributes;
 pub mod compressed;
@@ -17,8 +17,8 @@ use std::os::unix::fs::FileExt;
 use attributes::Attribute;
 use events::{kind, Events};
 
-/// Offsets in the header: size of an attribute, places of attributes, of events and of the oldest table of event types, and the
-/// flags of the features after the events.
+/// Offsets in the header: the size of an attribute, the ranges of attributes, of events and of the oldest table of event
+/// types, and the flags of the features after the events.
 const ATTRIBUTE_SIZE: usize = 16;
 pub const ATTRIBUTES: usize = 24;
 pub const EVENTS: usize = 40;
@@ -30,9 +30,9 @@ pub const HEADER: usize = 104;
 pub const PIPE_HEADER: usize = 16;
 const MAGIC: &[u8] = b"PERFILE2";
 const OTHER_ORDER: &[u8] = b"2ELIFREP";
-/// Larger attributes do not exist. The kernel has the same limit, one page.
+/// The maximum size of an attribute. The kernel has the same limit, one page.
 const ATTRIBUTE_MOST: u64 = 4096 + 16;
-/// The most bytes of the ids of all attributes. There is one id for each event and processor.
+/// The maximum size of the ids of all attributes, in bytes. There is one id for each event and processor.
 const IDS_MOST: u64 = 128 << 20;
 
 /// Features, by the number of their flag (linux tools/perf/util/header.h).
@@ -106,18 +106,18 @@ impl Layout {
         self.header.len() == PIPE_HEADER
     }
 
-    /// The place of the data of a feature, if the recording has the feature.
+    /// The range of the data of a feature, if the recording has the feature.
     pub fn feature(&self, number: u32) -> Option<Range<u64>> {
         self.features.iter().find(|(there, _)| *there == number).map(|(_, place)| place.clone())
     }
 
-    /// The end of the table with the places of the features. The table begins where the events end.
+    /// The end of the table with the ranges of the features. The table begins where the events end.
     pub fn table_end(&self) -> u64 {
         self.events.end + 16 * self.features.len() as u64
     }
 }
 
-/// A place in the file that a header or table names: offset and length.
+/// A range in the file that a header or table contains as offset and length.
 fn place(bytes: &[u8], at: usize, len: u64) -> io::Result<Range<u64>> {
     let (start, size) = (u64_at(bytes, at), u64_at(bytes, at + 8));
     match start.checked_add(size).filter(|&end| end <= len) {
@@ -173,7 +173,8 @@ fn ids_of(file: &File, place: Range<u64>) -> io::Result<Vec<u64>> {
     Ok(bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect())
 }
 
-/// A recording from a pipe has its attributes in events, which come before the events of the kernel.
+/// Reads the layout of a recording from a pipe. Such a recording has its attributes in events, which precede the events of
+/// the kernel.
 fn of_pipe(file: &File, header: Vec<u8>, len: u64) -> io::Result<Layout> {
     let mut layout =
         Layout { header, events: PIPE_HEADER as u64..len, attributes: Vec::new(), features: Vec::new(), len };

@@ -1,4 +1,4 @@
-//! Runs perf programs, one at a time. A signal that would end this program ends perf instead, and the recording is kept.
+//! Runs perf programs, one at a time. A signal that would end this program ends perf instead, so the recording is kept.
 
 use std::io::{self, Read};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -9,7 +9,7 @@ static RUNNING: AtomicI32 = AtomicI32::new(0);
 /// The last signal, or 0.
 static ASKED: AtomicI32 = AtomicI32::new(0);
 
-/// perf ends a recording on SIGINT and SIGTERM only.
+/// The signal that is sent to perf. perf ends a recording only on SIGINT and SIGTERM.
 fn for_perf(signal: i32) -> i32 {
     if signal == libc::SIGINT {
         libc::SIGINT
@@ -27,13 +27,13 @@ extern "C" fn hand_on(signal: libc::c_int) {
     }
 }
 
-/// Has signals end perf from now on. This program ends by itself once it has kept the recording.
+/// Makes signals end perf from now on. This program ends by itself once it has kept the recording.
 pub fn catch_signals() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the handler does only what a signal handler may do. Programs that are run do not inherit it.
         unsafe {
             let before = libc::signal(signal, hand_on as extern "C" fn(libc::c_int) as libc::sighandler_t);
-            // Set by `nohup`, or by a shell for background jobs.
+            // `nohup`, or a shell for background jobs, has set this.
             if before == libc::SIG_IGN {
                 libc::signal(signal, libc::SIG_IGN);
             }
@@ -51,7 +51,7 @@ pub fn is_asked() -> bool {
     ASKED.load(Ordering::SeqCst) != 0
 }
 
-/// Starts a program. The program must be waited for before the next one is started.
+/// Starts a program. The caller must wait for its end before it starts another program.
 pub fn start(command: &mut Command) -> io::Result<Child> {
     let child = command.spawn()?;
     RUNNING.store(child.id() as i32, Ordering::SeqCst);
@@ -64,8 +64,9 @@ pub fn start(command: &mut Command) -> io::Result<Child> {
     Ok(child)
 }
 
-/// Whether the program has ended. With `WNOHANG` among the options, the answer comes at once, otherwise when it has. The pid is
-/// not reused until the program is waited for, so a signal sent after this call reaches no other process.
+/// Whether the program has ended. With `WNOHANG` among the options, the function returns at once, otherwise when the program
+/// has ended. The pid is not reused until the program is waited for, so a signal that is sent after this call reaches no
+/// other process.
 fn look(child: &Child, options: libc::c_int) -> bool {
     // SAFETY: the struct has no invalid bit patterns, and the call writes nothing but this struct.
     unsafe {
@@ -77,7 +78,7 @@ fn look(child: &Child, options: libc::c_int) -> bool {
     }
 }
 
-/// Whether a program that was not waited for has ended.
+/// Whether a program has ended. The program was not waited for yet.
 pub fn has_ended(child: &Child) -> bool {
     look(child, libc::WNOHANG)
 }
@@ -103,7 +104,7 @@ pub fn read<T>(child: &mut Child, body: impl FnOnce(&mut dyn Read) -> T) -> io::
             pipe.read_to_end(&mut bytes).map(|_| bytes)
         })
     });
-    // The pipe is closed when `body` returns, which ends a program that goes on printing.
+    // The pipe is closed when `body` returns, which ends a program that continues to print.
     let answer = match child.stdout.take() {
         Some(mut pipe) => body(&mut pipe),
         None => body(&mut io::empty()),

@@ -10,7 +10,7 @@ use crate::open;
 use crate::perf_data::{EVENTS, EVENTS_LEN, FEATURES};
 
 const CMDLINE: u32 = 11;
-/// The longest command line that is read.
+/// The maximum length of a command line that is read.
 const LENGTH: u64 = 4 << 20;
 
 /// Options of `perf record` whose value is the next word.
@@ -57,7 +57,7 @@ fn u64_at(file: &File, at: u64) -> io::Result<u64> {
     file.read_exact_at(&mut bytes, at).map(|()| u64::from_ne_bytes(bytes))
 }
 
-/// The offset of the entry in the header that gives the place and length of the command line.
+/// The offset, in the header, of the entry with the range of the command line.
 fn entry(file: &File) -> io::Result<u64> {
     let features = u64_at(file, FEATURES as u64)?;
     if features >> CMDLINE & 1 == 0 {
@@ -100,7 +100,7 @@ fn words_of(bytes: &[u8]) -> Option<Vec<String>> {
     Some(words)
 }
 
-/// The recording that perf inject has read.
+/// The recording that was the input of `perf inject`.
 fn source_of(words: &[String]) -> Option<&str> {
     let at = words.iter().position(|word| word == "-i")?;
     words.get(at + 1).filter(|_| words[1] == "inject").map(String::as_str)
@@ -134,7 +134,7 @@ fn command_of(words: &[String]) -> Option<&[String]> {
     words.get(at..).filter(|command| !command.is_empty())
 }
 
-/// Whether a letter before the last takes the rest of the word as its value.
+/// Whether a letter before the last letter takes the rest of the word as its value.
 fn has_value(letters: &str) -> bool {
     let last = letters.chars().count().saturating_sub(1);
     letters.chars().take(last).any(|letter| SHORT.contains(letter))

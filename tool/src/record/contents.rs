@@ -1,4 +1,4 @@
-//! The contents of a recording for each process: jitdumps, files of regions, memory with compiled code.
+//! Reads the contents of a recording for each process: jitdumps, files of regions, memory with compiled code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -16,9 +16,9 @@ use crate::open;
 
 #[derive(Clone, Debug, Default)]
 pub struct Process {
-    /// The jitdumps that are mapped executable: perf records these mappings, and finds the jitdumps again.
+    /// The jitdumps that are mapped executable. perf records these mappings, and finds the jitdumps by them.
     pub dumps: BTreeSet<String>,
-    /// The jitdumps that are mapped otherwise. They have no effect without `perf record -d`.
+    /// The jitdumps that are mapped otherwise. These jitdumps have no effect without `perf record -d`.
     pub unexecutable_dumps: BTreeSet<String>,
     pub regions: BTreeSet<String>,
     /// Objects that `jitsym inject` or `perf inject` has added: address, size and path.
@@ -57,17 +57,17 @@ impl Process {
     }
 }
 
-/// All processes of a recording that have mapped anything, and the number of samples.
+/// All processes of a recording that have mappings, and the number of samples.
 #[derive(Clone, Debug, Default)]
 pub struct Contents {
     pub processes: BTreeMap<u32, Process>,
     pub samples: u64,
-    /// Processes that have executed a program and have mapped nothing since, as they were before.
+    /// The earlier state of processes that have executed a program and have mapped nothing since.
     executed: BTreeMap<u32, Process>,
 }
 
 impl Contents {
-    /// Reads the events of a recording. Does not resolve symbols or stacks, to be quick.
+    /// Reads the events of a recording. Symbols and stacks are not resolved, which makes this fast.
     pub fn read(perf: &Perf, data: &Path) -> Result<Contents, String> {
         let mut command = perf.command("script");
         command.arg("-i").arg(data).args(["--show-mmap-events", "--show-task-events", "-F", "pid,tid"]);
@@ -86,7 +86,7 @@ impl Contents {
             let ids: Vec<u32> = task.split([':', ')', '(']).filter_map(|id| id.parse().ok()).collect();
             if let [pid, _, parent, _] = ids[..] {
                 if pid != parent {
-                    // The parent's jitdumps are not the child's.
+                    // The parent's jitdumps do not belong to the child.
                     let inherited = self.processes.get(&parent).cloned().unwrap_or_default();
                     let child = self.processes.entry(pid).or_default();
                     child.memory |= inherited.memory;
@@ -95,7 +95,8 @@ impl Contents {
                 }
             }
         } else if let Some((_, named)) = line.split_once("PERF_RECORD_COMM exec: ") {
-            // `NAME:PID/TID`: the process executes another program, and loses all mappings of the old one.
+            // The line ends with `NAME:PID/TID`. The process executes another program, and loses all mappings of the old
+            // program.
             let pid = named.rsplit(':').next().and_then(|ids| ids.split('/').next()?.parse::<u32>().ok());
             if let Some(pid) = pid {
                 let before = self.processes.insert(pid, Process::default());
@@ -109,7 +110,7 @@ impl Contents {
     fn map(&mut self, mapping: Mapping) {
         let process = self.processes.entry(mapping.pid).or_default();
         let before = self.executed.remove(&mapping.pid);
-        // `jitsym inject` writes such a COMM event before later objects. The process has executed nothing.
+        // `jitsym inject` writes such a COMM event before later objects, although the process has executed nothing.
         if let Some(before) = before.filter(|_| injector(&mapping.path) == Some(Injector::Jitsym)) {
             *process = before;
         }
@@ -143,7 +144,7 @@ impl Contents {
 /// The present state of a jitdump.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Dump {
-    /// A jitdump, with the number of its pieces of code and of those with unwind tables.
+    /// A jitdump, with the number of its pieces of code and the number of pieces with unwind tables.
     Here {
         path: PathBuf,
         codes: usize,
@@ -153,12 +154,12 @@ pub enum Dump {
     Unreadable(String),
 }
 
-/// Examines a jitdump. If the process lives, also searches its mount namespace.
+/// Examines a jitdump. If the process is alive, also searches its mount namespace.
 pub fn dump_of(pid: u32, path: &str) -> Dump {
     open_dump(pid, path).0
 }
 
-/// As `dump_of`, with the open file.
+/// Like `dump_of`, but also returns the open file.
 pub fn open_dump(pid: u32, path: &str) -> (Dump, Option<File>) {
     let mut problem = None;
     for path in open::places(pid, path) {
@@ -172,7 +173,8 @@ pub fn open_dump(pid: u32, path: &str) -> (Dump, Option<File>) {
     (problem.map_or(Dump::Gone, Dump::Unreadable), None)
 }
 
-/// The number of pieces of code, and of those with unwind tables. `None` if the file is no jitdump of this machine.
+/// The number of pieces of code, and the number of pieces with unwind tables. `None` if the file is not a jitdump of this
+/// machine.
 fn count(file: &File) -> io::Result<Option<(usize, usize)>> {
     let mut header = [0; HEADER_SIZE];
     if file.read_exact_at(&mut header, 0).is_err() || Header::read(&header).is_none() {
@@ -248,7 +250,8 @@ mod tests {
         assert_eq!((contents.samples, contents.processes[&8].unexecutable_dumps.len()), (1, 1));
     }
 
-    /// The COMM event before a later object of `jitsym inject` takes nothing away. The one of a real execution does.
+    /// The COMM event before a later object of `jitsym inject` removes nothing. The COMM event of a real execution removes
+    /// all mappings.
     #[test]
     fn later_objects() {
         let mut contents = Contents::default();

@@ -10,8 +10,8 @@ use std::path::Path;
 use crate::perf_data::events::{len_behind, read_event};
 use crate::perf_data::{file_header, invalid, u64_at, EVENTS, EVENTS_LEN, FEATURES, HEADER};
 
-/// Completes a recording that perf could not complete. All whole events are kept, and no features are present. Returns whether
-/// there are any events.
+/// Completes a recording that perf could not complete. All whole events are kept, and the recording has no features. Returns
+/// whether there are any events.
 pub fn complete(path: &Path) -> io::Result<bool> {
     let file = File::options().read(true).write(true).open(path)?;
     let (mut header, total) = (file_header(&file)?, file.metadata()?.len());

@@ -1,4 +1,4 @@
-//! Puts the code of the jitdumps that a recording names into the recording, and reports what was found.
+//! Injects the code of the jitdumps to which a recording refers, and reports the results.
 
 use std::io;
 
@@ -7,18 +7,18 @@ use super::{children, Step};
 use crate::inject::{inject, Options, Problem, Summary};
 use crate::text::{count as counted, printable, Shown};
 
-/// The most processes that are reported one by one.
+/// The maximum number of processes that are reported one by one.
 const TOLD: usize = 6;
 
-/// Injects the jitdumps of the recording `options.input` if there are any. Returns whether there is a recording
-/// `options.output` with objects of compiled code. Without objects, the recording that was read has everything.
+/// Injects the jitdumps of the recording `options.input`, if there are any. Returns whether the recording `options.output`
+/// exists, with objects of compiled code. If the result is false, the recording that was read is complete.
 pub fn put_in(options: &Options, contents: &Contents, tell: &mut dyn FnMut(Step<'_>)) -> bool {
     let has_dumps = contents.dumps().next().is_some();
     let mut lines = Vec::new();
     for (pid, process) in contents.with_jit().filter(|(_, process)| !process.regions.is_empty()) {
         let count = process.regions.len();
         let files = if count == 1 { "file" } else { "files" };
-        // The injection replaces them by objects.
+        // The injection replaces the files with objects.
         let end = if has_dumps { "" } else { ", which perf reads as they are" };
         lines.push(format!("process {pid}: {count} {files} of regions{end}"));
     }
@@ -81,7 +81,7 @@ fn text_of(problem: &Problem) -> String {
     format!("process {pid}: {} {}", printable(path.as_bytes()), printable(why.as_bytes()))
 }
 
-/// Says what was put in, or why nothing was.
+/// Reports what was injected, or why nothing was injected.
 fn report(summary: &Summary, tell: &mut dyn FnMut(Step<'_>)) {
     let Summary { used, pieces, left_out, .. } = summary;
     match (&summary.dir, summary.problems.first()) {

@@ -1,4 +1,4 @@
-//! Whether a program or one of its libraries uses libjitsym: linked with it, or prepared to load it.
+//! Determines whether a program or one of its libraries uses libjitsym: it is linked with libjitsym, or can load it.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,12 +10,13 @@ use object::{Endianness, ReadCache};
 
 use crate::open;
 
-/// Strings of programs that are linked with the shared library or load it (`jitsym_dl.h`), and of the static library.
+/// Strings in programs that use the library. Programs that are linked with the shared library, or load it (`jitsym_dl.h`),
+/// contain the first string. Programs that are linked with the static library contain the second string.
 const MARKS: [&[u8]; 2] = [b"libjitsym.so", b"JITSYM_SPOOL_DIR"];
 /// Larger files are not searched to their end.
 const MOST: u64 = 512 << 20;
 const CHUNK: usize = 1 << 20;
-/// Where libraries lie besides the directories that the program names.
+/// The directories of libraries, in addition to the directories in the program itself.
 const DIRS: [&str; 8] = [
     "/lib",
     "/usr/lib",
@@ -27,7 +28,7 @@ const DIRS: [&str; 8] = [
     "/usr/lib/aarch64-linux-gnu",
 ];
 
-/// Whether the program, or a library that it names, contains a mark of libjitsym.
+/// Whether the program, or a library in its list of libraries, contains a mark of libjitsym.
 pub fn uses_library(program: &Path) -> bool {
     let is_marked = |path: &Path| open::named(path).and_then(|file| has_mark(&file)).unwrap_or(false);
     is_marked(program) || libraries(program).unwrap_or_default().iter().any(|path| is_marked(path))
@@ -45,7 +46,7 @@ fn has_mark(file: &File) -> io::Result<bool> {
         if MARKS.iter().any(|mark| contains(filled, mark)) {
             return Ok(true);
         }
-        // A mark may lie across two reads.
+        // A mark may extend over two reads.
         let (end, rest) = (filled.len(), longest.min(filled.len()));
         buffer.copy_within(end - rest..end, 0);
         kept = rest;
@@ -58,7 +59,7 @@ fn contains(bytes: &[u8], text: &[u8]) -> bool {
     unsafe { !libc::memmem(bytes.as_ptr().cast(), bytes.len(), text.as_ptr().cast(), text.len()).is_null() }
 }
 
-/// The files of the libraries that the program itself names.
+/// The files of the libraries in the program's own list.
 fn libraries(program: &Path) -> Option<Vec<PathBuf>> {
     let cache = ReadCache::new(open::named(program).ok()?);
     let file = ElfFile64::<Endianness, _>::parse(&cache).ok()?;

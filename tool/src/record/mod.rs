@@ -1,4 +1,4 @@
-//! `jitsym record`: runs `perf record` with the right options, injects jitdumps if necessary, and reports what was done.
+//! `jitsym record`: runs `perf record` with the right options, injects jitdumps if necessary, and reports the results.
 
 pub mod children;
 pub mod command_line;
@@ -34,7 +34,7 @@ use crate::inject;
 use crate::private::PrivateDir;
 use crate::text::Shown;
 
-/// Why no recording was made: exit status and cause.
+/// The reason why no recording was made: exit status and cause.
 #[derive(Debug)]
 pub struct Failure {
     pub status: u8,
@@ -42,12 +42,12 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// perf or the system has refused something.
+    /// A failure because perf or the system has refused a request.
     fn of(cause: impl ToString) -> Failure {
         Failure { status: 125, cause: cause.to_string() }
     }
 
-    /// A signal has ended the recording.
+    /// A failure because a signal has ended the recording.
     fn by(signal: i32, cause: &str) -> Failure {
         Failure { status: 128 + signal as u8, cause: cause.into() }
     }
@@ -63,11 +63,11 @@ pub struct Made {
     pub status: u8,
     /// The results of comparing memory with the jitdumps.
     pub seen: watch::Seen,
-    /// Whether something was set for the runtime of the command.
+    /// Whether variables or arguments were set for the runtime of the command.
     pub is_set_up: bool,
 }
 
-/// Said if a command that was set up, or its recording, has failed.
+/// The message if a command that was set up, or its recording, has failed.
 pub const WITHOUT_SETUP: &str = "--no-runtime-setup records without what was set for the runtime";
 
 /// The progress of a recording.
@@ -75,9 +75,9 @@ pub const WITHOUT_SETUP: &str = "--no-runtime-setup records without what was set
 pub enum Step<'a> {
     /// A line to print.
     Line(&'a str),
-    /// A line to print about something that is missing.
+    /// A line to print about missing data.
     Problem(&'a str),
-    /// The injection has done this part of all its work.
+    /// The progress of the injection: the work done, and all of its work.
     Injecting(u64, u64),
     /// The injection has ended.
     Injected,
@@ -157,7 +157,7 @@ fn record_with(
     let how = run::How { is_quiet: is_command, to_stderr: options.to_stderr, pids: &pids };
     let ran = run::run(perf, &arguments, &command, variables, &raw, how).map_err(cannot_start)?;
     let seconds = start.elapsed().as_secs_f64();
-    // Signals that have arrived so far were meant to end the recording.
+    // A signal that has arrived before this check was meant to end the recording.
     match children::asked() {
         _ if ran.recorded => {}
         Some(signal) => return Err(Failure::by(signal, NOTHING)),
@@ -194,7 +194,7 @@ fn record_with(
             Err(Failure::by(signal, &format!("stopped: {out} is as perf has recorded it, perhaps without names")))
         }
         (Err(cause), None) => Err(Failure::of(format!("{cause}; {out} is as perf has recorded it"))),
-        // If a user stops the recording of a process, this is no failure.
+        // It is not a failure if a user stops the recording of a process.
         (Ok(()), None) => {
             let status = if is_command { run::exit_code(ran.status) } else { 0 };
             Ok(Made { status, seen: ran.seen, is_set_up: setup.is_set })
@@ -202,7 +202,7 @@ fn record_with(
     }
 }
 
-/// `7` or `7 and its 3 children`.
+/// The name of a process with its children: `7` or `7 and its 3 children`.
 fn named(pid: u32, children: usize) -> String {
     match children {
         0 => pid.to_string(),
@@ -211,9 +211,9 @@ fn named(pid: u32, children: usize) -> String {
     }
 }
 
-/// Moves the recording to its final name. An existing recording is renamed to `.old`, as perf does it.
+/// Moves the recording to its final name. An existing recording is renamed to `.old`, as by perf.
 fn put(made: &Path, out: &Path) -> io::Result<()> {
-    // Another file may have been put there in the meantime.
+    // Another file may have been created there in the meantime.
     plan::check_place(out).map_err(io::Error::other)?;
     if out.exists() {
         fs::rename(out, plan::beside(out, ".old"))?;

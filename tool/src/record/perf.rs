@@ -1,4 +1,4 @@
-//! The perf that is used: its path, its features, and the cause of a failure in one line.
+//! The perf that is used: its path, its features, and a one-line description of a failure.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,18 +12,17 @@ use std::sync::OnceLock;
 use super::children;
 use crate::text::Shown;
 
-/// A perf program.
 #[derive(Clone, Debug)]
 pub struct Perf {
     program: PathBuf,
-    /// The `/proc` that has the kernel's settings.
+    /// The `/proc` directory with the kernel's settings.
     proc: PathBuf,
     /// The answers of perf about itself. Each question is asked only once.
     version: OnceLock<String>,
     unwinder: OnceLock<Unwinder>,
 }
 
-/// The way in which a perf unwinds copied stacks.
+/// The method by which a perf unwinds copied stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unwinder {
     /// Finds unwind tables only in mapped memory: in the gap after the code, or in regions.
@@ -34,7 +33,7 @@ pub enum Unwinder {
     None,
 }
 
-/// The file that the name of a command stands for, found like in a shell.
+/// The file of a command, which is searched for as by a shell.
 pub fn find_program(name: &OsStr) -> Option<PathBuf> {
     let runs =
         |path: &Path| fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0);
@@ -46,7 +45,7 @@ pub fn find_program(name: &OsStr) -> Option<PathBuf> {
 }
 
 impl Perf {
-    /// The perf with this name or path. `proc` is `/proc`.
+    /// The perf with this name or path. `proc` is the directory of the kernel's process files.
     pub fn new(program: &Path, proc: &Path) -> Result<Perf, String> {
         match find_program(program.as_os_str()) {
             Some(program) => {
@@ -76,7 +75,7 @@ impl Perf {
         Err(self.failure(output.status, &String::from_utf8_lossy(&output.stderr)))
     }
 
-    /// The message for a perf that has failed. `said`: its messages.
+    /// The message for a perf that has failed. `said` contains its messages.
     pub fn failure(&self, status: ExitStatus, said: &str) -> String {
         match status.signal() {
             Some(signal) => format!("perf was ended by signal {signal}"),
@@ -94,7 +93,7 @@ impl Perf {
         format!("{} does not start: {error}", self.program.shown())
     }
 
-    /// The version, like `6.1.187`.
+    /// The version, such as `6.1.187`.
     pub fn version(&self) -> Result<String, String> {
         if let Some(version) = self.version.get() {
             return Ok(version.clone());
@@ -140,7 +139,7 @@ impl Perf {
         if let Some(line) = said.lines().find(|line| line.contains("event syntax error")) {
             return crate::text::printable(line.trim().as_bytes()).to_string();
         }
-        // perf prints the cause last, except for hints and a summary.
+        // perf prints the cause last. Only hints and a summary may follow.
         let tells = |line: &&str| !line.is_empty() && !line.starts_with("[ perf record:") && !line.contains("Run '");
         let line = said.lines().map(str::trim).rev().find(tells).unwrap_or("it says nothing");
         let shown = crate::text::printable(line.as_bytes()).to_string();

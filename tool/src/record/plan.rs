@@ -1,4 +1,4 @@
-//! The command line and the environment for `perf record`.
+//! Makes the command line and the environment for `perf record`.
 
 use crate::open;
 use crate::text::Shown;
@@ -9,10 +9,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// How call stacks are recorded.
+/// The method by which call stacks are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stacks {
-    /// By unwind tables, from copies of this number of bytes.
+    /// Stacks by unwind tables, from copies of this number of bytes.
     Dwarf(u32),
     FramePointers,
     None,
@@ -20,9 +20,9 @@ pub enum Stacks {
 
 /// The bytes of a stack that are copied by default, as in perf.
 pub const STACK_BYTES: u32 = 8192;
-/// How stacks are recorded if nothing suggests another way.
+/// The method for stacks if nothing suggests another method.
 pub const STACKS: Stacks = Stacks::Dwarf(STACK_BYTES);
-/// The most bytes that the kernel copies.
+/// The maximum number of bytes that the kernel copies.
 const STACK_MOST: u32 = 65528;
 
 impl std::str::FromStr for Stacks {
@@ -55,13 +55,13 @@ pub enum Target {
 pub struct Options {
     pub out: PathBuf,
     pub frequency: u32,
-    /// The event in perf's notation. Without it, this program chooses an event.
+    /// The event in perf's notation. If it is `None`, this program chooses an event.
     pub event: Option<String>,
-    /// Without it, this program chooses: as the runtime of the command suggests, or `STACKS`.
+    /// The method for stacks. If it is `None`, this program uses the method for the runtime of the command, or `STACKS`.
     pub stacks: Option<Stacks>,
-    /// Whether the support of perf in runtimes is turned on.
+    /// Whether the runtimes' own support of perf is enabled.
     pub sets_up: bool,
-    /// `JITSYM_ADOPT=1`.
+    /// Whether `JITSYM_ADOPT=1` is set.
     pub adopt: bool,
     /// Whether the output of the command goes to the standard error output.
     pub to_stderr: bool,
@@ -86,9 +86,9 @@ pub fn event(options: &Options, sys: &Path) -> String {
     options.event.clone().unwrap_or_else(|| own_choice.into())
 }
 
-/// The arguments of `perf record` before the command. `data`: the output file.
+/// The arguments of `perf record` before the command. `data` is the output file.
 pub fn arguments(options: &Options, stacks: Stacks, event: &str, data: &Path, pids: &BTreeSet<u32>) -> Vec<OsString> {
-    // The clock of the jitdump. The code of jitdumps cannot be put into recordings with another clock.
+    // `-k 1` selects the clock of the jitdump. The code of jitdumps cannot be put into recordings with another clock.
     let mut arguments: Vec<OsString> = ["-k", "1", "-e", event, "-F"].map(OsString::from).to_vec();
     arguments.push(options.frequency.to_string().into());
     match stacks {
@@ -104,7 +104,7 @@ pub fn arguments(options: &Options, stacks: Stacks, event: &str, data: &Path, pi
     arguments
 }
 
-/// Variables that are added to the command's environment. `adopt`: adds `JITSYM_ADOPT=1`, too.
+/// Variables that are added to the command's environment. If `adopt` is true, `JITSYM_ADOPT=1` is also added.
 pub fn environment(adopt: bool, env: &dyn Fn(&str) -> Option<OsString>) -> Vec<(&'static str, &'static str)> {
     let mut added = Vec::new();
     let is_unset = |name: &str| env(name).is_none_or(|value| value.is_empty());
@@ -121,7 +121,7 @@ pub fn environment(adopt: bool, env: &dyn Fn(&str) -> Option<OsString>) -> Vec<(
     if is_set("JITSYM_REMOVE") {
         added.push(("JITSYM_REMOVE", "0"));
     }
-    // perf can compare such times only with those of Intel PT.
+    // perf can compare such times only with the times of Intel PT.
     if is_set("JITDUMP_USE_ARCH_TIMESTAMP") {
         added.push(("JITDUMP_USE_ARCH_TIMESTAMP", "0"));
     }
@@ -131,7 +131,7 @@ pub fn environment(adopt: bool, env: &dyn Fn(&str) -> Option<OsString>) -> Vec<(
     added
 }
 
-/// A process with its descendants. perf itself follows children that are forked later.
+/// A process and its descendants. perf itself follows children that are forked later.
 pub fn family(pid: u32, proc: &Path) -> BTreeSet<u32> {
     let mut found = BTreeSet::new();
     let mut open = vec![pid];
@@ -148,14 +148,14 @@ pub fn family(pid: u32, proc: &Path) -> BTreeSet<u32> {
     found
 }
 
-/// A path beside `out`, with a suffix.
+/// The path `out` with a suffix.
 pub fn beside(out: &Path, suffix: &str) -> PathBuf {
     let mut name = out.as_os_str().to_owned();
     name.push(suffix);
     name.into()
 }
 
-/// Whether a recording can be put at this path. An existing file is renamed, but nothing else is.
+/// Whether a recording can be put at this path. An existing file is renamed, but other kinds of files are not.
 pub fn check_place(out: &Path) -> Result<(), String> {
     let places = [out.to_owned(), beside(out, ".old")];
     // The `.old` file is replaced only if a file with the first name exists.
@@ -176,7 +176,7 @@ pub fn check_place(out: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Why a command cannot be run: exit status and text, as in shells.
+/// The reason why a command cannot be run: exit status and text, as in shells.
 pub fn refusal(command: &OsStr) -> Option<(u8, String)> {
     if let Some(program) = super::perf::find_program(command) {
         let interpreter = missing_interpreter(&program, INTERPRETERS)?;
@@ -192,10 +192,10 @@ pub fn refusal(command: &OsStr) -> Option<(u8, String)> {
     }
 }
 
-/// The depth to which the kernel follows scripts whose interpreter is a script.
+/// The maximum depth to which the kernel follows scripts whose interpreter is a script.
 const INTERPRETERS: u32 = 4;
 
-/// The interpreter that a script or program names, if it does not exist or cannot be run. perf does not report this.
+/// The interpreter of a script or program, if the interpreter does not exist or cannot be run. perf does not report this.
 fn missing_interpreter(program: &Path, depth: u32) -> Option<String> {
     let file = open::named(program).ok()?;
     let mut start = [0; 4096];
@@ -216,7 +216,7 @@ fn missing_interpreter(program: &Path, depth: u32) -> Option<String> {
     }
 }
 
-/// The dynamic loader that a 64-bit program names, if the name is in the first bytes of the file.
+/// The dynamic loader of a 64-bit program, if its name is in the first bytes of the file.
 fn elf_interpreter(start: &[u8]) -> Option<Vec<u8>> {
     let number = |at: usize, len: usize| {
         let mut bytes = [0; 8];

@@ -1,4 +1,4 @@
-//! Asks a runtime whether it starts with what is set for it.
+//! Tests whether a runtime starts with the settings that are made for it.
 
 use std::ffi::OsString;
 use std::fs;
@@ -17,16 +17,16 @@ use super::runtimes::Runtime;
 use super::setup::Setup;
 use crate::private::PrivateDir;
 
-/// A runtime that takes longer is not set up.
+/// The maximum time of the test. A slower runtime is not set up.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The time between two looks at the runtime.
+/// The time between two checks of the runtime.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Whether the runtime starts with this setup. The runtime writes its files into a directory that is removed.
 pub fn starts(runtime: &Runtime, found: &Resolved, setup: &Setup) -> bool {
     let Some((program, words)) = program(runtime, found) else { return true };
     let Ok(dir) = PrivateDir::new(&std::env::temp_dir(), "jitsym-probe-") else { return false };
-    // A directory that `env` sets is not known here, but a variable is.
+    // A directory that `env` sets is unknown at this point. A variable that `env` sets is known.
     let mut command = Command::new(absolute(program));
     command.current_dir(dir.path()).args(words.into_iter().map(|word| absolute(word.into())));
     for (name, value) in runtime.asked_with {
@@ -36,25 +36,25 @@ pub fn starts(runtime: &Runtime, found: &Resolved, setup: &Setup) -> bool {
         };
     }
     command.envs(setup.variables.iter().map(|(name, value)| (*name, value)));
-    // perf's agent of Java writes there.
+    // perf's agent of Java writes to this directory.
     command.env("JITDUMPDIR", dir.path());
     ends_well(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()))
 }
 
-/// A path to a file that is there, from the root. Links stay: Python finds its environment by them.
+/// The absolute path of an existing file. Links are not resolved, because Python finds its environment by them.
 fn absolute(word: PathBuf) -> PathBuf {
     let path = word.components().nth(1).filter(|_| word.exists()).and_then(|_| std::path::absolute(&word).ok());
     path.unwrap_or(word)
 }
 
-/// The program that is asked, and its arguments. `None` if nothing has to be asked.
+/// The program that is tested, and its arguments. `None` if no test is necessary.
 fn program(runtime: &Runtime, found: &Resolved) -> Option<(PathBuf, Vec<OsString>)> {
     let (first, rest) = runtime.probe.split_first()?;
     if runtime.programs.contains(first) {
         let path = find_program(first.as_ref())?;
         return Some((path, rest.iter().map(OsString::from).collect()));
     }
-    // A script comes after its interpreter.
+    // The word of a script follows its interpreter.
     let words = found.words.get(found.at..)?;
     let name = |word: &OsString| Path::new(word).file_name()?.to_str().map(|name| runtime.is_named(name).is_some());
     let last = words.iter().position(|word| name(word) == Some(true)).unwrap_or(0);
@@ -62,14 +62,15 @@ fn program(runtime: &Runtime, found: &Resolved) -> Option<(PathBuf, Vec<OsString
     Some((find_program(words.first()?)?, words[1..].iter().take(last).cloned().chain(more).collect()))
 }
 
-/// Whether a program ends within the patience, and without an error. What the program has started ends too.
+/// Whether a program ends in time and without an error. All programs that it has started are also ended.
 fn ends_well(command: &mut Command) -> bool {
     let Ok(mut child) = command.process_group(0).spawn() else { return false };
     let start = Instant::now();
     while !children::has_ended(&child) && start.elapsed() < PATIENCE && !children::is_asked() {
         std::thread::sleep(PAUSE);
     }
-    // SAFETY: `kill` takes no pointer. The child is not waited for yet, so this number is that of its group.
+    // SAFETY: `kill` takes no pointer. The child is not waited for yet, so this number is still the id of the child's process
+    // group.
     let _ = unsafe { libc::kill(-(child.id() as libc::pid_t), libc::SIGKILL) };
     let status = child.wait();
     remove_files(child.id());
@@ -80,13 +81,14 @@ fn ends_well(command: &mut Command) -> bool {
 fn remove_files(pid: u32) {
     for path in [format!("/tmp/perf-{pid}.map"), format!("/tmp/jit-{pid}.dump")] {
         if fs::symlink_metadata(&path).is_ok_and(|data| data.is_file() && data.uid() == process::user()) {
-            // A file that cannot be removed stays, as after a run of the runtime alone.
+            // A file that cannot be removed stays, as it does after a run of the runtime without this program.
             let _ = fs::remove_file(path);
         }
     }
 }
 
-/// Whether perf's agent of Java can make its jitdump: below this directory, in which files can be mapped executable.
+/// Whether perf's agent of Java can make its jitdump. The agent needs a directory below this directory, in which files can be
+/// mapped executable.
 pub fn has_place_for_agent(env: &dyn Fn(&str) -> Option<OsString>) -> bool {
     let base = ["JITDUMPDIR", "HOME"].iter().find_map(|name| env(name)).unwrap_or_else(|| ".".into());
     let dir = Path::new(&base);

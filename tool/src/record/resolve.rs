@@ -1,4 +1,4 @@
-//! Finds the program that a command runs in the end: behind `env`, symbolic links and interpreter lines.
+//! Finds the program that a command finally runs, through `env`, symbolic links and interpreter lines.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -9,28 +9,28 @@ use std::path::{Path, PathBuf};
 use super::perf::find_program;
 use crate::open;
 
-/// More links or scripts than any kernel follows.
+/// A depth that exceeds the limits of all kernels for links and scripts.
 const DEPTH: usize = 40;
 
 /// The program that a command runs.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Resolved {
-    /// The command, with the words of interpreter lines in it.
+    /// The command, including the words of interpreter lines.
     pub words: Vec<OsString>,
-    /// The place of the program among the words.
+    /// The index of the program among the words.
     pub at: usize,
     /// The file that is executed.
     pub path: PathBuf,
-    /// All names of the program: of the command, of links, and of interpreters. The last one is closest to the file.
+    /// All names of the program: of the command, of links, and of interpreters. The last name is closest to the file.
     pub names: Vec<OsString>,
-    /// The number of names before those of the file itself.
+    /// The number of names before the names of the file itself.
     pub before: usize,
     /// The variables that `env` sets or removes.
     pub changed: Vec<OsString>,
 }
 
 impl Resolved {
-    /// Resolves a command. `None` if there is no such program, or if `env` is asked for more than this function knows.
+    /// Resolves a command. `None` if the program does not exist, or if `env` has options that this function does not support.
     pub fn of(command: &[OsString]) -> Option<Resolved> {
         let mut found = Resolved { words: command.to_vec(), ..Resolved::default() };
         for _ in 0..DEPTH {
@@ -53,7 +53,7 @@ impl Resolved {
         None
     }
 
-    /// Moves on from `env` to the program that it runs.
+    /// Continues from `env` to the program that it runs.
     fn skip_env(&mut self) -> Option<()> {
         self.at = self.at.checked_add(1)?;
         loop {
@@ -64,7 +64,7 @@ impl Resolved {
                     "" => (self.words.get(self.at + 1)?.to_str()?.to_owned(), 2),
                     line => (line.to_owned(), 1),
                 };
-                // Quotes, escapes and variables have rules of their own.
+                // Quotes, escapes and variables have their own rules.
                 if line.contains(['\'', '"', '\\', '$', '#']) {
                     return None;
                 }
@@ -75,7 +75,7 @@ impl Resolved {
                 "-u" | "--unset" => (2, self.words.get(self.at + 1).cloned()),
                 "--" => (1, None),
                 _ if word.starts_with("--unset=") => (1, word.strip_prefix("--unset=").map(OsString::from)),
-                // Options that change the directory or empty the environment, and unknown ones.
+                // Such words are options that change the directory or empty the environment, and unknown options.
                 _ if word.starts_with('-') => return None,
                 _ => match word.split_once('=') {
                     // Another path leads to other programs.
@@ -90,7 +90,7 @@ impl Resolved {
     }
 }
 
-/// The name of a file, and the names of all files that symbolic links lead to.
+/// The name of a file, and the names of all files to which symbolic links lead.
 fn names(path: &Path) -> Vec<OsString> {
     let (mut path, mut names) = (path.to_owned(), Vec::new());
     for _ in 0..DEPTH {
@@ -101,7 +101,7 @@ fn names(path: &Path) -> Vec<OsString> {
     names
 }
 
-/// The interpreter of a script, and its argument if it has one. The kernel passes everything after the first blank as one
+/// The interpreter of a script, and its argument if it has one. The kernel passes the text after the first blank as one
 /// argument.
 fn interpreter(program: &Path) -> Option<Vec<OsString>> {
     let mut start = [0; 256];

@@ -1,8 +1,8 @@
-//! Runs `perf record`: keeps perf's messages, and lets the command's output go where it would go without perf.
+//! Runs `perf record`, keeps perf's messages, and passes the command's output to where it would be without perf.
 //!
-//! perf and the command share one standard error output. A shell between the two could separate them, but then perf 6.1 would
-//! find no unwind tables in half of the recordings. It keeps the mappings that the process had before it executed the command,
-//! and uses the lower of two mappings of the C library as the base of the library's tables (linux
+//! perf and the command share one standard error output. A shell between them could separate their outputs, but then perf 6.1
+//! would find no unwind tables in half of the recordings. perf 6.1 keeps the mappings that the process had before it executed
+//! the command, and uses the lower of two mappings of the C library as the base of the library's tables (linux
 //! tools/perf/util/unwind-libunwind-local.c).
 
 use std::collections::BTreeSet;
@@ -38,12 +38,12 @@ pub fn try_out(perf: &Perf, arguments: &[OsString], data: &Path) -> io::Result<R
     Ok(Ran { status: output.status, said, recorded: has_data(data), seen: Seen::default() })
 }
 
-/// Where the output of perf and of the command goes.
+/// The destinations of the output of perf and of the command.
 #[derive(Clone, Copy, Debug)]
 pub struct How<'a> {
-    /// Only the command uses the standard error output, and perf prints nothing.
+    /// Whether perf prints nothing, so that only the command uses the standard error output.
     pub is_quiet: bool,
-    /// The output of the command goes to the standard error output.
+    /// Whether the output of the command goes to the standard error output.
     pub to_stderr: bool,
     /// The recorded processes, if there is no command.
     pub pids: &'a BTreeSet<u32>,
@@ -89,17 +89,17 @@ pub fn run<'e>(
     Ok(Ran { status, said, recorded, seen })
 }
 
-/// Whether a file is a recording with events: perf writes the size of the events last.
+/// Whether a file is a recording with events. perf writes the size of the events last.
 fn has_data(path: &Path) -> bool {
-    // The header: magic, sizes of the header and of an attribute, place and size of the attributes, place and size of the
-    // events.
+    // The header has a magic number, the sizes of the header and of an attribute, offset and size of the attributes, and
+    // offset and size of the events.
     let mut header = [0; 56];
     let read = open::named(path).and_then(|file| file.read_exact_at(&mut header, 0));
     read.is_ok() && is_recording(&header) && header[48..56] != [0; 8]
 }
 
-/// The program that was stopped before it had completed the recording, if one was. perf inject writes all but the size of the
-/// header at the end, perf record the size of the events.
+/// The program that was stopped before it had completed the recording, if there was one. When `perf inject` ends, it writes
+/// all of the header except the header's size. When `perf record` ends, it writes the size of the events.
 pub fn unfinished(path: &Path) -> Option<&'static str> {
     let mut header = [0; 56];
     open::named(path).and_then(|file| file.read_exact_at(&mut header, 0)).ok()?;

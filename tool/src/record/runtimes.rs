@@ -1,16 +1,17 @@
-//! The runtimes whose own support of perf `jitsym record` turns on: one table.
+//! The table of the runtimes whose own support of perf `jitsym record` enables.
 
 use super::plan::Stacks;
 
-/// How a runtime is asked for names.
+/// The method by which a runtime is made to report names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// A variable of its own.
+    /// A variable of the runtime, with its value.
     Variable(&'static str, &'static str),
-    /// Options in a variable that may contain other options, each separated by this text. `{agent}` is the path that was found.
+    /// Options in a variable that may contain other options. The third text separates the options. `{agent}` is the path that
+    /// was found.
     Options(&'static str, &'static str, &'static str),
-    /// Arguments after the name of the program, or after one of these subcommands. With another of the subcommands, the program
-    /// runs nothing.
+    /// Arguments after the name of the program, or after one of the subcommands in `after`. With a subcommand in `idle`, the
+    /// program runs nothing.
     Arguments { words: &'static [&'static str], after: &'static [&'static str], idle: &'static [&'static str] },
 }
 
@@ -18,25 +19,26 @@ pub enum Way {
 #[derive(Debug)]
 pub struct Runtime {
     pub name: &'static str,
-    /// The names of its programs. A version may follow.
+    /// The names of its programs. A version may follow a name.
     pub programs: &'static [&'static str],
-    /// The first version that this row is for. An unknown version counts as new enough.
+    /// The first version to which this row applies. An unknown version counts as new enough.
     pub since: (u32, u32),
-    /// The row is for machines with one of these files only. A `*` stands for any name in a directory.
+    /// If this is not empty, the row applies only to machines with one of these files. A `*` stands for any name in a
+    /// directory.
     pub agents: &'static [&'static str],
     pub ways: &'static [Way],
-    /// The words after the name of the program with which the runtime starts and ends at once, and refuses what it does not know.
-    /// If the first word is a name, it is that of another program, which runs the same code. Empty: whatever is set, the runtime
-    /// starts.
+    /// The words after the name of the program with which the runtime starts, rejects unknown settings, and ends at once. If
+    /// the first word is a name, it is the name of another program, which runs the same code. If the list is empty, the
+    /// runtime starts with all settings.
     pub probe: &'static [&'static str],
-    /// Variables that are others while the runtime is asked, so that it starts no agent, debugger or server of the user, and
-    /// writes to no log: names and values. Without a value, the variable is removed.
+    /// Variables that are changed during the test of the runtime: names and values. So the runtime starts no agent, debugger
+    /// or server of the user, and writes to no log. Without a value, the variable is removed.
     pub asked_with: &'static [(&'static str, &'static str)],
-    /// If the command or the variables contain one of these texts, the user has chosen a way.
+    /// If the command or the variables contain one of these texts, the user has chosen a method.
     pub chosen: &'static [&'static str],
-    /// The effect of the ways, or the reason why there is none.
+    /// The effect of the methods, or the reason why there is no method.
     pub effect: &'static str,
-    /// How stacks are recorded, unless the user chooses.
+    /// The method by which stacks are recorded if the user has not chosen one.
     pub stacks: Option<Stacks>,
 }
 
@@ -46,9 +48,10 @@ const FRAME_POINTERS: Option<Stacks> = Some(Stacks::FramePointers);
 const JAVA: &[&str] = &["java"];
 const PYTHON: &[&str] = &["python", "python3"];
 
-/// For each runtime, the first row that fits counts.
+/// For each runtime, the first row that applies is used.
 pub const RUNTIMES: &[Runtime] = &[
-    // In this variable, Node.js accepts few options of V8: these two since version 12, and none for the place of the jitdump.
+    // In this variable, Node.js accepts only a few options of V8: these two options since version 12, and no option for the
+    // directory of the jitdump.
     Runtime {
         name: "Node.js",
         programs: &["node", "nodejs"],
@@ -85,7 +88,7 @@ pub const RUNTIMES: &[Runtime] = &[
         effect: "perf does not read its jitdumps, because their names contain a thread ID",
         stacks: FRAME_POINTERS,
     },
-    // 3.12 knows the first variable only. In later versions the second variable wins.
+    // Python 3.12 supports only the first variable. In later versions the second variable takes precedence.
     Runtime {
         name: "Python",
         programs: PYTHON,
@@ -138,7 +141,7 @@ pub const RUNTIMES: &[Runtime] = &[
         effect: "wasmtime writes jit-PID.dump into the working directory",
         stacks: FRAME_POINTERS,
     },
-    // The first three are shell scripts that execute the last ones.
+    // The first three programs are shell scripts that execute the last two programs.
     Runtime {
         name: "Erlang",
         programs: &["erl", "elixir", "iex", "mix", "escript", "rebar3", "erlexec", "beam.smp"],
@@ -146,13 +149,14 @@ pub const RUNTIMES: &[Runtime] = &[
         agents: &[],
         ways: &[Way::Options("ERL_FLAGS", "+JPperf true", " ")],
         probe: &["erl"],
-        // The emulator reads these flags last. It has checked all other flags then, prints its version and ends.
+        // The emulator reads these flags last. At that time it has checked all other flags. Then it prints its version and
+        // ends.
         asked_with: &[("ERL_ZFLAGS", "+V -start_epmd false")],
         chosen: &["+JPperf"],
         effect: "the BEAM writes a jitdump or a perf map, and keeps frame pointers",
         stacks: FRAME_POINTERS,
     },
-    // 32: a jitdump. The variable is without effect while the JIT compiler is off.
+    // The value 32 makes PHP write a jitdump. The variable has no effect while the JIT compiler is disabled.
     Runtime {
         name: "PHP",
         programs: &["php", "php-cgi", "php-fpm"],
@@ -165,7 +169,7 @@ pub const RUNTIMES: &[Runtime] = &[
         effect: "PHP writes a jitdump if its JIT compiler is on",
         stacks: None,
     },
-    // The agent of perf for virtual machines of Java.
+    // This row is for perf's agent for virtual machines of Java.
     Runtime {
         name: "Java",
         programs: JAVA,
@@ -244,7 +248,7 @@ pub const RUNTIMES: &[Runtime] = &[
         effect: "its traces have names in perf with the module jitsym.lua of libjitsym (luajit -ljitsym)",
         stacks: None,
     },
-    // Only if Julia was built with LLVM's listener for perf, as the official builds are.
+    // The variable has an effect only if Julia was built with LLVM's listener for perf, as the official builds are.
     Runtime {
         name: "Julia",
         programs: &["julia"],
@@ -272,7 +276,7 @@ pub const RUNTIMES: &[Runtime] = &[
 ];
 
 const PYTHON_CHOSEN: &[&str] = &["-X perf", "-Xperf"];
-/// Without the module `site`, which runs code that the user has installed.
+/// The options exclude the module `site`, which runs code that the user has installed.
 const PYTHON_PROBE: &[&str] = &["-S", "-c", ""];
 const JAVA_OPTIONS: &[(&str, &str)] = &[
     ("JAVA_TOOL_OPTIONS", ""),
@@ -297,7 +301,8 @@ impl Runtime {
     }
 }
 
-/// The version in the end of a name, such as `3.13` or `-2.1.0-beta3`. Another program may have a longer name: `python3-config`.
+/// The version at the end of a name, such as `3.13` or `-2.1.0-beta3`. A longer name may belong to another program, such as
+/// `python3-config`.
 fn version(text: &str) -> Option<(u32, u32)> {
     let text = text.strip_prefix('-').unwrap_or(text);
     let rest = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');

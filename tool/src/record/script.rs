@@ -6,10 +6,10 @@ use jitsym::format::file_names::{parse, FileKind};
 
 use crate::objects;
 
-/// The fields that perf is asked for. The command's name is not among them, because it may contain anything.
+/// The fields that perf is asked to print. The command's name is not among them, because it may contain any text.
 pub const FIELDS: &str = "pid,tid,time,ip,sym,dso";
 
-/// A sample. Its frames begin with the innermost one.
+/// A sample. The frames begin with the innermost frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     pub pid: u32,
@@ -20,7 +20,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// The innermost frame in compiled code. After `perf inject`, memory of code without a record is in no mapping.
+    /// The innermost frame in compiled code. After `perf inject`, code without a record is in no mapping.
     pub fn compiled(&self) -> Option<&Frame> {
         let innermost = self.frames.first()?;
         let unknown = (innermost.kind() == Kind::Nowhere).then_some(innermost);
@@ -45,9 +45,9 @@ impl Sample {
 pub struct Frame {
     /// `None` if perf has no name for the address.
     pub symbol: Option<String>,
-    /// The file that contains the address, as perf names it.
+    /// The file that contains the address, by the name that perf prints.
     pub object: String,
-    /// The address in memory. With a call graph, the address in the file if there is one.
+    /// The address in memory. With a call graph, it is the address in the file if there is a file.
     pub address: u64,
 }
 
@@ -65,12 +65,12 @@ pub enum Kind {
     Map,
     /// Memory without a file and without names.
     Memory,
-    /// Memory in no mapping that perf knows.
+    /// Memory in no mapping that is known to perf.
     Nowhere,
 }
 
 impl Kind {
-    /// Whether the code is JIT-compiled. For an address in no mapping, one frame is not enough to tell.
+    /// Whether the code is JIT-compiled. For an address in no mapping, one frame is not enough to determine this.
     pub fn is_jit(self) -> bool {
         matches!(self, Kind::Injected | Kind::Region | Kind::Map | Kind::Memory)
     }
@@ -81,7 +81,7 @@ pub fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// Whether the name is that of a file which libjitsym writes for a region.
+/// Whether libjitsym writes a file with this name for a region.
 pub fn is_region(path: &str) -> bool {
     matches!(of_path(path), Some((_, FileKind::Region { .. } | FileKind::ForValgrind { .. })))
 }
@@ -107,7 +107,7 @@ impl Injector {
     }
 }
 
-/// The program that makes objects with such a name, if the name is that of an object.
+/// The program that makes objects with such a name. `None` if it is not the name of an object.
 pub fn injector(path: &str) -> Option<Injector> {
     match of_path(path) {
         Some((_, FileKind::Injected { .. })) => Some(Injector::Perf),
@@ -115,7 +115,7 @@ pub fn injector(path: &str) -> Option<Injector> {
     }
 }
 
-/// The number in `jit-NUMBER.dump`. perf takes every file with such a name for a jitdump.
+/// The number in `jit-NUMBER.dump`. perf treats every file with such a name as a jitdump.
 pub fn jitdump_pid(path: &str) -> Option<u32> {
     match parse(file_name(path))? {
         (pid, FileKind::Jitdump { .. }) => Some(pid),
@@ -123,7 +123,7 @@ pub fn jitdump_pid(path: &str) -> Option<u32> {
     }
 }
 
-/// Whether a mapping has no file, judged by the name that perf gives it.
+/// Whether a mapping has no file, according to the name that perf prints.
 pub fn is_memory(object: &str) -> bool {
     ["//anon", "[anon", "/memfd:", "/dev/zero", "/anon_hugepage", "/SYSV"].iter().any(|start| object.starts_with(start))
 }
@@ -146,7 +146,7 @@ impl Frame {
         } else if injector(object).is_some() {
             Kind::Injected
         } else if object.starts_with("[JIT]") || matches!(of_path(object), Some((_, FileKind::PerfMap))) {
-            // perf uses this name once it has searched for a perf map, even if it found none.
+            // perf uses this name after it has searched for a perf map, even if it found no map.
             if self.symbol.is_some() {
                 Kind::Map
             } else {
@@ -178,7 +178,7 @@ impl Frame {
 }
 
 /// Passes each sample of the output to `found`. With call graphs, a sample is a block with one line for each frame. Without
-/// them, it is one line.
+/// call graphs, a sample is one line.
 pub fn samples(output: impl BufRead, found: &mut dyn FnMut(&Sample)) -> io::Result<()> {
     let mut sample: Option<Sample> = None;
     for line in output.split(b'\n') {
@@ -228,7 +228,7 @@ fn nanoseconds(text: &str) -> Option<u64> {
 fn frame(text: &str) -> Option<Frame> {
     let (address, rest) = text.split_once(' ')?;
     let rest = rest.trim_start().strip_suffix(')')?;
-    // Paths begin with `/` and names made by perf with `[`. Both may contain ` (`.
+    // Paths begin with `/`, and names that perf has made begin with `[`. Paths and such names may contain ` (`.
     let bare = rest.strip_suffix(" (deleted)").unwrap_or(rest);
     let begins = [" (/", " (["].iter().filter_map(|start| bare.rfind(start)).max();
     let from = begins.or(rest.starts_with('(').then_some(0)).or(bare.rfind(" ("))?;
@@ -250,7 +250,7 @@ pub struct Mapping {
     pub path: String,
 }
 
-/// `... PERF_RECORD_MMAP2 PID/TID: [START(SIZE) @ OFFSET DEVICE INODE GENERATION]: PROTECTION PATH`
+/// Parses `... PERF_RECORD_MMAP2 PID/TID: [START(SIZE) @ OFFSET DEVICE INODE GENERATION]: PROTECTION PATH`.
 pub fn mapping(line: &str) -> Option<Mapping> {
     let (_, rest) = line.split_once("PERF_RECORD_MMAP")?;
     let (_, rest) = rest.split_once(' ')?;

@@ -1,4 +1,4 @@
-//! Turns on the support of perf in runtimes that have one of their own, by the table in `runtimes`.
+//! Enables the support of perf in runtimes that have their own support, by the table in `runtimes`.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -9,7 +9,7 @@ use super::resolve::Resolved;
 use super::runtimes::{Runtime, Way, RUNTIMES};
 use super::{linked, probe, quoted};
 
-/// What is set for a command.
+/// The settings for a command.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Setup {
     /// One line for the user.
@@ -23,12 +23,12 @@ pub struct Setup {
     pub is_set: bool,
 }
 
-/// Chooses what to set for a command. `None` if it runs no runtime of the table, or one that uses libjitsym.
+/// Chooses the settings for a command. `None` if the command runs no runtime of the table, or a runtime that uses libjitsym.
 pub fn of(command: &[OsString], env: &dyn Fn(&str) -> Option<OsString>) -> Option<Setup> {
     of_by(command, env, &probe::starts)
 }
 
-/// Tells whether a runtime starts with a setup.
+/// A function that returns whether a runtime starts with a setup.
 type Starts<'s> = &'s dyn Fn(&Runtime, &Resolved, &Setup) -> bool;
 
 fn of_by(command: &[OsString], env: &dyn Fn(&str) -> Option<OsString>, starts: Starts<'_>) -> Option<Setup> {
@@ -41,7 +41,7 @@ fn of_by(command: &[OsString], env: &dyn Fn(&str) -> Option<OsString>, starts: S
     let mut refused = None;
     for (runtime, is_itself) in std::iter::once(first).chain(rows) {
         let setup = choose(runtime, is_itself, &found, env);
-        // The program must run as it would without this program.
+        // The program must run in the same way as without this program.
         let is_other = |name: &str| runtime.asked_with.iter().any(|(other, _)| *other == name);
         let asked = || choose(runtime, is_itself, &found, &|name| env(name).filter(|_| !is_other(name)));
         if !setup.is_set || starts(runtime, &found, &asked()) {
@@ -54,8 +54,8 @@ fn of_by(command: &[OsString], env: &dyn Fn(&str) -> Option<OsString>, starts: S
     Some(Setup { line: refused.map(line), ..Setup::default() })
 }
 
-/// The rows for the name that is closest to the file, and whether the file itself has the name. If not, it is the interpreter of
-/// a script that starts the runtime.
+/// The rows for the name that is closest to the file, and whether the file itself has the name. If the file does not have the
+/// name, the file is the interpreter of a script that starts the runtime.
 fn rows<'f>(
     found: &'f Resolved,
     env: &'f dyn Fn(&str) -> Option<OsString>,
@@ -74,7 +74,7 @@ fn rows<'f>(
     })
 }
 
-/// The first file of the agents that exists.
+/// The first existing file of the agents.
 fn agent(runtime: &Runtime) -> Option<PathBuf> {
     runtime.agents.iter().find_map(|pattern| match pattern.split_once('*') {
         None => Some(PathBuf::from(pattern)).filter(|path| path.is_file()),
@@ -113,7 +113,7 @@ fn choose(runtime: &Runtime, is_itself: bool, found: &Resolved, env: &dyn Fn(&st
     let words: Vec<String> =
         found.words.iter().skip(found.at + 1).map(|word| word.to_string_lossy().into_owned()).collect();
     let mut given = own_options(&words).to_vec();
-    // The BEAM takes its flags from all places.
+    // The BEAM accepts its flags at all positions.
     given.extend(words.iter().filter(|word| word.starts_with('+')).cloned());
     given.extend(of_ways.filter_map(env).map(|value| value.to_string_lossy().into_owned()));
     let given = given.join(" ");
@@ -272,7 +272,7 @@ mod tests {
         }
     }
 
-    /// Arguments of the program that the runtime runs say nothing about the runtime.
+    /// Arguments of the program that the runtime runs do not affect the settings of the runtime.
     #[test]
     fn arguments_of_others() {
         let programs = Programs::new();
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(programs.set_up("@wasmtime a", &[]).unwrap(), Setup::default());
     }
 
-    /// If the runtime does not start with a row of the table, the next row counts, and then none.
+    /// If the runtime does not start with the settings of a row, the next row is used, and finally no settings.
     #[test]
     fn a_runtime_that_does_not_start() {
         let programs = Programs::new();

@@ -1,4 +1,4 @@
-//! Sums up samples: the hottest functions with their callers, and a flame graph.
+//! Adds up samples: the hottest functions with their callers, and a flame graph.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -18,16 +18,16 @@ const CALLERS: usize = 3;
 pub struct Stacks {
     total: u64,
     jit: u64,
-    /// By name and kind: the samples of a function, and the samples for each caller.
+    /// For each name and kind, the samples of a function, and the samples for each caller.
     functions: HashMap<(String, Kind), (u64, HashMap<String, u64>)>,
-    /// Stacks with the outermost frame first, separated by `;`, as programs for flame graphs read them.
+    /// Stacks with the outermost frame first, separated by `;`, in the format of programs for flame graphs.
     folded: HashMap<String, u64>,
     /// Whether `folded` is needed.
     fold: bool,
 }
 
 impl Stacks {
-    /// `fold`: a flame graph will be made.
+    /// Makes empty sums. `fold` is true if a flame graph will be made.
     pub fn new(fold: bool) -> Self {
         Stacks { fold, ..Stacks::default() }
     }
@@ -100,7 +100,7 @@ impl Stacks {
     }
 }
 
-/// Whether XML cannot contain the character, even if it is no control character.
+/// Whether XML excludes the character, although it is not a control character.
 fn is_no_xml(c: char) -> bool {
     matches!(c, '\u{fffe}' | '\u{ffff}')
 }

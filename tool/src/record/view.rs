@@ -1,5 +1,5 @@
-//! Reads the samples of any recording of perf. A recording without the objects of its jitdumps gets them in a private copy. A
-//! bundle is unpacked into a private directory.
+//! Reads the samples of any recording of perf. If the recording lacks the objects of its jitdumps, they are injected into a
+//! private copy. A bundle is unpacked into a private directory.
 
 use std::ffi::OsString;
 use std::fs;
@@ -17,7 +17,8 @@ use crate::open;
 use crate::private::PrivateDir;
 use crate::text::Shown;
 
-/// Whether the file is a recording or a bundle. If the file is none, the error says what to do with it.
+/// Checks whether the file is a recording or a bundle. For other files, the error describes what the user can do with the
+/// file.
 pub fn check(data: &Path) -> Result<(), String> {
     let start = start_of(data)?;
     if !is_recording(&start) && !start.starts_with(archive::GZIP) {
@@ -75,7 +76,7 @@ impl<'a> View<'a> {
         let about = |error| format!("{}: {error}", bundle.shown());
         let work = private()?;
         let top = archive::unpack(&open::named(bundle).map_err(about)?, work.path()).map_err(about)?;
-        // A bundle without such files has no such directories.
+        // A bundle without such files does not contain these directories.
         for dir in [SYMBOLS, SOURCES] {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(top.join(dir)).map_err(about)?;
         }
@@ -96,7 +97,7 @@ impl<'a> View<'a> {
         self.unpacked.as_ref().map(|top| top.join(SOURCES))
     }
 
-    /// Arguments with which perf reads the recording. perf searches for no file of a bundle on this machine.
+    /// Arguments with which perf reads the recording. perf then searches for no file of a bundle on this machine.
     pub fn arguments(&self) -> Vec<OsString> {
         let mut arguments = vec!["-i".into(), self.data.clone().into()];
         if let Some(top) = &self.unpacked {

@@ -1,4 +1,5 @@
-//! Compares registered code with the memory of processes while they run. Errors in a jitdump show only there.
+//! Compares registered code with the memory of processes while they run. Only this comparison shows wrong addresses or code in
+//! a jitdump.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
@@ -17,20 +18,20 @@ use super::script::jitdump_pid;
 use crate::open;
 use crate::text::shortened;
 
-/// The time between two looks: at first, and later at most.
+/// The time between two comparisons: at first, and the later maximum.
 const FIRST: Duration = Duration::from_millis(30);
 const LAST: Duration = Duration::from_secs(1);
-/// Limits for one look: bytes of a jitdump, and pieces of code.
+/// The limits for one comparison: bytes of a jitdump, and pieces of code.
 const BYTES: usize = 16 << 20;
 const PIECES: usize = 2000;
-/// The most pieces that wait to be compared.
+/// The maximum number of pieces that wait for a comparison.
 const KEPT: usize = 20_000;
-/// The fewest and the most bytes of a piece that are compared.
+/// The minimum and the maximum number of bytes of a piece that are compared.
 const SHORTEST: usize = 6;
 const LONGEST: usize = 256;
-/// The bytes of a piece that are reported.
+/// The number of bytes of a piece that are reported.
 const SHOWN: usize = 8;
-/// The greatest distance from its address at which code is searched.
+/// The maximum distance from its address at which code is searched for.
 const FAR: u64 = 4096;
 
 /// A piece of code that differs from memory.
@@ -42,13 +43,13 @@ pub struct Odd {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum How {
-    /// The bytes lie at this distance from the address.
+    /// The bytes are at this distance from the address.
     Elsewhere(i64),
-    /// Most bytes differ. The first registered bytes, and those in memory.
+    /// Most bytes differ. The value has the first registered bytes, and the bytes in memory.
     Other { registered: Vec<u8>, there: Vec<u8> },
 }
 
-/// The number of compared pieces, and those that differ.
+/// The number of compared pieces, and the pieces that differ.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     pub compared: usize,
@@ -82,7 +83,7 @@ struct Piece {
     name: String,
     bytes: Vec<u8>,
     size: u64,
-    /// The bytes that the previous look has found instead.
+    /// The bytes that the previous comparison has found instead.
     instead: Option<Vec<u8>>,
 }
 
@@ -124,7 +125,7 @@ impl Process {
                     let first = |bytes: &[u8]| bytes[..bytes.len().min(SHOWN)].to_vec();
                     Some(How::Other { registered: first(&piece.bytes), there: first(&now) })
                 }
-                // The code is gone.
+                // The code was freed.
                 None => None,
             };
             seen.compared += usize::from(how.is_some());
@@ -154,7 +155,7 @@ impl Process {
         while let Some(record) = records.next() {
             end = records.offset();
             let Some((load, code)) = record.load().and_then(|load| Some((load, load.code()?))) else { continue };
-            // Code that the new code overlaps no longer exists.
+            // Earlier code that the new code overlaps no longer exists.
             let below = self.pieces.range(..load.addr.saturating_add(load.size)).rev();
             let over = below.take_while(|(&addr, piece)| addr + piece.size > load.addr);
             let over: Vec<u64> = over.map(|(&addr, _)| addr).collect();
@@ -170,14 +171,14 @@ impl Process {
     }
 }
 
-/// The pid of a process in its own pid namespace. `dir`: its directory in `/proc`.
+/// The pid of a process in its own pid namespace. `dir` is its directory in `/proc`.
 pub fn inner(dir: &Path) -> Option<u32> {
     let status = fs::read_to_string(dir.join("status")).ok()?;
     let numbers = status.lines().find_map(|line| line.strip_prefix("NStgid:"))?;
     numbers.split_whitespace().last()?.parse().ok()
 }
 
-/// The distance of code from its address, if the code is found at exactly one other place nearby.
+/// The distance of code from its address, if the code is found at exactly one other address nearby.
 fn elsewhere(memory: &File, code: &[&Range<u64>], addr: u64, bytes: &[u8]) -> Option<i64> {
     let near = addr.saturating_sub(FAR)..addr.saturating_add(FAR + bytes.len() as u64);
     let mut places = Vec::new();

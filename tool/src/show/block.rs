@@ -1,4 +1,4 @@
-//! One function: source lines, rows of the unwind table and instructions side by side.
+//! Prints one function with source lines, rows of the unwind table and instructions side by side.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use crate::text::printable;
 /// Texts, each with the address from which it applies.
 pub type Column = Vec<(u64, String)>;
 
-/// The greatest width of a column that is aligned.
+/// The maximum width of a column that is aligned.
 const WIDTH_MAX: usize = 56;
 
 /// Prints the columns that are not empty, by offset from the start of the code.

@@ -1,4 +1,4 @@
-//! The rows of an unwind table.
+//! Converts the rows of an unwind table to text.
 
 use std::fmt::Write as _;
 
@@ -10,8 +10,8 @@ use crate::tables::{readable, Row, TableReader, Target, CODE};
 /// The largest code that fits into the object in which tables are laid out.
 const SIZE_MAX: u64 = i32::MAX as u64;
 
-/// A text for each row: how to find the CFA (the caller's stack pointer) and the caller's registers from an address on. If the
-/// table cannot be decoded, the last text gives the reason.
+/// Returns a text for each row: how to compute the CFA (the caller's stack pointer) and the caller's registers from an
+/// address on. If the table cannot be decoded, the last text is the reason.
 pub fn rows(eh_frame: &[u8], addr: u64, code_size: u64, target: Target) -> Column {
     let mut column = Column::new();
     if code_size > SIZE_MAX {

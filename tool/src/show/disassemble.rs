@@ -1,4 +1,4 @@
-//! Instructions, disassembled by the program `objdump`.
+//! Disassembles instructions by the program `objdump`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, Write};

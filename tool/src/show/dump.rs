@@ -1,4 +1,4 @@
-//! `jitsym dump`: a block for each piece of code, and a line for each other record.
+//! `jitsym dump`: prints a block for each piece of code, and a line for each other record.
 
 use std::io::{self, Write};
 
@@ -13,13 +13,13 @@ use crate::kind::Kind;
 use crate::tables::Target;
 use crate::text::printable;
 
-/// What to print, and where to report the progress.
+/// Options: what to print, and where to report the progress.
 pub struct Dump<'a> {
     /// If present, instructions are printed too.
     pub disassembler: Option<Disassembler>,
     /// If present, only code whose name contains this text is printed.
     pub name: Option<Vec<u8>>,
-    /// Is called with the number of bytes done.
+    /// Called with the number of bytes done.
     pub progress: &'a mut dyn FnMut(u64),
 }
 

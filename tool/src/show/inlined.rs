@@ -1,18 +1,18 @@
-//! The functions that a DEBUG_INFO2 record names for each place in the code.
+//! Lists the functions that a DEBUG_INFO2 record contains for each code offset.
 
 use jitsym::format::jitdump::debug_info2::{RawDebug2, RawPosition};
 
 use super::block::Column;
 use crate::text::shortened;
 
-/// A text is cut as soon as it has this many bytes. Each code offset may name all functions of the record, and these may call
-/// each other in a circle.
+/// A text is cut when it has this number of bytes. Each code offset may refer to all functions of the record, and these
+/// functions may call each other in a circle.
 const TEXT_MAX: usize = 200;
-/// The most bytes of all texts. Each text counts with at least so many bytes.
+/// The maximum number of bytes of all texts. Each text counts as at least `TEXT_LEAST` bytes.
 const BYTES_MAX: usize = 64 << 20;
 const TEXT_LEAST: usize = 64;
 
-/// The innermost function at each code offset, and its callers. Each function has the line at which it is.
+/// The innermost function at each code offset, and its callers. Each function has its current line.
 pub fn frames(debug: &RawDebug2, addr: u64) -> Column {
     let strings: Vec<&[u8]> = debug.strings().collect();
     let frame = |position: &RawPosition| {

@@ -16,7 +16,7 @@ pub use stat::stat;
 
 use std::io;
 
-/// The error for a file that is neither a jitdump nor a perf map.
+/// The error for a file that is not a jitdump or a perf map.
 fn not_a_dump() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "is not a jitdump")
 }

@@ -22,7 +22,7 @@ pub(super) struct Block {
 
 /// The height of the picture in lines.
 const ROWS: usize = 20;
-/// Unused gaps of at least this many bytes are left out.
+/// Unused gaps of at least this number of bytes are left out.
 const GAP: u64 = 64 * 1024;
 /// The width of the label before each line: an address and two spaces.
 const LABEL: usize = 20;
@@ -56,8 +56,8 @@ struct Cell {
     again: u64,
 }
 
-/// Draws the addresses that ever had code; time goes from left to right. `seconds` if the times are nanoseconds. First prints
-/// how much of the code replaced earlier code.
+/// Draws all addresses that ever had code. Time increases from left to right. `seconds` is given if the times are
+/// nanoseconds. First prints how much of the code replaced earlier code.
 pub(super) fn write(mut blocks: Vec<Block>, seconds: Option<&str>, look: Look, out: &mut dyn Write) -> io::Result<()> {
     blocks.retain(|block| block.start < block.end);
     blocks.sort_by_key(|block| block.time);
@@ -193,10 +193,11 @@ fn draw(cells: &[Cell], len: u64, look: Look) -> String {
 struct Covered(BTreeMap<u64, u64>);
 
 impl Covered {
-    /// Adds a range. `each` is called for its parts, with whether the part was there already.
+    /// Adds a range. `each` is called for the parts of the range. The last argument of `each` is whether the part was already
+    /// there.
     fn add(&mut self, start: u64, end: u64, each: &mut dyn FnMut(u64, u64, bool)) {
         let (mut low, mut high) = (start, end);
-        // Everything from here on was reported.
+        // Everything from `left` on was reported.
         let mut left = end;
         while let Some((&at, &until)) = self.0.range(..=high).next_back().filter(|(_, &until)| until >= low) {
             self.0.remove(&at);

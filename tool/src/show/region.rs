@@ -14,7 +14,7 @@ use crate::check::Facts;
 use crate::region::Region;
 use crate::text::printable;
 
-/// What kind of file this is, and which other generations of the region's file exist.
+/// A line that describes the kind of the file, and the other generations of the region's file.
 fn head(region: &Region, facts: &Facts) -> String {
     let machine = machine_name(region.machine);
     let name = facts.path.as_deref().and_then(|path| path.file_name()?.to_str());
@@ -66,7 +66,7 @@ pub(super) fn dump(file: &[u8], facts: &Facts, how: &mut Dump, out: &mut dyn Wri
     Ok(printed)
 }
 
-/// Prints numbers, and a picture of the addresses of the code.
+/// Prints counts and sizes, and a picture of the addresses of the code.
 pub(super) fn stat(file: &[u8], facts: &Facts, look: Look, most: usize, out: &mut dyn Write) -> io::Result<()> {
     let region = Region::read(file)?;
     writeln!(out, "{}, {} bytes", head(&region, facts), file.len())?;

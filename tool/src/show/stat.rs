@@ -1,4 +1,4 @@
-//! `jitsym stat`: numbers about a file, and a picture of where the code was over time.
+//! `jitsym stat`: prints counts and sizes of a file, and a picture of the addresses of code over time.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ use crate::check::Facts;
 use crate::kind::Kind;
 use crate::text::{printable, RECORDS};
 
-/// Prints the numbers, the names that take the most bytes, and the picture.
+/// Prints the numbers, the names with the most bytes, and the picture.
 pub fn stat(
     file: &[u8],
     facts: &Facts,
@@ -29,7 +29,7 @@ pub fn stat(
     }
 }
 
-/// Sizes, to print their distribution.
+/// Sizes whose distribution is printed.
 #[derive(Default)]
 pub(super) struct Sizes(pub Vec<u64>);
 
@@ -43,7 +43,7 @@ impl Sizes {
     }
 }
 
-/// Prints the names that take the most bytes, each with the bytes of all its code. Equal sizes are sorted by name.
+/// Prints the names with the most bytes of code. Equal sizes are sorted by name.
 pub(super) fn top<'a>(code: impl Iterator<Item = (&'a [u8], u64)>, most: usize, out: &mut dyn Write) -> io::Result<()> {
     if most == 0 {
         return Ok(());

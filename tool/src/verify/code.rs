@@ -1,15 +1,15 @@
-//! The registered code of a process: its pieces, and which of them is at an address at a time.
+//! Tracks the registered code of a process, and finds the piece that was at an address at a time.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::check::frames::Rows;
 
-/// A piece of code, as it was registered.
+/// A piece of code in the form in which it was registered.
 #[derive(Debug)]
 pub struct Piece {
     pub name: String,
-    /// The address according to the file.
+    /// The address in the file.
     pub addr: u64,
     pub size: u64,
     /// The code, if the file contains its bytes.
@@ -17,7 +17,7 @@ pub struct Piece {
     pub rows: Option<Rows>,
     /// The reason why the tables cannot be read.
     pub problem: Option<String>,
-    /// The time of registration on CLOCK_MONOTONIC, or 0 if it is not known.
+    /// The time of registration on CLOCK_MONOTONIC, or 0 if the time is unknown.
     pub time: u64,
     /// The file that describes the piece.
     pub file: String,
@@ -36,7 +36,7 @@ impl Piece {
         start..start.saturating_add(self.size)
     }
 
-    /// The number of calls to step, at most `calls`. Without tables one call is enough.
+    /// The number of calls to step, at most `calls`. Without tables, one call is enough.
     pub fn most(&self, calls: u32) -> u32 {
         if self.rows.is_some() {
             calls
@@ -45,7 +45,7 @@ impl Piece {
         }
     }
 
-    /// Whether another piece that begins within this one has the same bytes as this one there.
+    /// Whether another piece begins within this piece, and this piece has the same bytes there.
     fn same_bytes(&self, other: &Piece) -> bool {
         let Ok(at) = usize::try_from(other.addr.wrapping_sub(self.addr)) else { return false };
         let mine = self.bytes.get(at..).unwrap_or_default();
@@ -58,9 +58,9 @@ impl Piece {
 #[derive(Debug, Default)]
 pub struct Book {
     pub pieces: Vec<Piece>,
-    /// The present code: the end and the piece, by start address.
+    /// The present code: for each start address, the end and the piece.
     live: BTreeMap<u64, (u64, usize)>,
-    /// Pairs of a large and a small piece: the small one begins within the large one, which has the same bytes there.
+    /// Pairs of a large and a small piece. The small piece begins within the large piece, which has the same bytes there.
     pub swallowed: Vec<(usize, usize)>,
 }
 
@@ -71,11 +71,11 @@ impl Book {
         (addr < end).then_some(piece)
     }
 
-    /// The piece at an address at a time, or else the first piece that was registered there later.
+    /// The piece at an address at a time, or otherwise the first piece that was registered there later.
     pub fn at_time(&self, addr: u64, time: u64) -> Option<usize> {
         let there = self.pieces.iter().enumerate().filter(|(_, piece)| piece.range().contains(&addr));
         let (before, after): (Vec<_>, Vec<_>) = there.partition(|(_, piece)| piece.time <= time);
-        // Within a smaller piece, the large piece does not count.
+        // Within a smaller piece, the large piece is ignored.
         let is_over = |index: usize| {
             self.swallowed.iter().any(|&(large, small)| large == index && addr >= self.pieces[small].range().start)
         };
@@ -92,14 +92,14 @@ impl Book {
         index
     }
 
-    /// A piece is at this distance from its registered address.
+    /// Notes that a piece is at this distance from its registered address.
     pub fn shift(&mut self, index: usize, shift: i64) {
         self.live.retain(|_, (_, piece)| *piece != index);
         self.pieces[index].shift = shift;
         self.place(index);
     }
 
-    /// Puts a piece at its address, in place of the code there.
+    /// Puts a piece at its address, and replaces the code there.
     fn place(&mut self, index: usize) {
         let mut range = self.pieces[index].range();
         let below = self.live.range(..range.end).rev();
@@ -130,7 +130,7 @@ impl Book {
         }
     }
 
-    /// A piece has moved, with its bytes and tables.
+    /// Notes that a piece has moved, with its bytes and tables.
     pub fn moved(&mut self, index: usize, addr: u64, time: u64) -> usize {
         let old = &mut self.pieces[index];
         let rows = old.rows.take();

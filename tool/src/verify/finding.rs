@@ -1,4 +1,4 @@
-//! The findings, and their output.
+//! The findings of `jitsym verify`, and their output.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -38,16 +38,16 @@ impl Kind {
     }
 }
 
-/// A fault at one place.
+/// A fault at one instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub kind: Kind,
-    /// The function, or its caller if it has no name.
+    /// The function, or its caller if the function has no name.
     pub function: String,
     /// The offset from the start of the function.
     pub offset: u64,
     pub addr: u64,
-    /// The instruction at the place.
+    /// The instruction at this address.
     pub instruction: String,
     pub said: String,
     pub is: String,
@@ -56,11 +56,11 @@ pub struct Finding {
     pub file: String,
 }
 
-/// The most findings that are printed: of one kind in one function, and of all.
+/// The maximum number of findings that are printed: of one kind in one function, and of all.
 const OF_ONE: usize = 8;
 const TOLD: usize = 100;
 
-/// All findings, each place only once.
+/// All findings. Each function, offset and kind is reported only once.
 #[derive(Debug, Default)]
 pub struct Findings {
     all: Vec<Finding>,
@@ -103,7 +103,7 @@ impl Findings {
     }
 }
 
-/// How much was examined.
+/// The amount of examined code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
     pub processes: usize,
@@ -111,7 +111,8 @@ pub struct Coverage {
     pub registered: usize,
     pub with_tables: usize,
     pub entered: usize,
-    /// The number of instructions in them that were compared, of those whose tables were right, and of comparisons.
+    /// The number of instructions in the entered functions that were compared, the number of instructions whose tables were
+    /// right, and the number of comparisons.
     pub instructions: usize,
     pub proved: usize,
     pub comparisons: u64,

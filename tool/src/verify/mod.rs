@@ -1,11 +1,11 @@
-//! `jitsym verify`: steps through registered code, and compares its tables with what the code does.
+//! `jitsym verify`: steps through registered code, and compares the unwind tables with the effects of the code.
 //!
-//! At each instruction, the tables are compared with the frames that calls and returns have made.
+//! At each instruction, the tables are compared with the true frames, which calls and returns have made. A shadow stack
+//! ([`jitsym_step::Shadow`]) has the true frames. It records the return address and the caller's registers of each call.
 //!
-//! The true frames are those of a shadow stack ([`jitsym_step::Shadow`]), which knows for each call the return address and the
-//! caller's registers. A jitdump may describe code only after the code has run, because most producers buffer their records. So
-//! an observation that does not fit at once is kept. It is judged when the process ends, by the code that was there at the
-//! time.
+//! A jitdump may describe code only after the code has run, because most producers buffer their records. So if an observation
+//! does not fit at once, it is kept. When the process ends, the observation is compared with the code that was registered at
+//! the time of the observation.
 
 mod code;
 pub mod finding;
@@ -24,7 +24,6 @@ use finding::{Coverage, Findings};
 use jitsym_step::Tracer;
 pub use pattern::Patterns;
 
-/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub command: Vec<OsString>,
@@ -33,13 +32,13 @@ pub struct Options {
     pub functions: Patterns,
     /// The number of calls of each function that are stepped.
     pub calls: u32,
-    /// Stepping ends after this time.
+    /// The time after which stepping ends.
     pub seconds: Option<Duration>,
     /// Whether the output of the command goes to the standard error output.
     pub to_stderr: bool,
 }
 
-/// Runs the program. Returns the findings, how much was examined, and how the program has ended.
+/// Runs the program. Returns the findings, the amount of examined code, and the exit status of the program.
 pub fn verify(
     options: &Options,
     progress: &mut dyn FnMut(u64, u64),

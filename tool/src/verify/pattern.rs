@@ -1,6 +1,6 @@
 //! Selects the functions to be examined, by name.
 
-/// Patterns for names. No pattern at all selects every name.
+/// Patterns for names. An empty list selects every name.
 #[derive(Clone, Debug, Default)]
 pub struct Patterns(pub Vec<String>);
 

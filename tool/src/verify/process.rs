@@ -1,4 +1,4 @@
-//! A process: its code, its files, its mappings, and the breakpoints in it.
+//! The state of a process: its code, its files, its mappings, and the breakpoints in it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -9,14 +9,14 @@ use super::code::Book;
 use super::pattern::Patterns;
 use super::sources::{self, Sources};
 
-/// The distance before and after its registered address in which code is searched that is not there.
+/// The distance from its registered address within which missing code is searched for.
 const NEAR: u64 = 4096;
-/// Shorter code is not searched, because its bytes could be found by chance.
+/// The minimum size of code that is searched for. The bytes of shorter code could be found by chance.
 const SEARCHED_MIN: usize = 8;
-/// A breakpoint is set at a place only if this many bytes are as registered.
+/// A breakpoint is set at an address only if this number of bytes are as registered.
 const FIRST: usize = 8;
 
-/// Memory that cannot be executed after this many looks is taken for data.
+/// Memory that is not executable after this number of checks is treated as data.
 const LOOKS_MAX: u32 = 20;
 
 /// The kind of code at an address.
@@ -26,7 +26,7 @@ pub enum Place {
     Piece(usize),
     /// A program or library.
     Native,
-    /// Memory for code that nobody has registered so far.
+    /// Memory for code that is not registered so far.
     Unknown,
 }
 
@@ -41,12 +41,13 @@ pub struct Process {
     entries: HashMap<u64, usize>,
     /// Pieces for which no hardware breakpoint was free.
     waiting: Vec<(usize, bool)>,
-    /// Pieces whose memory was not executable when they were registered, because it was still being written, with the number of
-    /// looks so far.
+    /// Pieces whose memory was not executable when they were registered, because it was still being written, with the number
+    /// of checks so far.
     not_yet: Vec<(usize, u32)>,
     /// ELF files that were searched for symbols.
     files: HashSet<(String, u64)>,
-    /// The functions that tell debuggers of code. They have a breakpoint, at which the library has written all its files.
+    /// The functions that report code to debuggers. These functions have a breakpoint, because the library has written all
+    /// its files when it calls these functions.
     pub tellers: HashSet<u64>,
 }
 
@@ -146,7 +147,7 @@ impl Process {
         let mut places = around[..len].windows(bytes.len()).enumerate().filter(|(_, window)| window == bytes);
         let (at, _) = places.next()?;
         let start = from + at as u64;
-        // Two equal places are ambiguous, and a place that begins registered code belongs to that code.
+        // Code that is found twice is ambiguous. If registered code begins at the address, the address belongs to that code.
         let is_registered = self.book.at(start).is_some_and(|other| self.book.pieces[other].range().start == start);
         let shift = start.wrapping_sub(piece.addr) as i64;
         (places.next().is_none() && !is_registered && shift != 0).then_some(shift)
@@ -170,7 +171,7 @@ impl Process {
         self.entries.get(&addr).copied()
     }
 
-    /// The entry of a piece needs no breakpoint any longer.
+    /// Removes the breakpoint at the entry of a piece, because it is no longer needed.
     pub fn leave_entry(&mut self, tracer: &mut Tracer, pid: Tid, addr: u64) {
         if self.entries.remove(&addr).is_none() {
             return;
@@ -200,7 +201,7 @@ impl Process {
         Ok(())
     }
 
-    /// One user no longer needs the breakpoint.
+    /// Removes one user of the breakpoint.
     pub fn release(&mut self, tracer: &mut Tracer, pid: Tid, addr: u64) {
         if let Some(count) = self.wanted.get_mut(&addr) {
             *count -= 1;

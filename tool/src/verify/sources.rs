@@ -1,4 +1,4 @@
-//! The jitdumps and region files of a process, followed while they grow.
+//! Reads the jitdumps and region files of a process, and follows them while they grow.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -29,7 +29,7 @@ struct Dump {
     at: usize,
     /// The pid in the header.
     pid: Option<u32>,
-    /// Tables for the next LOAD.
+    /// The tables for the next LOAD.
     unwinding: Option<(usize, usize)>,
     /// Pieces by code index.
     indices: HashMap<u64, usize>,
@@ -39,9 +39,10 @@ struct Dump {
 #[derive(Default)]
 pub struct Sources {
     dumps: HashMap<(u64, u64), Dump>,
-    /// The size and time of each region's file when it was read.
+    /// The size and time of each region's file when the file was read.
     regions: HashMap<PathBuf, (u64, u64, i64, i64)>,
-    /// When the process was forked. Later records in its copy of the parent's jitdump are not the child's.
+    /// The time at which the process was forked. Later records in its copy of the parent's jitdump do not belong to the
+    /// child.
     pub forked_at: Option<u64>,
 }
 
@@ -71,8 +72,8 @@ pub fn is_region(mapping: &Mapping) -> bool {
     matches!(parse(file_name(&mapping.path)), Some((_, FileKind::Region { .. })))
 }
 
-/// Reads a sparse file. Only the written parts take time and memory: the file of a region is as long as the region, and begins
-/// with a hole.
+/// Reads a sparse file. Only the written parts need time and memory. The file of a region is as long as the region, and
+/// begins with a hole.
 fn read_sparse(file: &File, len: u64) -> io::Result<MmapMut> {
     let mut bytes = MmapMut::map_anon(len as usize)?;
     let seek = |from: u64, whence| {
@@ -144,7 +145,7 @@ impl Sources {
         added
     }
 
-    /// Whether the process has no such file.
+    /// Whether the process has no jitdump and no region file.
     pub fn is_empty(&self) -> bool {
         self.dumps.is_empty() && self.regions.is_empty()
     }
@@ -170,7 +171,8 @@ impl Sources {
             }
             let mut rows = Rows::new(function.size);
             let decoded = region.each_row(&mut |fde, row| rows.push(function.addr, fde, row));
-            // The bytes of adopted memory are written later than its names and tables. Until then they are 0, or breakpoints (int3).
+            // The bytes of adopted memory are written later than its names and tables. Until then the bytes are 0, or
+            // breakpoints (int3).
             let is_written = |code: &&[u8]| code.iter().any(|&byte| !matches!(byte, 0 | 0xcc));
             let code = Some(region.code(function)).filter(is_written).unwrap_or_default();
             let wanted = wanted.has(&name);
@@ -303,8 +305,8 @@ pub fn symbol(pid: Tid, maps: &[Mapping], name: &str, seen: &mut HashSet<(String
     found
 }
 
-/// Whether a mapping belongs to an ordinary program or library, whose code nobody registers. Runtimes write code only to shared
-/// files.
+/// Whether a mapping belongs to an ordinary program or library, whose code is not registered. Runtimes write code only to
+/// shared files.
 pub fn is_native(mapping: &Mapping) -> bool {
     let path = mapping.path.as_os_str().as_encoded_bytes();
     let is_file = path.starts_with(b"/") && !path.starts_with(b"/memfd:") && !path.starts_with(b"/dev/zero");

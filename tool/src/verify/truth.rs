@@ -1,4 +1,4 @@
-//! Compares the tables at one instruction with the frames that the calls have made.
+//! Compares the tables at one instruction with the true frames of the shadow stack.
 
 use std::collections::BTreeSet;
 
@@ -12,11 +12,11 @@ use crate::check::frames::{Row, Where};
 /// The column of the return address.
 const RA: u16 = 16;
 const RBP: u16 = 6;
-/// In the order of the DWARF numbers.
+/// The names in the order of the DWARF numbers.
 const NAMES: [&str; 17] = [
     "rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "rip",
 ];
-/// The greatest distance of a frame pointer from the CFA.
+/// The maximum distance of a frame pointer from the CFA.
 const NEAR: u64 = 1 << 16;
 
 /// The index of a register in `numbered`.
@@ -31,17 +31,16 @@ pub struct Seen {
     /// CLOCK_MONOTONIC
     pub time: u64,
     pub rip: u64,
-    /// The bytes of the instruction and those that follow.
+    /// The bytes of the instruction and the bytes that follow.
     pub code: Vec<u8>,
     pub registers: [u64; 17],
-    /// The frame of the present call, if it is known.
+    /// The frame of the present call. `None` if this frame is not known.
     pub frame: Option<Frame>,
     /// The first address of the copied stack, and the copy.
     pub from: u64,
     pub stack: Vec<u8>,
-    /// The number of the call.
     pub call: u64,
-    /// The last instruction before this one in compiled code.
+    /// The address of the previous instruction in compiled code.
     pub came_from: u64,
 }
 
@@ -53,7 +52,7 @@ pub fn numbered(now: &Registers) -> [u64; 17] {
     ]
 }
 
-/// A difference. If `if_kept` names a register, the difference counts only if the call has kept that register.
+/// A difference. If `if_kept` is a register, the difference counts only if the call has kept that register.
 pub struct Difference {
     pub finding: Finding,
     pub if_kept: Option<u16>,
@@ -83,7 +82,7 @@ impl Seen {
         Some(u64::from_le_bytes(*self.stack.get(at..)?.first_chunk()?))
     }
 
-    /// The place where a value of the caller really is. Memory is searched first if the tables name memory.
+    /// Where a value of the caller really is. Memory is searched first if the tables refer to memory.
     fn whereabouts(&self, register: u16, value: u64, cfa: u64, memory_first: bool) -> Option<String> {
         let in_place = register != RA && self.registers[usize::from(register)] == value;
         let in_place = in_place.then(|| format!("still in {}", NAMES[usize::from(register)]));
@@ -127,7 +126,7 @@ impl Seen {
         }
     }
 
-    /// Compares the bytes and then the tables. Sets `checked` if anything was compared.
+    /// Compares the bytes and then the tables. Sets `checked` if the bytes or the tables were compared.
     pub fn compare(&self, piece: &Piece, checked: &mut bool) -> Vec<Difference> {
         let offset = self.rip.wrapping_sub(piece.range().start);
         let mut found = Vec::new();
@@ -172,7 +171,7 @@ impl Seen {
     }
 
     fn compare_row(&self, piece: &Piece, row: &Row, frame: &Frame, add: &mut dyn FnMut(Finding, Option<u16>)) {
-        // The CFA is given by an expression, which is not evaluated.
+        // A CFA that is given by an expression is not evaluated.
         let Some((from, by)) = row.cfa else { return };
         let Some(&base) = self.registers.get(usize::from(from)) else { return };
         let cfa = base.wrapping_add_signed(by);
@@ -234,7 +233,7 @@ impl Seen {
                 Some(place) => format!("a row from {:#x} on has {what} {place}", finding.offset),
                 None => format!("a row that says where {what} is kept"),
             };
-            // Code with another calling convention may use the register freely, and needs no rule for it.
+            // Code with another calling convention may use the register freely, and needs no rule for the register.
             add(finding, (place == Where::Same && register != RA).then_some(register));
         }
     }

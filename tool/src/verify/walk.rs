@@ -1,4 +1,4 @@
-//! Steps through the calls of registered functions, and runs without steps through programs and libraries that they call.
+//! Steps through the calls of registered functions. Programs and libraries that the functions call run without steps.
 
 mod entry;
 mod events;
@@ -17,7 +17,7 @@ use super::process::{Place, Process};
 use super::truth::Seen;
 use super::Options;
 
-/// System calls after which files may have grown, or something new may be mapped.
+/// System calls after which files may have grown, or new memory may be mapped.
 const WATCHED: &[i64] = &[
     libc::SYS_write,
     libc::SYS_writev,
@@ -29,30 +29,30 @@ const WATCHED: &[i64] = &[
     libc::SYS_renameat,
     libc::SYS_renameat2,
 ];
-/// The time between looks at files that are written without system calls.
+/// The time between checks of files that are written without system calls.
 const LOOK: Duration = Duration::from_millis(20);
-/// After this many steps through known code, a thread runs to the next place where it has not been.
+/// After this number of steps through known code, a thread runs to the next address that it has not reached before.
 const DULL: u64 = 400;
-/// The limit for such runs in one call.
+/// The maximum number of such runs in one call.
 const ON_MAX: u32 = 200;
-/// The bytes of a stack that are copied: below the stack pointer, and at most.
+/// The number of bytes of a stack that are copied below the stack pointer, and the maximum in total.
 const BELOW: u64 = 128;
 const STACK_MAX: u64 = 16 << 10;
-/// The most observations that are kept until the end: of one address, and of all.
+/// The maximum number of observations that are kept until the end: for one address, and in total.
 const OPEN_OF_ONE: usize = 4;
 const OPEN_MAX: usize = 50_000;
 const SYSCALL: u16 = 0x050f;
-/// Code at most this far after a piece is taken for the rest of the piece.
+/// Code that begins at most this far after a piece is treated as the rest of the piece.
 const BEHIND: u64 = 64;
 
-/// How a thread is executed.
+/// The mode in which a thread is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     /// Freely.
     Free,
     /// Step by step.
     Steps,
-    /// Freely until it reaches one of `Thread::points`.
+    /// Freely, until it reaches one of `Thread::points`.
     Through,
 }
 
@@ -62,7 +62,7 @@ type Point = (u64, u64);
 #[derive(Clone, Copy)]
 struct Call {
     id: u64,
-    /// Whether unknown calls may lie between this call and the one that precedes it.
+    /// Whether unknown calls may be between this call and the preceding call.
     is_apart: bool,
 }
 
@@ -71,16 +71,16 @@ struct Thread {
     shadow: Shadow,
     /// The call for each frame of the shadow stack.
     calls: Vec<Call>,
-    /// Where a running thread stops.
+    /// The addresses at which a running thread stops.
     points: Vec<Point>,
-    /// The sides of branches that were not taken, with the depth of the frame.
+    /// The branch targets that were not taken, with the depth of the frame.
     sides: Vec<(usize, Point)>,
-    /// How many times the thread has run freely to a new place.
+    /// How many times the thread has run freely to a new address.
     ran_on: u32,
     /// The state before the last step.
     rip: u64,
     rsp: u64,
-    /// The number of steps since something new was seen.
+    /// The number of steps since a new instruction was reached.
     dull: u64,
     came_from: u64,
 }
@@ -103,7 +103,7 @@ impl Default for Thread {
 }
 
 impl Thread {
-    /// Forgets all calls except for the `len` outermost ones.
+    /// Removes all calls except the `len` outermost calls.
     fn truncate(&mut self, len: usize) {
         self.calls.truncate(len);
         self.sides.retain(|&(depth, _)| depth <= len);
@@ -118,10 +118,10 @@ pub struct Walk<'a> {
     /// The process whose memory each process uses.
     homes: HashMap<Tid, Tid>,
     threads: HashMap<Tid, Thread>,
-    /// Observations that did not fit or that are about unknown code.
+    /// Observations that did not match, or that are about unknown code.
     open: Vec<(Tid, Seen)>,
     open_of_one: HashMap<(Tid, u64), usize>,
-    /// Instructions whose bytes were compared, by process, piece and address, and those whose tables were right.
+    /// Instructions whose bytes were compared, by process, piece and address, and the instructions whose tables were right.
     compared: HashSet<(Tid, usize, u64)>,
     proved: HashSet<(Tid, usize, u64)>,
     /// Addresses that were executed.
@@ -129,9 +129,9 @@ pub struct Walk<'a> {
     entered: HashSet<(Tid, usize)>,
     /// The registers that each returned call has left unchanged.
     kept: HashMap<u64, BTreeSet<u16>>,
-    /// Calls that are not certain until they return, with the instructions that are right if they are calls.
+    /// Calls that are uncertain until they return, with the instructions that are right if the calls are real.
     unsure: HashMap<u64, Vec<(Tid, usize, u64)>>,
-    /// Calls that only the tables describe, with the first observation in each.
+    /// Calls that only the tables describe, with the first observation in each call.
     claims: HashMap<u64, Option<(Tid, Seen)>>,
     /// The thread that is executing an instruction other than a system call.
     stepping: Option<Tid>,
@@ -167,7 +167,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Runs the program to its end. Returns the findings, how much was examined, and how the program has ended.
+    /// Runs the program to its end. Returns the findings, the amount of examined code, and the exit status of the program.
     pub fn run(mut self) -> io::Result<(Findings, Coverage, Option<std::process::ExitStatus>)> {
         let pid = self.tracer.pid();
         self.homes.insert(pid, pid);
@@ -183,7 +183,7 @@ impl<'a> Walk<'a> {
                 let entered = self.entered.len() as u64;
                 (self.progress)(entered, self.processes.values().map(|it| it.book.pieces.len() as u64).sum());
             }
-            // A step ends at once, unless the instruction is a system call, which is rare in compiled code.
+            // A step ends at once, except if the instruction is a system call, which is rare in compiled code.
             let steps = self.stepping.is_some_and(|tid| !self.tracer.is_stopped(tid));
             let event = if steps { Some(self.tracer.wait()?) } else { self.tracer.wait_for(LOOK)? };
             self.stepping = None;
@@ -192,7 +192,7 @@ impl<'a> Walk<'a> {
                 Some(event) => self.event(event)?,
                 None => {}
             }
-            // Daemons that the program has left are not waited for.
+            // This program does not wait for daemons that the examined program has left.
             if self.tracer.status().is_some() {
                 break;
             }
@@ -259,7 +259,7 @@ impl<'a> Walk<'a> {
         self.begin(tid, addr)
     }
 
-    /// Forgets the calls of a thread.
+    /// Removes the calls of a thread.
     fn clear(&mut self, tid: Tid) {
         let thread = self.threads.entry(tid).or_default();
         thread.shadow.clear();
@@ -293,14 +293,14 @@ impl<'a> Walk<'a> {
         self.tracer.resume(tid)
     }
 
-    /// Signal handlers are not examined: runs to the interrupted instruction.
+    /// Runs to the interrupted instruction, because signal handlers are not examined.
     fn handler(&mut self, tid: Tid) -> io::Result<()> {
         let Some(thread) = self.threads.get(&tid) else { return self.tracer.resume(tid) };
         let (rip, rsp) = (thread.rip, thread.rsp);
         self.through(tid, &[(rip, rsp)])
     }
 
-    /// Lets a thread run to the first of some places where a breakpoint is possible.
+    /// Lets a thread run to the first of the points at which a breakpoint is possible.
     fn through(&mut self, tid: Tid, points: &[Point]) -> io::Result<()> {
         let home = self.home(tid);
         self.forget_through(tid);
@@ -319,7 +319,7 @@ impl<'a> Walk<'a> {
         self.tracer.resume(tid)
     }
 
-    /// Lets a thread run to a place where it has not been, or to the end of a call.
+    /// Lets a thread run to an address that it has not reached before, or to the end of a call.
     fn run_on(&mut self, tid: Tid) -> io::Result<()> {
         let home = self.home(tid);
         let thread = self.threads.entry(tid).or_default();
@@ -398,14 +398,14 @@ impl<'a> Walk<'a> {
         thread.dull += 1;
         match place {
             Place::Native => {
-                // Runs to the return into the innermost compiled code.
+                // The thread runs until it returns into the innermost compiled code.
                 let frames: Vec<Frame> = thread.shadow.frames().to_vec();
                 for frame in frames.iter().rev().filter(|frame| frame.kind == FrameKind::Call) {
                     if self.place(tid, frame.return_address) != Place::Native {
                         return self.through(tid, &[(frame.return_address, frame.cfa)]);
                     }
                 }
-                // Only its return proves that the outermost call was a call.
+                // Only its return proves that the outermost call was a real call.
                 let root = frames.first().zip(self.threads.entry(tid).or_default().calls.first());
                 match root.filter(|(_, call)| self.unsure.contains_key(&call.id)) {
                     Some((frame, _)) => self.through(tid, &[(frame.return_address, frame.cfa)]),

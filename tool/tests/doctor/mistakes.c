@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -58,12 +59,23 @@ int main(int count, char **arguments) {
     session = NULL;
   int (*collatz)(long) = (int (*)(long))(uintptr_t)(memory + 16);
   long begin = spent(), end = begin + (count > 2 ? atol(arguments[2]) : 150), late = begin + (is("late") ? 250 : 0);
-  int registered = 0, wrong = 0;
+  int registered = 0, forked = 0, wrong = 0;
   for (long n = 1; spent() < end || !registered; n++) {
     if (!registered && spent() >= late) {
       compiled("collatz", memory + 16, sizeof made - 17);
       compiled("halve", memory, is("size") ? sizeof made - 1 : 7);
       registered = 1;
+    }
+    if (is("fork") && spent() >= end - 50 && !forked) {
+      pid_t child = fork();
+      forked = 1;
+      if (child != 0) {
+        waitpid(child, NULL, 0);
+        break;
+      }
+      end = spent() + 150;
+      compiled("collatz_of_child", memory + 16, sizeof made - 17);
+      compiled("halve_of_child", memory, 7);
     }
     for (long more = 0; more < 100; more++)
       wrong |= collatz(n + more) < 0;

@@ -72,6 +72,17 @@ pub const MISTAKES: &[SetUp] = &[
         cause: "only a perf map names the code",
     },
     SetUp {
+        heading: "New code of a forked child",
+        done: "`JITSYM=map` is in the environment. A forked child registers other code in memory that its parent has mapped.",
+        without: "the names of the parent's code, and no explanation",
+        make: |_| {
+            let output = try_run(mistakes_under_doctor("fork", 150).env("JITSYM", "map"));
+            tidy(&output);
+            output
+        },
+        cause: "a forked child runs FUNCTION_of_child, and perf shows FUNCTION: for memory that was mapped before the fork",
+    },
+    SetUp {
         heading: "Files of regions removed",
         done: "The program was run with `JITSYM_ADOPT=1 JITSYM_REMOVE=1`.",
         without: "addresses, and no explanation",

@@ -88,7 +88,7 @@ fn registers_and_offsets() {
         Arch::Riscv64 => reg <= 63,
     };
     for &arch in Arch::ALL {
-        // On x86-64, register 16 stands for the return address. The return address has a slot already.
+        // On x86-64, register 16 stands for the return address, which has a slot already.
         for reg in (0..200).chain([0x1_0003, u32::MAX]).filter(|&reg| reg != 16) {
             let saved = regs([(reg, -64)]);
             let unwind = Unwind::FixedFrame(FixedFrame::new(96, &saved));

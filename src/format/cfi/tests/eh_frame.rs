@@ -9,7 +9,7 @@ use gimli::Register;
 use super::*;
 use crate::format::cfi::entries::ENCODING;
 
-/// The address of the section. It is above the code, within the reach of a distance of 32 bits.
+/// The address of the section. The section is above the code, within the reach of a distance of 32 bits.
 pub(super) const SECTION: u64 = CODE + 0x10_0000;
 
 /// Options for a section.
@@ -169,7 +169,7 @@ fn eh_frame_selects_and_cuts() {
         for before in 0..99 {
             let start = CODE - 50 + before;
             let tables = encode(Arch::X86_64, &unwind, start, 7).unwrap().unwrap();
-            // The test reads the tables as if the code lay at CODE. The tables do not depend on the code's address.
+            // The test reads the tables as if the code were at CODE, because the tables do not depend on the code's address.
             let image = Image::new(Arch::X86_64, &tables, 7);
             assert_eq!(image.ranges(), [(0, 7.min(100 - before))]);
             for offset in 0..7.min(100 - before) {
@@ -250,7 +250,7 @@ fn eh_frame_signed_return_addresses() {
     let unwind = Unwind::EhFrame { bytes: &bytes, addr: 0 };
     let tables = tables_of(Arch::Aarch64, &unwind, 100);
     let image = Image::new(Arch::Aarch64, &tables, 100);
-    // A pseudo-register says whether the return address is signed (AADWARF64, 4.1). Only aarch64 has this register.
+    // A pseudo-register shows whether the return address is signed (AADWARF64, 4.1). Only aarch64 has this register.
     let signed = |offset| image.find(offset).unwrap().register(Register(34));
     assert!(!matches!(signed(3), Some(RegisterRule::Constant(1))));
     assert!(matches!(signed(4), Some(RegisterRule::Constant(1))));
@@ -283,8 +283,7 @@ fn eh_frame_numbers_too_large() {
     }
 }
 
-/// Some instructions need a certain state. If this state does not exist, the instruction is refused, because unwinders reject
-/// the instruction.
+/// Some instructions are valid only in a certain state. In other states they are refused, because unwinders reject them.
 #[test]
 fn eh_frame_instructions_out_of_place() {
     let expression = &[0x0f, 1, 0x57][..];
@@ -408,7 +407,7 @@ fn cies_that_no_compiler_makes() {
         for at in [cie_len, cie_len + around.len()] {
             let pointer = if at == cie_len { at + 4 } else { back };
             section[at + 4..at + 8].copy_from_slice(&(pointer as u32).to_le_bytes());
-            // The address is relative to the place of the pointer, which has moved.
+            // The address is relative to the offset of the pointer, which has moved.
             let shift = if at == cie_len { 1 << 20 } else { around.len() as u32 };
             let start = word(&section, at + 8).wrapping_sub(shift);
             section[at + 8..at + 12].copy_from_slice(&start.to_le_bytes());

@@ -35,17 +35,17 @@ fn plain(row: &UnwindTableRow<usize>) -> Row {
     };
     let saved = row.registers().filter_map(|(register, rule)| match rule {
         RegisterRule::Offset(offset) => Some((register.0, *offset)),
-        // Every CIE for x86-64 says that rbx keeps its value.
+        // Every CIE for x86-64 contains the rule that rbx keeps its value.
         RegisterRule::SameValue if *register == gimli::X86_64::RBX => None,
         RegisterRule::Undefined | RegisterRule::Constant(0) => None,
-        // Of RA_SIGN_STATE: the return address is signed.
+        // A constant of 1 is the value of RA_SIGN_STATE if the return address is signed.
         RegisterRule::Constant(1) => Some((register.0, 1)),
         other => panic!("{register:?} is {other:?}"),
     });
     (reg, offset, saved.collect())
 }
 
-/// The tables at the addresses that perf gives them, for gimli to read.
+/// The tables at the same addresses as in perf, in a form that gimli can read.
 struct Image<'a> {
     frame: read::EhFrame<gimli::EndianSlice<'a, LittleEndian>>,
     hdr: &'a [u8],

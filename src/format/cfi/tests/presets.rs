@@ -244,7 +244,7 @@ fn fixed_frame_between_prologue_and_epilogue() {
     let to_end = with(vec![(89, pushed()), (90, entry())]);
     check(Arch::X86_64, &fixed(MOAR_BY_SP), 91, &to_end);
     check(Arch::X86_64, &fixed(FixedFrame { epilogue_end: 0, ..MOAR_BY_SP }), 91, &to_end);
-    // `leave` removes the whole frame at once. The last description is of code that does not return.
+    // `leave` removes the whole frame at once. The last description is for code that does not return.
     check(
         Arch::X86_64,
         &fixed(FixedFrame { sp_reset: 0, ..MOAR_BY_SP }),

@@ -36,7 +36,7 @@ fn signed_frame_pointer_golden() {
     golden(&tables_of(Arch::Aarch64, &Unwind::FramePointer(b_key), 100), 20, &format!("{cie}{fde}"));
 }
 
-/// Whether the return address is signed is shown as the slot of the pseudo-register RA_SIGN_STATE.
+/// The pseudo-register RA_SIGN_STATE appears as a saved register with the slot 1 if the return address is signed.
 const SIGN: (u16, i64) = (34, 1);
 
 #[test]
@@ -104,7 +104,7 @@ fn signed_frames_refused() {
         let fixed = FixedFrame { signed: Some(SigningKey::B), ..FixedFrame::new(16, &[]) };
         assert_eq!(refused(arch, &Unwind::FixedFrame(fixed), 100), Error::UnwindFormat);
     }
-    // There is no instruction before the `stp`, or no instruction after the `ldp`.
+    // No instruction precedes the `stp`, or no instruction follows the `ldp`.
     let refused = |frame| refused(Arch::Aarch64, &frame, 100);
     assert_eq!(refused(Unwind::FramePointer(FramePointer { pushed: 4, ..SIGNED })), Error::UnwindOrder);
     assert_eq!(refused(Unwind::FramePointer(FramePointer { epilogue_begin: 97, ..SIGNED })), Error::UnwindOrder);
@@ -112,7 +112,7 @@ fn signed_frames_refused() {
     assert_eq!(refused(Unwind::FixedFrame(fixed)), Error::UnwindOrder);
 }
 
-/// The mark of key B stays. Other architectures have no such mark.
+/// The mark of key B is kept. Other architectures have no such mark.
 #[test]
 fn eh_frame_key_b() {
     let frame = FramePointer { signed: Some(SigningKey::B), ..FramePointer::default() };
@@ -120,11 +120,11 @@ fn eh_frame_key_b() {
     let unwind = Unwind::EhFrame { bytes: &made.bytes[..made.eh_frame_size()], addr: CODE + 104 };
     assert_eq!(tables_of(Arch::Aarch64, &unwind, 100).bytes, made.bytes);
     assert_eq!(refused(Arch::X86_64, &unwind, 100), Error::UnwindFormat);
-    // The unwinder of the process gets the mark too.
+    // The unwinder of the process also gets the mark.
     let frames = absolute::frames(&made.bytes[..made.eh_frame_size()], (CODE, 100)).unwrap();
     assert_eq!(frames[0].bytes[9..13], *b"zRB\0");
 
-    // A second entry, in another CIE: with key A both keep what they are, and a signal trampoline is refused.
+    // A second entry has another CIE. With key A, both entries keep their marks, and a signal trampoline is refused.
     let half = |cie: &[u8; 4], start: u64| {
         let mut half = by_hand(0x78, 30, 31, &[0x44, 0x2d]);
         half[0] += cie.iter().filter(|&&letter| letter != 0).count() as u8 - 2;
@@ -142,7 +142,7 @@ fn eh_frame_key_b() {
     assert_eq!((marks(&tables.bytes, b"zRB\0"), marks(&tables.bytes, b"zR\0")), (1, 1));
     let b_and_signal = both(b"zRS\0");
     assert_eq!(refused(Arch::Aarch64, &Unwind::EhFrame { bytes: &b_and_signal, addr: 0 }, 100), Error::UnwindFormat);
-    // Of two pieces of code, each has its own mark.
+    // Each of two pieces of code has its own mark.
     let piece = |from: u64| {
         encode(Arch::Aarch64, &Unwind::EhFrame { bytes: &b_and_signal, addr: 0 }, CODE + from, 50).unwrap().unwrap()
     };

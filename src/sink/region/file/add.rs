@@ -1,4 +1,4 @@
-//! Adds code to the sections of a region's file: symbol, unwind tables, lines and inlined functions.
+//! Adds code to the sections of a region's file: the symbol, unwind tables, lines and inlined functions.
 
 use super::parts_of_code::{PartOfCode, Whole};
 use super::section::{Part, Parts};
@@ -21,8 +21,8 @@ impl RegionFile {
         self.add_part(code, Whole { before: 0, size: code.size });
     }
 
-    /// Like `add`, for a part of some code. Only this part lies in the region. `code` has the place of the part, and the info of
-    /// the whole code.
+    /// Like `add`, for a part of some code. Only this part lies in the region. `code` has the offset and the size of the part,
+    /// and the info of the whole code.
     pub fn add_part(&mut self, code: &Code<'_>, of: Whole) {
         let added = self.try_to_add(code, of);
         let is_kept = of.size == code.size || added.is_some() && self.keep_part(code, of).is_some();
@@ -36,8 +36,8 @@ impl RegionFile {
         Some(())
     }
 
-    /// Forgets all code, and then adds the code that `add` adds. The parts of code that lies only partly in the region are added
-    /// again, because they are newer than all other code at their places.
+    /// Forgets all code, and then calls `add`, which adds code. The parts of code that lies only partly in the region are added
+    /// again, because they are newer than all other code at their addresses.
     pub fn reset_to(&mut self, add: impl FnOnce(&mut RegionFile)) {
         let parts = std::mem::take(&mut self.parts_of_code);
         self.reset();
@@ -81,7 +81,7 @@ impl RegionFile {
             symtab.patch(SYMBOL_SIZE as u64, &symbol_after_0(name, code.size));
         }
 
-        // `info.parts()` is not used, because it would make each registration in a region slower.
+        // `info.parts()` is not used, because this call would make each registration in a region slower.
         let mut parts = info::Parts::default();
         for record in code.info.records() {
             match record.id {
@@ -121,7 +121,7 @@ impl RegionFile {
         let (mut section, _) = record.unwinding_info()?.tables()?;
         let cut;
         if of.size != code.size {
-            // The section was made for a place after the whole code.
+            // The section was made for the address after the whole code.
             let unwind = Unwind::EhFrame { bytes: section, addr: of.size.next_multiple_of(8) };
             cut = cfi::encode(arch::NATIVE?, &unwind, of.before, code.size).ok()??;
             section = &cut.bytes[..cut.eh_frame_size()];
@@ -140,8 +140,8 @@ impl RegionFile {
         self.rows.clear();
         self.frames.append(section, &to, &mut part.pending, &mut self.rows)?;
         if !self.table.has_room(self.rows.len()) {
-            // The appended bytes stay in the section. They may contain CIEs that `frames` has remembered, to use them for later
-            // code. But readers must not find the FDEs in these bytes.
+            // The appended bytes stay in the section. They may contain CIEs that `frames` has remembered for later code. But
+            // readers must not find the FDEs in these bytes.
             for row in &self.rows {
                 part.patch(u64::from(row.fde) + FDE_RANGE, &[0; 4]);
             }

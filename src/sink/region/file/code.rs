@@ -1,10 +1,11 @@
-//! Collects bytes of code in private memory before they are written to the file. Runtimes place functions next to each
-//! other, upwards or downwards. So pieces of code that are neighbours are written together.
+//! Collects bytes of code in private memory before they are written to the file. Runtimes place functions next to each other,
+//! upwards or downwards. So adjacent pieces of code are written together.
 //!
-//! The bytes are not written to the text of the file, but breakpoint instructions are written there. If somebody sets a probe
-//! (uprobe) on an address of the text, the kernel executes a copy of the instruction that the *file* has at this address. With
-//! zeros in the file, the probe would end the host, and with the bytes of the code it would do so once other code has replaced
-//! this code. But the kernel refuses a probe on a breakpoint instruction (linux kernel/events/uprobes.c, `prepare_uprobe`).
+//! The text of the file does not contain these bytes, but breakpoint instructions. If somebody sets a probe (uprobe) on an
+//! address of the text, the kernel executes a copy of the instruction that the *file* has at this address. With zeros in the
+//! file, the probe would end the host. With the bytes of the code in the file, the probe would end the host once other code has
+//! replaced this code. But the kernel refuses a probe on a breakpoint instruction (linux kernel/events/uprobes.c,
+//! `prepare_uprobe`).
 
 use std::io;
 use std::ops::Range;
@@ -20,7 +21,7 @@ const GAP: u64 = 256;
 /// The smallest page size of the supported systems.
 const PAGE: usize = 4096;
 
-/// Enough breakpoints for a page, from any byte of the first breakpoint on.
+/// Breakpoint instructions for a whole page. The slice for a page can begin at any byte of the first instruction.
 static BREAKPOINTS: [u8; PAGE + 4] = {
     let mut all = [0; PAGE + 4];
     if let Some(arch) = NATIVE {
@@ -37,7 +38,7 @@ static BREAKPOINTS: [u8; PAGE + 4] = {
 #[derive(Debug, Default)]
 pub struct PendingCode {
     bytes: Vec<u8>,
-    /// The offset in the text and the length of each piece, in the order of arrival.
+    /// The offset in the text and the length of each piece, in the order in which the pieces were added.
     pieces: Vec<(u64, usize)>,
 }
 
@@ -72,7 +73,7 @@ impl PendingCode {
     }
 }
 
-/// Where pieces of code belong in a file.
+/// The offsets at which pieces of code are written to a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     /// The offset of the text.
@@ -103,8 +104,8 @@ impl Place {
         disk.write_pieces(all, places().map(|(at, len)| (at, &BREAKPOINTS[at as usize % 4..][..len])))
     }
 
-    /// Returns the ranges of the file that get breakpoints. Pages of the code that have only zeros get none, because the host
-    /// may never have written to such a page, and then the page shows the contents of the file. The header page gets none.
+    /// Returns the ranges of the file that get breakpoints. The header page gets no breakpoints. Pages of the code that have
+    /// only zeros also get none: if the host has never written to such a page, the page shows the contents of the file.
     fn breakpoints<'a>(self, offset: u64, bytes: &'a [u8]) -> impl Iterator<Item = (u64, usize)> + use<'a> {
         let (mut at, mut left) = (self.text + offset, bytes);
         let pages = std::iter::from_fn(move || {
@@ -138,8 +139,8 @@ mod tests {
 
     #[test]
     fn neighbours_are_near() {
-        // The second piece lies below the first piece, and there is a gap between the two. The third piece lies above the first
-        // piece, and the fourth piece overlaps the second piece. The last piece is distant.
+        // The second piece lies below the first piece, and a gap lies between them. The third piece lies above the first piece,
+        // and the fourth piece overlaps the second piece. The last piece is distant.
         assert_eq!(neighbours(&[(1000, 10), (900, 93), (1010, 20), (905, 4), (5000, 1)]), (4, 900..1030));
         assert_eq!(neighbours(&[(5000, 1), (900, 93)]), (1, 5000..5001));
         assert_eq!(neighbours(&[(100, 100), (200 + GAP, 1), (201 + 2 * GAP, 1), (202 + 3 * GAP + 1, 1)]).0, 3);

@@ -16,10 +16,10 @@ use crate::sys::file::Held;
 const GAP: u64 = 4096;
 
 impl RegionFile {
-    /// Brings this file up to date, and writes its contents to the empty file `to`. The result is as if
-    /// [`RegionFile::finish`] had been called for that file. The text and `.eh_frame` lie at the same places in both files.
+    /// Brings this file up to date, and writes its contents to the empty file `to`. The result is as if [`RegionFile::finish`]
+    /// had been called for that file. The text and `.eh_frame` lie at the same offsets in both files.
     ///
-    /// `has_bytes` gets the offset of code in the text, and tells whether the copy gets the bytes of this code.
+    /// `has_bytes` takes the offset of code in the text, and returns whether the copy contains the bytes of this code.
     pub fn snapshot(
         &mut self,
         to: File,
@@ -63,7 +63,7 @@ impl RegionFile {
         to.write(0, &image.header_page())
     }
 
-    /// Copies the bytes of code under the header page to `place`, and returns their range there.
+    /// Copies the bytes of code under the header page to the offset `place`, and returns the range of the copied bytes.
     fn copy_first(&self, to: &mut Disk, place: u64, has_bytes: impl Fn(u64) -> bool) -> io::Result<Range<u64>> {
         let len = self.below_header().end;
         let Some(bytes) = self.bytes.filter(|_| len > 0) else { return Ok(0..len) };
@@ -76,8 +76,8 @@ impl RegionFile {
         Ok(place..place + len)
     }
 
-    /// Called when the file no longer has a name. Gives back the room of the whole file, so mappings of the file show zeros
-    /// from then on.
+    /// Gives back the disk space of the whole file, after the file has lost its names. Mappings of the file show zeros from
+    /// then on.
     pub fn give_all_back(&self) {
         let len = self.disk.check().and_then(|()| self.disk.file().metadata()).map_or(0, |data| data.len());
         if len > 0 {
@@ -85,7 +85,7 @@ impl RegionFile {
         }
     }
 
-    /// Called when the text is no longer mapped. Gives back the room between pieces of code.
+    /// Gives back the disk space between pieces of code, after the text was unmapped.
     pub fn give_text_back(&self) {
         let mut begin = self.text().start.max(HEADER_SIZE as u64);
         let punch = |begin: u64, end: u64| {

@@ -1,4 +1,4 @@
-//! Where the parts of a region lie in its file.
+//! Describes where the parts of a region lie in the region's file.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use std::ops::Range;
 /// a search table has 8 bytes.
 pub(super) const HDR_SHARE: u64 = 4;
 
-/// Where the parts of a region lie in its file.
+/// The offsets and the lengths of a region's parts in the region's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// The offset of the text, which is a multiple of the page size. If the offset is 0, the header page lies over the first

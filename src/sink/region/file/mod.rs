@@ -1,4 +1,5 @@
-//! The file of a code region: an ELF file that grows while the code in it runs, and that anybody may open at any time.
+//! Writes the ELF file of a code region. The file grows while the region's code runs, and anybody may open the file at any
+//! time.
 //!
 //! ```text
 //! 0        header page            says where everything is; written last, by one write
@@ -8,10 +9,9 @@
 //!          room in which private memory can grow, and the bytes of the code in private memory; see `write_code`
 //!          .symtab, .strtab, .debug_*   appended to; see `section`
 //! ```
-//! A private mapping shows the contents of the file wherever the process has not written. So nobody writes code to the text of
-//! a file for private memory: the text has breakpoints where code is, and zeros elsewhere (see `code`). In that file, the bytes
-//! of the code lie in another place, where readers do not look for them. A copy that [`RegionFile::snapshot`] makes has these
-//! bytes in its text.
+//! A private mapping shows the contents of the file wherever the process has not written. So the text of a file for private
+//! memory has no code, but breakpoints where code is, and zeros elsewhere (see `code`). That file has the bytes of the code in
+//! another range, where readers do not look for them. A copy that [`RegionFile::snapshot`] makes has these bytes in its text.
 //!
 //! In memory, the header page lies below all other parts or over the beginning of the text, or is not mapped. The tables are
 //! in no loaded segment. So the object begins at the header page or at the text, and ends with the text.
@@ -68,7 +68,7 @@ const EH_FRAME_MAX: u64 = 256 << 20;
 const AT_ONCE: usize = 8 << 20;
 /// If more bytes than this wait for a file that cannot be written, new code is left out.
 const WAITING_MAX: usize = 64 << 20;
-/// After this time no reader uses a replaced header any longer.
+/// The time after which no reader uses a replaced header.
 const READING: Duration = Duration::from_secs(5);
 /// The maximum distance that unwind tables can express. Unwinders use signed 32-bit distances.
 const UNWINDING_MAX: u64 = i32::MAX as u64;
@@ -95,7 +95,6 @@ struct Known {
     lines: Option<Addresses>,
 }
 
-/// The file of a region.
 #[derive(Debug)]
 pub struct RegionFile {
     disk: Disk,
@@ -111,13 +110,13 @@ pub struct RegionFile {
     /// The head of the line program of the code that was added last.
     head: Head,
     parts: Parts,
-    /// The place in `.eh_frame` of the FDE for each part of the text that has no code: see `stand_ins`.
+    /// The offset in `.eh_frame` of the FDE for each part of the text that has no code: see `stand_ins`.
     stand_ins: Vec<Option<u32>>,
     /// The symbol number of each piece of code, by the code's offset in the text. No two pieces overlap.
     known: Ordered,
     /// The symbols of all code, including code that has been replaced.
     symbols: Vec<Known>,
-    /// The code that lies only partly in the region. No other code has replaced it.
+    /// The code that lies only partly in the region, and that no other code has replaced.
     parts_of_code: Vec<PartOfCode>,
     /// The contents of the header page.
     published: Image,
@@ -140,7 +139,7 @@ impl RegionFile {
         eh_frame.saturating_add(2 * hdr).saturating_add(PAGE - 1) / PAGE * PAGE
     }
 
-    /// Makes an empty file the file of a region without code. Nobody else may write to the file, except to the text.
+    /// Turns an empty file into the file of a region without code. Nobody else may write to the file, except to the text.
     pub fn create(file: Arc<Held>, layout: Layout) -> io::Result<RegionFile> {
         let (eh_frame, slots) = split(layout.tables, layout.tables_len);
         let tables_end = layout.tables + layout.tables_len;
@@ -200,12 +199,12 @@ impl RegionFile {
         Ok(())
     }
 
-    /// Writes the waiting bytes to places that no header points to yet.
+    /// Writes the waiting bytes to parts of the file that no header points to yet.
     fn write_parts(&mut self) -> io::Result<()> {
         self.disk.check()?;
         if self.is_reset {
-            // New names and lines are written to another place, so the old names and lines stay until the new ones are
-            // complete. The unwind tables have only one place. So a new header page without the old tables is written first.
+            // New names and lines are written to other ranges of the file, so the old names and lines stay until the new data
+            // is complete. The unwind tables have only one range. So a new header page without the old tables is written first.
             let without_tables = Image { eh_frame: 0..0, eh_frame_hdr: 0..0, ..self.published.clone() };
             self.publish_as(without_tables)?;
         }
@@ -244,8 +243,8 @@ impl RegionFile {
         self.layout.text..self.layout.text + self.layout.text_len
     }
 
-    /// How much of the text's room belongs to the loaded segment. Another object may begin in the last page. In that case the
-    /// segment leaves out the last page until this page has code, because libdw cannot read objects that overlap.
+    /// How much of the text's room belongs to the loaded segment. Another object may begin in the last page. Then the segment
+    /// leaves out the last page until this page has code, because libdw cannot read objects that overlap.
     fn loaded_room(&self) -> u64 {
         let room = self.layout.text_room;
         let end = self.known.last_below(u64::MAX).map_or(0, |(offset, number)| offset + self.size_of(number));
@@ -253,7 +252,7 @@ impl RegionFile {
         without.filter(|_| self.layout.has_object_above).unwrap_or(room)
     }
 
-    /// The part of the text that the header page lies over.
+    /// The part of the text that the header page covers.
     fn below_header(&self) -> Range<u64> {
         if self.layout.text == 0 {
             0..self.layout.text_len.min(HEADER_SIZE as u64)
@@ -342,7 +341,7 @@ impl RegionFile {
 
     /// Writes everything that waits to be written, and then the build-id. A file with a build-id must not change. So the next
     /// write removes the build-id. The header page has to be written twice, because the count of the search table can only be
-    /// written between the two (see `Table::count`).
+    /// written between these writes (see `SearchTable::count`).
     pub fn finish(&mut self, build_id: Option<[u8; 20]>) -> io::Result<()> {
         self.write(true)?;
         self.publish_as(Image { build_id, ..self.image() })?;

@@ -1,9 +1,9 @@
-//! Code that lies only partly in the region. The other part lies in another region, or in memory that is no region.
+//! Describes code that lies only partly in the region. The other part lies in another region, or in memory that is no region.
 //!
-//! For the registry, such code lies outside of regions. So the file keeps what it needs to describe the part again after a
+//! For the registry, such code lies outside of regions. So `RegionFile` keeps the data to describe the part again after a
 //! `reset`.
 
-/// The place of a part in the whole code.
+/// The position of a part in the whole code.
 #[derive(Clone, Copy, Debug)]
 pub struct Whole {
     /// How many bytes of the code lie before the part.

@@ -1,8 +1,8 @@
-//! A section of a region's file, to which bytes are appended.
+//! Appends bytes to a section of a region's file.
 //!
-//! Each section has a separate range of the file. The range has the length that the section will need if the rest of the
-//! text is similar to the code so far. A full section moves to a larger range at the end of the file. The new range is eight
-//! times as large, or twice as large if the old range is already large. So few bytes are copied.
+//! Each section has a separate range of the file. The range has room for the section of a full text, if the remaining code is
+//! similar to the code so far. A full section moves to a larger range at the end of the file. The new range is eight times as
+//! long, or twice as long if the old range is already large. This growth limits the number of copied bytes.
 
 use std::io;
 use std::ops::Range;
@@ -26,7 +26,7 @@ const BLOCK: u64 = 16 << 10;
 /// An empty buffer that is larger than this is freed.
 const KEPT: usize = 1 << 20;
 
-/// The end of the file, and ranges that nobody uses any longer.
+/// The end of the file, and ranges of the file that are no longer used.
 #[derive(Debug)]
 pub struct Space {
     pub end: u64,
@@ -51,18 +51,18 @@ impl Space {
     fn expected(&self, len: u64) -> u64 {
         let (known, all) = self.code;
         let when_full = len.checked_mul(all).map_or(LARGE, |product| product / known.max(1));
-        // Later functions often have longer names and lines, so an eighth is added. A few functions tell little about the
-        // others, so the result is limited.
+        // Later functions often have longer names and lines, so an eighth is added. A few functions allow no good estimate for
+        // the others, so the result is limited.
         when_full.saturating_add(when_full / 8).min(len.saturating_mul(FORESIGHT)).min(LARGE)
     }
 
-    /// Whether no range waits to be given back.
+    /// Whether no range waits to be given back to the file system.
     #[cfg(test)]
     pub fn is_all_used(&self) -> bool {
         self.left.is_empty()
     }
 
-    /// Called when a new header has been written. The new header no longer mentions the ranges in `left`.
+    /// Records that a new header has been written, which no longer mentions the ranges in `left`.
     pub fn published(&mut self) {
         let now = Instant::now();
         for stretch in &mut self.left {
@@ -83,7 +83,6 @@ impl Space {
     }
 }
 
-/// A section.
 #[derive(Debug)]
 pub struct Part {
     at: u64,
@@ -126,7 +125,6 @@ impl Part {
         self.at..self.at + self.len
     }
 
-    /// The maximum length of the section.
     pub fn room(&self) -> u64 {
         if self.fixed {
             self.room
@@ -135,7 +133,6 @@ impl Part {
         }
     }
 
-    /// Whether there is something to write.
     pub fn has_news(&self) -> bool {
         !self.pending.is_empty() || !self.patches.is_empty()
     }
@@ -205,7 +202,7 @@ impl Part {
         Ok(())
     }
 
-    /// Gives up the range that the section had before it was cleared. No header mentions this range.
+    /// Releases the range that the section had before it was cleared. No header mentions this range.
     pub fn leave_other(&mut self, space: &mut Space) {
         let (at, room) = std::mem::take(&mut self.other);
         if room > 0 && space.left.try_reserve(1).is_ok() {
@@ -214,7 +211,7 @@ impl Part {
     }
 
     /// Forgets the contents. If `elsewhere` is true, the next contents are written to another range, so the file keeps the old
-    /// contents for now. A fixed section has only one range, so `elsewhere` does not matter there.
+    /// contents for now. For a fixed section, which has only one range, `elsewhere` is ignored.
     pub fn clear(&mut self, elsewhere: bool) {
         if elsewhere && !self.fixed {
             (self.at, self.room, self.other) = (self.other.0, self.other.1, (self.at, self.room));

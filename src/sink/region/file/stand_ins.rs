@@ -1,9 +1,9 @@
-//! Unwind tables for parts of the text that have no code yet.
+//! Makes unwind tables for parts of the text that have no code yet.
 //!
-//! Some continuous profilers read the tables of a file only once, and give up a process that has an executable file without
-//! tables. So `.eh_frame` describes each part of the text that has no code as code with a frame pointer. The search table does
-//! not contain these descriptions, so perf does not find them. When code is added to a part, the description of this part is
-//! removed.
+//! Some continuous profilers read the tables of a file only once, and do not profile a process that has an executable file
+//! without tables. So `.eh_frame` describes each part of the text that has no code as code with a frame pointer. The search
+//! table does not contain these descriptions, so perf does not find them. When code is added to a part, the description of this
+//! part is removed.
 
 use super::{RegionFile, UNWINDING_MAX};
 use crate::api::code::{FramePointer, Unwind};
@@ -15,8 +15,8 @@ use crate::format::elf::frames::{Target, FDE_RANGE};
 const PART: u64 = 64 << 10;
 
 impl RegionFile {
-    /// Describes all parts of the text's room. Without memory or room for tables, this function describes only some parts or
-    /// none.
+    /// Describes all parts of the text's room. If memory or the room for tables is short, only some parts or no parts are
+    /// described.
     pub(super) fn add_stand_ins(&mut self) {
         self.stand_ins.clear();
         let unwind = Unwind::FramePointer(FramePointer::default());

@@ -1,8 +1,9 @@
-//! The search table of a region's file (`.eh_frame_hdr`). The file has two places for the table, and one place is in use.
+//! Writes the search table of a region's file (`.eh_frame_hdr`). The file has two ranges for the table, and one range is in
+//! use.
 //!
-//! New rows for the highest code are appended to the table in use. Readers do not look past the table's count, which is
-//! written last. Other rows wait until a new table is due. The new table, which is sorted, is written to the place that is not
-//! in use. Then the header is changed to point to this place. Readers that are in the middle of the old table can continue.
+//! New rows for the highest code are appended to the table in use. Readers use only as many rows as the table's count states,
+//! and the count is written last. Other rows wait until a new table is due. The new, sorted table is written to the unused
+//! range. Then the header is changed to point to this range. Readers that are still reading the old table can continue.
 
 use std::io;
 use std::ops::Range;
@@ -12,20 +13,19 @@ use super::writes::Disk;
 use crate::format::elf::eh_frame_hdr::{Places, Row, COUNT_AT, HEAD_SIZE, ROW_SIZE};
 use crate::registry::ordered::Ordered;
 
-/// The minimum time between two new tables, unless somebody asks for a flush.
+/// The minimum time between two new tables. A flush does not wait.
 const INTERVAL: Duration = Duration::from_millis(50);
-/// The writer spends at most 1/`SHARE` of its time on new tables, unless somebody asks for a flush.
+/// Apart from flushes, the writer spends at most 1/`SHARE` of its time on new tables.
 const SHARE: u32 = 20;
-/// A row with this value in the place of its FDE is dead.
+/// A row with this value instead of an FDE is dead.
 const DEAD: u32 = u32::MAX;
 
-/// The table.
 #[derive(Debug)]
 pub struct SearchTable {
     slots: [Range<u64>; 2],
     eh_frame: u64,
     text: u64,
-    /// The index of the place in use.
+    /// The index of the range in use.
     slot: usize,
     /// The rows in order of their starts.
     rows: Vec<Row>,
@@ -35,7 +35,7 @@ pub struct SearchTable {
     counted: usize,
     /// Whether the rows in the file include dead rows, or differ from the first rows of `rows`.
     stale: bool,
-    /// The rows that are not in `rows` yet. Each key is where the code of a row starts, and each value is the FDE of this row.
+    /// The rows that are not in `rows` yet. Each key is the start of the code of a row, and each value is the FDE of this row.
     fresh: Ordered,
     not_before: Instant,
 }
@@ -111,8 +111,8 @@ impl SearchTable {
         self.stale || self.fresh.len() > 0 || self.has_news()
     }
 
-    /// Whether the count in the file is out of date. (New rows need no check here, because they come with new FDEs. In that
-    /// case the section `.eh_frame` has news.)
+    /// Whether the count in the file is out of date. New rows need no check here, because new rows have new FDEs, which are
+    /// bytes to write in `.eh_frame`.
     pub fn has_news(&self) -> bool {
         self.counted != self.written
     }
@@ -179,7 +179,7 @@ impl SearchTable {
         self.stale = true;
     }
 
-    /// Writes the whole table to the place that is not in use.
+    /// Writes the whole table to the unused range.
     fn write_other(&mut self, disk: &mut Disk) -> io::Result<()> {
         let slot = 1 - self.slot;
         self.write_to(disk, slot)?;
@@ -197,11 +197,11 @@ impl SearchTable {
     }
 
     /// Writes this table to a copy of the file, and returns the range of the table in the copy. This table must be up to date.
-    /// The copy has its table at the first of the two places for tables.
+    /// The copy has its table in the first of the two ranges for tables.
     ///
-    /// All copies must have their tables at the same place. When an epoch begins, perf learns of the new mapping of the tables
-    /// a moment before it learns of the new mapping of the text. In this moment, perf uses the header page of one file, and
-    /// reads the table of the other file at the place that this header page states.
+    /// All copies must have their tables at the same offset. When an epoch begins, perf learns of the new mapping of the tables
+    /// a moment before the new mapping of the text. In this moment, perf uses the header page of one file, and reads the table
+    /// of the other file at the offset that this header page states.
     pub fn copy_to(&self, copy: &mut Disk) -> io::Result<Range<u64>> {
         if self.written > 0 {
             self.write_to(copy, 0)?;
@@ -209,7 +209,7 @@ impl SearchTable {
         Ok(self.range_in(0))
     }
 
-    /// Writes the number of rows to the table. The caller must have written the header page before, because the header page
+    /// Writes the number of rows to the table. The caller must already have written the header page, because the header page
     /// states the size of the section.
     pub fn count(&mut self, disk: &mut Disk) -> io::Result<()> {
         if self.counted != self.written {

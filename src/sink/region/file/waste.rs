@@ -1,4 +1,4 @@
-//! Removes replaced code from a region's file, and tells when the file should be rewritten.
+//! Removes replaced code from a region's file, and decides when the file should be rewritten.
 
 use std::ops::Range;
 

@@ -1,4 +1,5 @@
-//! Writes bytes at given places of a file. Readers who follow the header of the file see all of a write or nothing.
+//! Writes bytes at given offsets of a file. A reader that follows the header of the file finds all bytes of a write, or none of
+//! these bytes.
 
 use std::fs::File;
 use std::io;
@@ -14,7 +15,6 @@ const COPY: usize = 128 << 10;
 #[cfg(test)]
 type Hook = Box<dyn FnMut(&File, u64, &[u8]) -> io::Result<()> + Send>;
 
-/// An open file.
 pub struct Disk {
     pub(super) file: Arc<Held>,
     /// The number of bytes that were written since the last query.

@@ -1,4 +1,5 @@
-//! The command line. The manual page and the shell completions are made from this description too (`generated`).
+//! Describes and parses the command line of `jitsym`. The test module `generated` makes the manual page and the shell
+//! completions from this description.
 
 use std::ffi::OsString;
 

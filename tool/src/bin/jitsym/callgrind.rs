@@ -181,7 +181,7 @@ fn copy(from: &Path, to: &Path, code: &Code, texts: &mut Texts, names_of: &str) 
     name.push(to.file_name().unwrap_or_default());
     name.push(format!(".{}", std::process::id()));
     let path = to.with_file_name(name);
-    // With the mode that callgrind uses: the behaviour of a program may be private.
+    // The file gets the mode that callgrind uses, because the behaviour of a program may be private.
     let new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(about(to))?;
     let mut unfinished = Unfinished { path, is_whole: false };
     let mut progress = Progress::new(format!("naming {}", from.shown()), total, false);

@@ -65,7 +65,7 @@ pub fn run(asked: &Export, out: &mut dyn Write) -> Outcome {
         complain(&asked.file, &io::Error::new(io::ErrorKind::InvalidData, "has only code larger than 1 GiB"));
         return Outcome::Failed;
     }
-    // The directory is not made for nothing.
+    // The machine is checked before the directory is made, so that a failure leaves no empty directory.
     if let Err(error) = if asked.map { Ok(()) } else { loads.check_machine() } {
         complain(&asked.file, &error);
         return Outcome::Failed;

@@ -1,4 +1,4 @@
-//! Makes the manual page and the completions for shells in `man` from the description of the command line.
+//! Makes the manual page and the shell completions in `man` from the description of the command line.
 //!
 //! With `JITSYM_BLESS=1` in the environment, the test writes these files.
 

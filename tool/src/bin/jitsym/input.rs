@@ -1,4 +1,4 @@
-//! Reads what the user names: files, compressed files, standard input, and the files of a process.
+//! Reads the inputs of a command: files, compressed files, standard input, and the files of a process.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -69,7 +69,7 @@ pub fn read(source: &Source) -> io::Result<Input> {
     };
     let Input { mut bytes, mut facts } = input;
     if let Some(unpacked) = unpacked(&bytes)? {
-        // The name and path of a compressed file are not those that readers see.
+        // Readers do not see the name and path of the compressed file.
         (bytes, facts) = (unpacked, Facts::default());
     }
     if let Some(other) = kind::other(&bytes, &facts) {

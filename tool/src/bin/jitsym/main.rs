@@ -1,6 +1,6 @@
-//! The program `jitsym`, which examines and completes the files that JIT compilers write for profilers.
+//! The program `jitsym` records programs, and examines and completes the files that JIT compilers write for profilers.
 
-// All output goes through `Safe`, because names and paths may have been chosen by another user.
+// All output goes through `Safe`, because another user may have chosen names and paths.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
@@ -37,9 +37,9 @@ use args::{Asked, Command};
 /// The exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
-    /// Nothing is wrong.
+    /// The command has succeeded, and has found no fault.
     Good = 0,
-    /// Something was found.
+    /// The command has found a fault, or could not use or complete a file. The manual page lists the cases.
     Found = 1,
     /// A file could not be read, or the command line is wrong.
     Failed = 2,
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
     ExitCode::from(outcome.max(written(out.flush())) as u8)
 }
 
-/// Writes lines to the standard error output in one call.
+/// Prints lines to the standard error output, by one write.
 fn say(lines: impl Display) {
     let mut text = Safe(Vec::new());
     let _ = writeln!(text, "{lines}");
@@ -87,12 +87,12 @@ fn say(lines: impl Display) {
     let _ = io::stderr().write_all(&text.0);
 }
 
-/// Says what is wrong with a file.
+/// Prints the error of a file.
 fn complain(path: &Path, error: &io::Error) {
     say(format_args!("{}: {error}", path.shown()));
 }
 
-/// The outcome of writing. If the reader closes the pipe, as `head` does, this is no failure.
+/// Returns the outcome of writing, and prints an error. A pipe that the reader has closed, as `head` does, is no failure.
 fn written(result: io::Result<()>) -> Outcome {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

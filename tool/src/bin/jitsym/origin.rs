@@ -1,4 +1,5 @@
-//! Whether a file is a copy or was renamed. The name and path of such a file do not show whether readers have found it.
+//! Determines whether a file is a copy or was renamed. The name and path of such a file do not show whether readers have
+//! found the file.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -24,7 +25,7 @@ pub fn is_copy(path: &Path, bytes: &[u8], kind: Kind) -> bool {
         // Readers get the name of a region's file from the mapping.
         Kind::Region => return false,
     };
-    // The name that a runtime gives by mistake would be more similar.
+    // If a runtime had chosen a wrong name by mistake, the name would be more similar to the right name.
     if !name.starts_with(start) {
         return true;
     }
@@ -53,7 +54,7 @@ fn is_younger(bytes: &[u8], metadata: &Metadata) -> bool {
     born.is_some_and(|born| born > boot + last.max(begun) + AFTERWARDS)
 }
 
-/// The time at which the records' clock was zero, and its present value.
+/// The time at which the clock of the records was zero, and the present value of this clock.
 fn boot() -> Option<(SystemTime, Duration)> {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the call writes nothing but this struct.

@@ -1,4 +1,4 @@
-//! The files of a process: mapped files, and files with the usual names.
+//! Finds the files of a process: mapped files, and files with the usual names.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -13,7 +13,7 @@ const AFTER: Duration = Duration::from_millis(500);
 const BAR: usize = 24;
 const EVERY: Duration = Duration::from_millis(100);
 
-/// A line with a bar on the standard error output. It appears after a delay, and is removed at the end.
+/// A line with a bar on the standard error output. The line appears after a delay, and is removed at the end.
 pub struct Progress {
     what: String,
     total: u64,
@@ -23,27 +23,27 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// `what` is done to `total` bytes. If `prints_much` and the output goes to a terminal, the output itself shows the
-    /// progress.
+    /// A bar for the work `what` on `total` bytes. If `prints_much` and the output goes to a terminal, no bar is shown,
+    /// because the output itself shows the progress.
     pub fn new(what: String, total: u64, prints_much: bool) -> Self {
         let shows = io::stderr().is_terminal() && !(prints_much && io::stdout().is_terminal());
         let next = shows.then(|| Instant::now() + AFTER);
         Progress { what, total, next, shown: false }
     }
 
-    /// `done` of `total` is done, where the total may have changed.
+    /// Shows that `done` of `total` is done. The total may have changed.
     pub fn update_of(&mut self, done: u64, total: u64) {
         self.total = total;
         self.update(done);
     }
 
-    /// `done` of the total is done.
+    /// Shows that `done` of the total is done.
     pub fn update(&mut self, done: u64) {
         let total = self.total;
         self.draw(|| bar(done, total));
     }
 
-    /// `done` of an unknown number is done.
+    /// Shows that `done` of an unknown total is done.
     fn count(&mut self, done: u64) {
         self.draw(|| done.to_string());
     }

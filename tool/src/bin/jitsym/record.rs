@@ -175,7 +175,7 @@ pub fn run(args: Record) -> ExitCode {
     }
 }
 
-/// Prints the shares, how to look at the recording, and the cause if something is wrong.
+/// Prints the shares, and the commands that show the recording. Also prints the cause if something is wrong.
 fn print(report: &Report, data: &Path) {
     if let Some(shares) = report.shares.filter(|shares| shares.compiled > 0) {
         for (mark, line) in [Some(shares.names()), shares.stacks()].into_iter().flatten() {

@@ -48,7 +48,8 @@ fn report(asked: &Report) -> Result<Outcome, String> {
     let mut command = perf.command("report");
     command.args(view.arguments()).arg("--no-children");
     if let Some(sources) = view.sources() {
-        // objdump prints source lines: of absolute paths below the prefix, of other paths below the current directory.
+        // objdump prints source lines. It searches absolute paths below the prefix, and relative paths below the current
+        // directory.
         command.arg("--prefix").arg(&sources).current_dir(sources);
     }
     let mut child = children::start(command.args(&asked.arguments)).map_err(|error| perf.cannot_start(&error))?;

@@ -1,4 +1,4 @@
-//! What commands print or draw of a recording: the hottest functions, and the flame graph.
+//! Shows a recording: prints the hottest functions, and draws the flame graph.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -79,7 +79,7 @@ fn read(perf: &Path, data: &Path, fold: bool) -> Result<Stacks, String> {
             count(sample);
         })
     })?;
-    // A few samples may lie in the runtime's own stubs.
+    // A few samples may be in the stubs of the runtime.
     if percent(named, compiled) < 99.0 && compiled > 0 {
         say(&format!(
             "warning: {named} of {compiled} samples in compiled code have names; `jitsym doctor {}` says why",
@@ -89,7 +89,7 @@ fn read(perf: &Path, data: &Path, fold: bool) -> Result<Stacks, String> {
     Ok(stacks)
 }
 
-/// Writes the flame graph, and says where it is.
+/// Writes the flame graph, and prints the path of its file.
 pub fn draw(stacks: &Stacks, data: &Path, path: &Path) -> Result<(), String> {
     let (samples, _) = stacks.counts();
     if samples == 0 {
@@ -111,7 +111,7 @@ pub fn draw(stacks: &Stacks, data: &Path, path: &Path) -> Result<(), String> {
 /// followed.
 fn place_for(path: &Path) -> io::Result<(Option<PrivateDir>, PathBuf)> {
     match fs::metadata(path) {
-        // A terminal, a pipe or a device.
+        // The path is a terminal, a pipe or a device.
         Ok(data) if !data.is_file() => Ok((None, path.to_owned())),
         _ => PrivateDir::beside(path).map(|work| {
             let target = work.path().join("new");

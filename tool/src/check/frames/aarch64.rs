@@ -1,4 +1,4 @@
-//! AArch64: the effect of each instruction on the stack and its contents.
+//! The effect of each AArch64 instruction on the stack and the registers.
 
 use yaxpeax_arch::{Decoder, U8Reader};
 use yaxpeax_arm::armv8::a64::{InstDecoder, Instruction, Opcode, Operand, SIMDSizeCode, SizeCode};
@@ -6,7 +6,6 @@ use yaxpeax_arm::armv8::a64::{InstDecoder, Instruction, Opcode, Operand, SIMDSiz
 use super::state::{State, Value, WORD};
 use super::walk::{Flow, Machine};
 
-/// The decoder.
 pub(super) struct Aarch64 {
     decoder: InstDecoder,
 }
@@ -40,7 +39,7 @@ impl Machine for Aarch64 {
                 Operand::PCOffset(distance) => Some(*distance),
                 _ => None,
             });
-            // A target before the start of the code wraps to a large number, which lies outside of the code too.
+            // A target before the start of the code wraps to a large number, which is also outside of the code.
             distance.map(|distance| at.wrapping_add_signed(distance))
         };
         let flow = match instruction.opcode {
@@ -108,7 +107,8 @@ impl Machine for Aarch64 {
             // No table can describe a signature that does not depend on the stack pointer.
             Opcode::PACIAZ | Opcode::PACIBZ | Opcode::AUTIAZ | Opcode::AUTIBZ => state.signed = None,
             Opcode::RET | Opcode::CCMP | Opcode::CCMN | Opcode::MSR => {}
-            // Other instructions write their first operand. Those with memory operands may also write the next two.
+            // Other instructions write to their first operand. Instructions with memory operands may also write to the next
+            // two operands.
             _ => {
                 overwritten(instruction, state);
                 let memory = operands.iter().any(|operand| address(operand, state).is_some());
@@ -156,7 +156,7 @@ fn moves(instruction: &Instruction, state: &mut State) {
     }
 }
 
-/// Memory may be written, and the base may change.
+/// Applies an instruction that may write to memory and change its base.
 fn overwritten(instruction: &Instruction, state: &mut State) {
     if let Some((at, base)) = instruction.operands.iter().find_map(|operand| address(operand, state)) {
         // The largest size that one instruction writes: four vectors.
@@ -204,7 +204,7 @@ fn register(operand: &Operand) -> Option<u16> {
     }
 }
 
-/// Writes a whole register or half of it.
+/// Writes to a whole register or to half of it.
 fn set(state: &mut State, operand: &Operand, value: Value) {
     match *operand {
         Operand::Register(SizeCode::W, number) if number != SP => state.set(number, Value::Unknown),

@@ -28,7 +28,7 @@ enum Verdict {
 }
 
 impl Compare<'_> {
-    /// Compares at one instruction, and adds the differences. `None` if something is not known.
+    /// Compares the row with the code at one instruction, and adds the differences. Returns `None` if a value is unknown.
     pub fn at<M: Machine>(&self, offset: u64, flow: Flow, state: &State, found: &mut Vec<Difference>) -> Option<()> {
         let row = self.rows.at(offset)?;
         let mut known = Some(());
@@ -36,7 +36,7 @@ impl Compare<'_> {
             Verdict::Same => {}
             Verdict::Unknown => return None,
             Verdict::Differs(rule, text, shift) => {
-                // Everything else depends on the CFA.
+                // All other rules depend on the CFA.
                 found.push(Difference { rule, text, shift });
                 return known;
             }
@@ -88,13 +88,14 @@ impl Compare<'_> {
             (Value::Cfa(sp), Some(entry)) => sp > entry || self.plain && state.framed && sp == entry,
             _ => false,
         };
-        // During a call, the frame is in the middle of a stack, so this is no epilogue.
+        // During a call, the frame is in the middle of a stack, so the call is not part of an epilogue.
         let rule =
             if (back || gone) && flow != Flow::Call { &rules::UNWIND_EPILOGUE } else { &rules::UNWIND_CFA_WRONG };
         Verdict::Differs(rule, format!("the row has the CFA at {}, which is {text}", self.sum(from, offset)), shift)
     }
 
-    /// Finds code whose first row describes a frame that the code does not have: the code returns without removing it.
+    /// Finds code whose first row describes a frame that the code does not have, because the code returns without removing a
+    /// frame.
     fn returns<M: Machine>(&self, row: &Row, flow: Flow, state: &State) -> Verdict {
         let (Flow::Return, false, Value::Cfa(sp), Some((from, offset))) = (flow, self.plain, state.get(M::SP), row.cfa)
         else {
@@ -108,7 +109,7 @@ impl Compare<'_> {
         let wrong = -sp - M::ENTRY;
         let way = if wrong > 0 { "high" } else { "low" };
         let (said, is) = (self.sum(from, offset), self.sum(M::SP, M::ENTRY));
-        // Everything known so far is relative to the first row.
+        // All values so far are relative to the first row.
         let text = format!(
             "the row has the CFA at {said}, which is {} too {way}: it is {is}; earlier rows may be wrong too",
             wrong.unsigned_abs()
@@ -144,7 +145,7 @@ impl Compare<'_> {
         Verdict::Differs(rule, format!("the row has {what} {said}, and it is {is}"), None)
     }
 
-    /// The way in which the CFA can really be computed.
+    /// The register and offset by which the CFA can really be computed, as text.
     fn truth<M: Machine>(&self, state: &State) -> String {
         let ways = [M::SP, M::FP].into_iter().find_map(|from| match state.get(from) {
             Value::Cfa(at) => Some(self.sum(from, at.wrapping_neg())),

@@ -1,7 +1,7 @@
 //! Compares unwind tables with the code that they describe.
 //!
-//! Follows the instructions along the control flow to find out where the CFA, the return address and the caller's registers
-//! are. An instruction that is not understood makes values unknown. Unknown values are not compared.
+//! This module follows the instructions along the control flow, to determine where the CFA, the return address and the
+//! caller's registers are. An unsupported instruction makes values unknown. Unknown values are not compared.
 
 mod aarch64;
 mod compare;
@@ -28,15 +28,14 @@ use crate::tables::Target;
 pub enum Frames {
     /// The tables are right at each reachable instruction.
     Proved,
-    /// The tables are right as far as the instructions are understood.
+    /// The tables are right at each instruction whose effect is known.
     Partly,
-    /// The tables are wrong.
     Wrong,
     /// The bytes do not look like a function, or the architecture is not supported.
     NotKnown,
 }
 
-/// A place where a row and the code differ.
+/// A difference between a row and the code.
 struct Difference {
     rule: &'static Rule,
     text: String,
@@ -44,7 +43,8 @@ struct Difference {
     shift: Option<i64>,
 }
 
-/// The code at its real place in a record with padding. `None` if the record is too short.
+/// The code bytes of a LOAD. If the record has padding, the bytes may be before or after the padding. `None` if the record is
+/// too short.
 pub(crate) fn code_of<'a>(load: &RawLoad<'a>) -> Option<&'a [u8]> {
     let behind_name = load.tail.get(load.name()?.len() + 1..)?;
     let size = usize::try_from(load.size).ok()?;
@@ -57,7 +57,7 @@ pub(crate) fn code_of<'a>(load: &RawLoad<'a>) -> Option<&'a [u8]> {
     }
 }
 
-/// Compares the tables with the code. For each rule, only the first place is reported.
+/// Compares the tables with the code. For each rule, only the first difference is reported.
 pub(super) fn check(rows: Rows, code: &[u8], target: Target, found: &mut dyn FnMut(&'static Rule, String)) -> Frames {
     let Some(rows) = rows.complete() else { return Frames::NotKnown };
     let target = target.with_column(rows.return_address);
@@ -93,7 +93,7 @@ fn and_more(same: usize) -> String {
     }
 }
 
-/// Whether everything is known, and the differences. `None` if the bytes are no function.
+/// Returns whether all values are known, and the differences. `None` if the bytes are not a function.
 fn compare<M: Machine>(machine: &mut M, code: &[u8], rows: &Rows, target: Target) -> Option<(bool, Vec<Difference>)> {
     let entry = rows.at(0)?;
     let plain = is_plain::<M>(entry, rows.return_address);
@@ -105,7 +105,7 @@ fn compare<M: Machine>(machine: &mut M, code: &[u8], rows: &Rows, target: Target
         entered::<M>(row, State::new(named.clone()))
     };
     let entry_sp = entry.cfa.filter(|&(from, _)| from == M::SP).and_then(|(_, offset)| offset.checked_neg());
-    // Without the first row, nothing is known.
+    // Without the first row, all values are unknown.
     start(0)?;
     let comparison = Compare { rows, target, plain, entry_sp, entry };
     let (mut known, mut sets_fp, mut differences) = (true, false, Vec::new());

@@ -6,20 +6,19 @@ use gimli::{CfaRule, RegisterRule};
 
 use crate::tables::{Fde, Row as TableRow};
 
-/// The place of the caller's value of a register according to a row.
+/// Where the caller's value of a register is, according to a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Where {
     /// In memory, at this distance from the CFA.
     At(i64),
     /// In another register.
     In(u16),
-    /// In the same register, whether the row says this or not.
+    /// In the same register, whether or not the row has a rule for it.
     Same,
     /// Undefined, or given by an expression.
     Elsewhere,
 }
 
-/// One row.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub start: u64,
@@ -66,7 +65,7 @@ impl Row {
     }
 }
 
-/// The most rows and rules that are kept for one piece of code. Hostile tables can have any number.
+/// The maximum number of rows and rules that are kept for one piece of code. Hostile tables can have any number.
 const RULES_MAX: usize = 1 << 20;
 
 /// The rows of one piece of code.
@@ -92,7 +91,7 @@ impl Rows {
         Rows { rows: Vec::new(), entries: Vec::new(), return_address: u16::MAX, size, last: None, held: 0 }
     }
 
-    /// Adds a row of an entry, where the code begins at `base`. Rows outside of the code are ignored.
+    /// Adds a row of an entry. The code begins at `base`. Rows outside of the code are ignored.
     pub fn push(&mut self, base: u64, fde: &Fde, row: &TableRow) {
         if row.start_address().wrapping_sub(base) >= self.size || self.held > RULES_MAX {
             return;
@@ -129,7 +128,7 @@ impl Rows {
         self.rows.iter().any(|row| row.cfa.is_some_and(|(from, _)| from == register))
     }
 
-    /// All words of the stack that the rows mention.
+    /// All words of the stack that the rows refer to.
     pub(super) fn places(&self) -> BTreeSet<i64> {
         let rules = self.rows.iter().flat_map(Row::rules);
         rules.filter_map(|(_, place)| if let Where::At(at) = place { Some(at) } else { None }).collect()

@@ -1,4 +1,4 @@
-//! The values in registers and on the stack, relative to the CFA, as far as instructions determine them.
+//! The values in registers and on the stack, relative to the CFA, if the instructions determine them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -6,9 +6,9 @@ use std::rc::Rc;
 /// The value of a register or of a word of the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Value {
-    /// The CFA and this number of bytes.
+    /// The CFA plus this number of bytes.
     Cfa(i64),
-    /// The value that this register had in the caller. For the return address, its column.
+    /// The value that this register had in the caller. For the return address, the number is its column.
     Callers(u16),
     /// Any value.
     Unknown,
@@ -28,23 +28,23 @@ pub(super) const WORD: i64 = 8;
 /// The number of general registers of the supported architectures, the stack pointer included.
 pub(super) const REGISTERS: usize = 32;
 
-/// Everything known between two instructions.
+/// The known values between two instructions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct State {
-    /// By DWARF number.
+    /// The values, indexed by DWARF number.
     registers: [Value; REGISTERS],
-    /// Words of the stack, by the distance from the CFA. A missing word was never written, or no table mentions it.
+    /// Words of the stack, by their distance from the CFA. A missing word was never written, or no table refers to it.
     slots: BTreeMap<i64, Value>,
-    /// The words that tables mention.
+    /// The words that tables refer to.
     named: Rc<BTreeSet<i64>>,
-    /// Whether a frame may have existed on some path to this place.
+    /// Whether a frame may have existed on some path to this instruction.
     pub framed: bool,
     /// Whether the return address is signed. `None` if that is not known.
     pub signed: Option<bool>,
 }
 
 impl State {
-    /// Every register has the caller's value.
+    /// A state in which every register has the caller's value.
     pub fn new(named: Rc<BTreeSet<i64>>) -> State {
         let registers = std::array::from_fn(|register| Value::Callers(register as u16));
         State { registers, slots: BTreeMap::new(), named, framed: false, signed: Some(false) }
@@ -87,7 +87,7 @@ impl State {
         }
     }
 
-    /// Bytes were written at this address. Addresses outside of the frame are ignored.
+    /// Removes the values of words that were overwritten at this address. Addresses outside of the frame are ignored.
     pub fn overwrite(&mut self, address: Value, size: i64) {
         let Value::Cfa(at) = address else { return };
         let (Some(from), Some(to)) = (at.checked_sub(WORD - 1), at.checked_add(size)) else { return };
@@ -101,7 +101,7 @@ impl State {
         }
     }
 
-    /// Keeps only what the other state has in common. Returns whether anything was lost.
+    /// Keeps only the values that are equal in the other state. Returns whether any value was removed.
     pub fn join(&mut self, other: &State) -> bool {
         let before = self.clone();
         for (mine, &theirs) in self.registers.iter_mut().zip(&other.registers) {

@@ -1,4 +1,4 @@
-//! Applies single instructions, and checks what is known afterwards.
+//! Applies single instructions, and checks the values that are known afterwards.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use super::state::{State, Value};
 use super::walk::{Flow, Machine};
 use super::x86_64::X86_64;
 
-/// The state after some instructions of a function, none of which is a jump.
+/// The state after some instructions of a function. The instructions are not jumps.
 fn after<M: Machine>(mut machine: M, code: &[u8]) -> State {
     let mut state = State::new(Rc::new(BTreeSet::from([-16, -32])));
     state.set(M::SP, Value::Cfa(-M::ENTRY));

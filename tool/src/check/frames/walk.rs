@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::rows::Rows;
 use super::state::{State, Value};
 
-/// Where control goes after an instruction. Targets are relative to the start of the code.
+/// The instruction that follows an instruction. Targets are relative to the start of the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flow {
     /// To the next instruction.
@@ -14,17 +14,16 @@ pub(super) enum Flow {
     Branch(u64),
     /// To the target.
     Jump(u64),
-    /// To other code, and back to the next instruction.
+    /// To other code, which returns to the next instruction.
     Call,
     /// Back to the caller.
     Return,
-    /// To an unknown place.
+    /// To an unknown address.
     Leave,
-    /// Nowhere: the instruction traps.
+    /// There is no next instruction, because this instruction traps.
     Trap,
 }
 
-/// An architecture.
 pub(super) trait Machine {
     type Instruction: Clone;
     /// The stack pointer.
@@ -44,7 +43,7 @@ pub(super) trait Machine {
     fn text(&mut self, instruction: &Self::Instruction) -> String;
 }
 
-/// The limits for instructions, and for steps through them.
+/// The maximum number of instructions, and of steps through them.
 const INSTRUCTIONS_MAX: usize = 200_000;
 const STEPS_MAX: usize = 2_000_000;
 
@@ -58,17 +57,17 @@ struct Node<I> {
 /// All reachable instructions.
 pub(super) struct Graph<I> {
     nodes: BTreeMap<u64, Node<I>>,
-    /// Instructions that are reached from several places, or other than from the preceding instruction.
+    /// Instructions that are reached from several instructions, or not from the preceding instruction.
     leaders: BTreeSet<u64>,
-    /// The entries of functions.
     entries: Vec<u64>,
     /// Whether any path returns or leaves the code.
     ends: bool,
 }
 
 impl<I: Clone> Graph<I> {
-    /// Follows the code from its start. An entry of a table that was not reached is followed too, if `entered` allows it.
-    /// `None` if the bytes are not a complete function: invalid instructions, control that runs off the end, or no way out.
+    /// Follows the code from its start. If an entry of a table was not reached and `entered` accepts it, the code is also
+    /// followed from there. Returns `None` if the bytes are not a complete function: they contain invalid instructions,
+    /// control runs past the end, or no path leaves the code.
     pub fn new<M: Machine<Instruction = I>>(
         machine: &mut M,
         code: &[u8],
@@ -84,7 +83,7 @@ impl<I: Clone> Graph<I> {
         }
         let mut end = 0;
         let apart = graph.nodes.iter().all(|(&at, node)| std::mem::replace(&mut end, at + node.size) <= at);
-        // A single return shows nothing.
+        // A single return instruction proves nothing.
         (apart && graph.ends && graph.nodes.len() > 1).then_some(graph)
     }
 
@@ -94,7 +93,7 @@ impl<I: Clone> Graph<I> {
         self.leaders.insert(entry);
         self.entries.push(entry);
         while let Some(mut at) = work.pop() {
-            // Whether only no-ops have followed a call, which may be one that does not return.
+            // Whether only no-ops have followed a call. The call may not return.
             let mut padding = false;
             while !self.nodes.contains_key(&at) {
                 let (instruction, length, flow) = machine.decode(code, at)?;
@@ -115,7 +114,7 @@ impl<I: Clone> Graph<I> {
                 match flow {
                     Flow::Next if next == size && padding => break,
                     Flow::Next | Flow::Branch(_) if next == size => return None,
-                    // A callee that does not return.
+                    // The callee does not return.
                     Flow::Call if next == size => break,
                     Flow::Next | Flow::Branch(_) | Flow::Call => at = next,
                     Flow::Return | Flow::Leave => {
@@ -132,7 +131,8 @@ impl<I: Clone> Graph<I> {
         Some(())
     }
 
-    /// Passes the state before each instruction to `each`, in the order of the offsets. `None` if that takes too many steps.
+    /// Passes the state before each instruction to `each`, in the order of the offsets. Returns `None` if this needs too many
+    /// steps.
     pub fn states<M: Machine<Instruction = I>>(
         &self,
         machine: &mut M,
@@ -179,7 +179,7 @@ impl<I: Clone> Graph<I> {
         Some(())
     }
 
-    /// Follows the code from a leader to the next leader. Passes each place where control may continue to `to`.
+    /// Follows the code from a leader to the next leader. Passes each instruction at which control may continue to `to`.
     fn block<M: Machine<Instruction = I>>(
         &self,
         machine: &mut M,
@@ -214,8 +214,8 @@ impl<I: Clone> Graph<I> {
     }
 }
 
-/// In some runtimes for x86-64, callees remove their arguments from the stack. A row that begins exactly after the call shows
-/// this, unless it describes no frame at all.
+/// In some runtimes for x86-64, callees remove their arguments from the stack. If a row begins exactly after the call and
+/// describes a frame, it shows this.
 fn takes_arguments<M: Machine>(rows: &Rows, at: u64, state: &mut State) {
     let said = rows.at(at).filter(|row| row.start == at).and_then(|row| row.cfa);
     if let (Some((from, offset)), Value::Cfa(sp)) = (said, state.get(M::SP)) {

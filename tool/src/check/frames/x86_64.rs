@@ -1,4 +1,4 @@
-//! x86-64: the effect of each instruction on the stack and its contents.
+//! The effect of each x86-64 instruction on the stack and the registers.
 
 use iced_x86::{Code, Decoder, DecoderOptions, FastFormatter, FlowControl, Instruction, InstructionInfoFactory};
 use iced_x86::{Mnemonic, OpAccess, OpKind, Register};
@@ -14,7 +14,7 @@ pub(super) struct X86_64 {
 
 const RBP: u16 = 6;
 const RSP: u16 = 7;
-/// The registers that callees keep: rbx, rbp, rsp, r12 to r15.
+/// The registers that callees preserve: rbx, rbp, rsp, r12 to r15.
 const KEPT: [u16; 7] = [3, RBP, RSP, 12, 13, 14, 15];
 
 impl X86_64 {
@@ -24,7 +24,7 @@ impl X86_64 {
         X86_64 { info: InstructionInfoFactory::new(), formatter }
     }
 
-    /// Handles all other instructions: whatever they write has an unknown value.
+    /// Handles all other instructions. A register or word that they write gets an unknown value.
     fn other(&mut self, instruction: &Instruction, state: &mut State) {
         let info = self.info.info(instruction);
         let written = |access| {
@@ -67,7 +67,7 @@ impl Machine for X86_64 {
             FlowControl::UnconditionalBranch if near => Flow::Jump(target),
             FlowControl::ConditionalBranch if near => Flow::Branch(target),
             FlowControl::XbeginXabortXend if near => Flow::Branch(target),
-            // A call of the next instruction, by which code finds its own address.
+            // This is a call of the next instruction, by which code determines its own address.
             FlowControl::Call if near && target == instruction.next_ip() => Flow::Next,
             FlowControl::Call if near => Flow::Call,
             FlowControl::IndirectCall => Flow::Call,

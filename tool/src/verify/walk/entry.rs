@@ -1,4 +1,4 @@
-//! Begins the steps of a thread: at the entry of code that was called or entered by a jump.
+//! Begins the steps of a thread at the entry of code that was called or entered by a jump.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use crate::check::frames::Where;
 use crate::verify::truth::{number, numbered};
 
 impl Walk<'_> {
-    /// A thread is at the entry of code, and is stepped from here on.
+    /// Begins to step a thread that is at the entry of code.
     pub(super) fn begin(&mut self, tid: Tid, addr: u64) -> io::Result<()> {
         let id = self.next_call;
         self.next_call += 1;
@@ -25,7 +25,7 @@ impl Walk<'_> {
             }
         }
         if how.is_none() && self.threads.entry(tid).or_default().mode != Mode::Free {
-            // Entered by a jump from a place where nothing is known.
+            // The code was entered by a jump from unknown code.
             return self.go(tid);
         }
         self.forget_through(tid);
@@ -52,8 +52,8 @@ impl Walk<'_> {
         self.tracer.registers(tid).map_or(0, |registers| registers.rsp)
     }
 
-    /// Code was entered by a jump from code that was not stepped. The tables of the code say which call the code belongs to.
-    /// They are right if the thread returns to that call's return address later.
+    /// Handles code that was entered by a jump from code that was not stepped. The tables of the code describe the call to
+    /// which the code belongs. The tables are right if the thread returns to that call's return address later.
     pub(super) fn jumped(&mut self, tid: Tid, claim: Frame, id: u64) -> io::Result<()> {
         let thread = self.threads.entry(tid).or_default();
         let is_same = |frame: &Frame| (frame.cfa, frame.return_address) == (claim.cfa, claim.return_address);
@@ -76,8 +76,8 @@ impl Walk<'_> {
         self.look_and_go(tid)
     }
 
-    /// The call that code belongs to according to its tables for the first instruction. `None` if no call instruction can have
-    /// made it.
+    /// The call to which code belongs according to its tables for the first instruction. `None` if no call instruction can
+    /// have made this call.
     pub(super) fn claim(&mut self, tid: Tid, addr: u64) -> io::Result<Option<Frame>> {
         let home = self.home(tid);
         let registers = numbered(&self.tracer.registers(tid)?);

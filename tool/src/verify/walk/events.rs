@@ -61,7 +61,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A process has ended, so its code is judged now.
+    /// Judges the code of a process that has ended.
     pub(super) fn retire(&mut self, pid: Tid, process: Process) {
         self.processes.insert(pid, process);
         self.judge_process(pid);

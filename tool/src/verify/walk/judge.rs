@@ -1,4 +1,4 @@
-//! When a process ends, compares what was observed with all its files.
+//! When a process ends, compares the kept observations with all its files.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::verify::process::Process;
 use crate::verify::truth::{instruction, Difference, Seen};
 
 impl Walk<'_> {
-    /// The run has ended: judges everything that is still open.
+    /// Judges all open observations at the end of the run.
     pub(super) fn judge(&mut self) {
         let all: Vec<Tid> = self.processes.keys().copied().collect();
         all.into_iter().for_each(|pid| self.judge_process(pid));
@@ -32,7 +32,7 @@ impl Walk<'_> {
         self.coverage.with_tables += wanted().filter(|piece| piece.rows.is_some()).count();
         let (unsure, kept) = (&self.unsure, &self.kept);
         for (_, mut seen) in mine {
-            // If a call has never returned, it may not have been a call.
+            // If a call has never returned, it may not have been a real call.
             seen.frame = seen.frame.filter(|_| !unsure.contains_key(&seen.call));
             let Some(index) = process.book.at_time(seen.rip, seen.time) else {
                 let found = unregistered(process, &seen, self.findings.is_empty());
@@ -78,7 +78,7 @@ impl Walk<'_> {
     }
 }
 
-/// A finding for code that no file describes. `None` if the code that led there is reported already.
+/// A finding for code that no file describes. `None` if the code from which it was reached is already reported.
 fn unregistered(process: &Process, seen: &Seen, is_first: bool) -> Option<Finding> {
     let piece_at = |addr: u64| process.book.at_time(addr, seen.time).map(|index| &process.book.pieces[index]);
     let entry = seen.frame.map(|frame| frame.entry);

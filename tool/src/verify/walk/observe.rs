@@ -1,4 +1,4 @@
-//! Compares one instruction. Keeps the observation if it does not fit what is known yet.
+//! Compares one instruction. Keeps the observation if it does not match the known tables yet.
 
 use std::io;
 
@@ -69,7 +69,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// A call has returned, which proves that it was a call.
+    /// Notes that a call has returned, which proves that it was a real call.
     pub(super) fn returned(&mut self, id: u64, frame: &Frame, tid: Tid) -> io::Result<()> {
         let registers = self.tracer.registers(tid)?;
         let now = numbered(&registers);

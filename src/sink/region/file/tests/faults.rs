@@ -1,4 +1,4 @@
-//! Tests that a reader between any two writes finds a valid file, and that failed writes are repeated.
+//! Tests that the file is valid between any two writes, and that failed writes are repeated.
 
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex};
@@ -26,7 +26,7 @@ fn the_file_is_in_order_between_any_two_writes() {
             *reads = (reads.0 + 1, reads.1.max(names));
         };
         read();
-        // A reader may also come in the middle of a write. The kernel writes the header page, a symbol or an address in one
+        // A reader may also read in the middle of a write. The kernel writes the header page, a symbol or an address in one
         // step.
         if at > 0 && bytes.len() > SYMBOL_SIZE {
             file.write_all_at(&bytes[..bytes.len() / 2], at)?;
@@ -96,8 +96,8 @@ fn read_anytime(bytes: &[u8]) -> usize {
     names
 }
 
-/// Each write fails once, in turn. No failed write leaves a torn structure, and the next attempt brings the file to the same
-/// contents.
+/// Each write fails once, in turn. No failed write leaves a torn structure, and after the next attempt the file has the same
+/// contents as without the failure.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn a_write_that_fails_is_made_up_for() {

@@ -26,13 +26,13 @@ use crate::format::elf::SYMBOL_SIZE;
 use crate::format::info::Info;
 use crate::format::jitdump::{inlines, Group, LOAD_FIXED_SIZE};
 
-/// The address where the code of these tests runs. This address is so high that a test fails if the library confuses an address
+/// The address where the code of these tests runs. The address is high, so that a test fails if the library confuses an address
 /// with an offset.
 const BASE: u64 = 0x7f12_3450_0000;
 const ID: [u8; 20] = *b"twenty bytes of name";
 
-/// Makes a file without a name, so that no file remains. The file is in memory, because file systems differ in their
-/// abilities and in the room that a file takes.
+/// Makes a file without a name, so that no file remains. The file is in memory, because other file systems differ in their
+/// abilities and in the disk space that a file takes.
 fn unnamed() -> File {
     // SAFETY: the name ends with a zero.
     let descriptor = unsafe { libc::memfd_create(c"jitsym-test".as_ptr(), libc::MFD_CLOEXEC) };
@@ -245,7 +245,7 @@ fn what_is_not_due_waits_and_names_do_not() {
         region.add(0x9000, Truth::new(1, 100));
         region.add(0x1000, Truth::new(2, 100));
         region.file.write(false).unwrap();
-        // A busy machine may have taken so long that a new table is due.
+        // On a busy machine, so much time may have passed that a new table is due.
         if begin.elapsed() >= Duration::from_millis(50) {
             return false;
         }
@@ -305,7 +305,7 @@ fn final_copy(is_private: bool) {
             region.file.write(false).unwrap();
         }
     }
-    // Replaces code that the file has, and code that the file does not have yet.
+    // Replaces code that is in the file, and code that is not in the file yet.
     region.add(5000, Truth::new(500, 10));
     region.add(5000 * (199 * 1001 % 200), Truth::new(501, 20));
     // The first copy brings the file itself up to date, and later copies leave it unchanged.
@@ -373,13 +373,13 @@ fn the_text_of_private_memory_has_breakpoints_where_code_is() {
     }
 }
 
-/// perf may read the table of one copy at the place that the header page of another copy names.
+/// perf may read the table of one copy at the offset that the header page of another copy states.
 #[test]
 fn all_copies_have_their_tables_at_the_same_place() {
     let mut region = Region::new(1 << 20);
     let (mut own, mut copies) = (Vec::new(), Vec::new());
     for number in 0..4 {
-        // Each new function lies below the earlier functions, so a new search table is written to the other place.
+        // Each new function lies below the earlier functions, so a new search table is written to the other range.
         region.add((100 - number) * 1000, Truth::new(1, 300));
         let copy = unnamed();
         region.file.snapshot(copy.try_clone().unwrap(), |_| true, None).unwrap();
@@ -410,7 +410,7 @@ fn text_can_grow_within_its_room() {
     region.check();
     let least = region.file.loaded_room();
     assert_eq!(least, (2 << 20) - page_size() as u64);
-    // The last page belongs to the segment once it has code.
+    // The last page belongs to the segment once the page has code.
     region.add(least, Truth::new(3, 10));
     region.file.write(true).unwrap();
     region.check();

@@ -1,4 +1,4 @@
-//! Code that lies in two regions. Each of the two files describes a part of the code.
+//! Tests code that lies in two regions. Each of the two files describes a part of the code.
 
 use gimli::read::{BaseAddresses, CfaRule, EhFrame, EhFrameHdr, EndianSlice, UnwindContext, UnwindSection};
 use gimli::{LittleEndian, Register, X86_64};
@@ -7,7 +7,6 @@ use object::ObjectSymbol as _;
 use super::seen::units;
 use super::*;
 
-/// The size of the code.
 const SIZE: u64 = 0x400;
 
 /// The records of code with inlined functions, lines, and a frame that its prologue builds in the first four bytes.
@@ -53,7 +52,7 @@ fn each_region_describes_its_part() {
                 [(&mut first.file, ends_at - before, 0, before), (&mut second.file, 0, before, SIZE - before)]
             {
                 if is_again {
-                    // Code that is not there any more had replaced a part of the code. The part is newer.
+                    // Dead code had replaced a part of the code earlier. The part is newer than this dead code.
                     let dead = Code { offset, size: 1, name: b"dead", info: Info::NOTHING };
                     file.reset_to(|file| file.add(&dead));
                 }

@@ -9,10 +9,10 @@ use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 use super::*;
 use crate::format::elf::debug::NOWHERE;
 
-/// What a reader finds in a file.
+/// The data that a reader finds in a file.
 #[derive(Debug)]
 pub struct Seen {
-    /// Where the loaded segment begins.
+    /// The start of the loaded segment.
     pub begin: u64,
     pub text: Range<u64>,
     /// The symbols. Each key is the address of a symbol, and each value is the name and the size of this symbol.
@@ -41,11 +41,11 @@ impl Seen {
         let &(flags, code, load) = loads.last().unwrap();
         assert_eq!((flags, loads.len()), (object::elf::PF_R | object::elf::PF_X, 1 + usize::from(begin < code)));
         assert!(code == text.start || code == begin);
-        // Room without code may lie beyond the segment.
+        // Room without code may lie after the segment.
         let end = code + load.p_memsz(endian);
         assert_eq!((load.p_offset(endian), load.p_filesz(endian)), (code, text.end.min(end) - code));
         for section in elf.sections() {
-            // Every section lies within the file, even if the end of the text is a hole.
+            // Every section lies within the file, even if the text ends with a hole.
             assert!(section.file_range().is_none_or(|(at, len)| at + len <= bytes.len() as u64));
             let beyond = if section.name() == Ok(".eh_frame_hdr") { begin } else { 0 };
             assert!(section.address() == 0 || section.address() == section.file_range().unwrap().0 + beyond);
@@ -153,7 +153,7 @@ pub struct Unit {
 
 pub type Units = BTreeMap<u64, Unit>;
 
-/// Reads all units. `settled` says that nobody is removing dead code at this moment.
+/// Reads all units. `settled`: whether no dead code is being removed at this moment.
 pub fn units<'a>(data: &dyn Fn(&str) -> &'a [u8], settled: bool) -> Units {
     let dwarf = Dwarf::load(|id| Ok::<_, gimli::Error>(EndianSlice::new(data(id.name()), LittleEndian))).unwrap();
     let mut aranges = BTreeMap::new();

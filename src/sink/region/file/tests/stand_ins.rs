@@ -1,4 +1,4 @@
-//! Unwind tables for parts of the text that have no code.
+//! Tests the unwind tables for parts of the text that have no code.
 
 use std::collections::BTreeSet;
 

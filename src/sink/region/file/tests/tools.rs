@@ -28,7 +28,7 @@ impl Drop for Named {
     }
 }
 
-/// Runs a tool, and returns its output. The tool must not complain. Only eu-elflint may report findings, in its output.
+/// Runs a tool, and returns its output. The tool must report no error. Only eu-elflint may report findings, in its output.
 fn tool(program: &str, arguments: &[&str], path: &Path) -> String {
     let output = Command::new(program).env("LC_ALL", "C").args(arguments).arg(path).output().expect(program);
     let (said, complaint) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
@@ -146,8 +146,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Returns the names and places of the functions at an offset, beginning with the innermost function, as `addr2line -f -i`
-/// prints them.
+/// Returns the names and source lines of the functions at an offset, innermost first, as `addr2line -f -i` prints them.
 fn frames_at(truth: &Truth, at: u32, place: &str) -> String {
     let (mut frames, mut place) = (String::new(), place.to_owned());
     for inline in truth.inlines.iter().rev().filter(|inline| inline.begin <= at && at < inline.end) {
@@ -157,7 +156,7 @@ fn frames_at(truth: &Truth, at: u32, place: &str) -> String {
     frames + &format!("{}\n{place}\n", truth.name)
 }
 
-/// Removes what only elfutils prints: the columns, and ` inlined at ` with a place after the name of a function.
+/// Removes the text that only elfutils prints: the columns, and ` inlined at ` with a source line after the name of a function.
 fn plain(frames: &str) -> String {
     let cut = |line: &str| match line.splitn(3, ':').collect::<Vec<_>>()[..] {
         _ if line.contains(" inlined at ") => line.split_once(" inlined at ").unwrap().0.to_owned(),
@@ -168,8 +167,8 @@ fn plain(frames: &str) -> String {
 }
 
 /// The header page may lie over the first code, which begins at address 0. Some readers skip symbols with address 0, so the
-/// file has a second symbol of another type for this code. perf 6 asks addr2line for address 0 to find where the answer to
-/// another question ends. So addr2line must find no name for address 0.
+/// file has a second symbol of another type for this code. After each address, perf 6 also passes address 0 to addr2line, to
+/// find the end of the answer for the first address. So addr2line must find no name for address 0.
 #[test]
 fn code_below_the_header_page() {
     let (live, copy) = (Named::new("below"), Named::new("below-copy"));
@@ -203,7 +202,7 @@ fn code_below_the_header_page() {
             let output = Command::new("addr2line").args(["-f", "-e"]).arg(path).arg(place).output().unwrap();
             assert_eq!(String::from_utf8(output.stdout).unwrap(), "??\n??:0\n", "{place}");
         }
-        // These are the lines of the new code, and not of the replaced code.
+        // These lines belong to the new code, and not to the replaced code.
         for (place, line) in [("1", "/src/one.js:2"), ("2f", "/src/one.js:7")] {
             for program in ["addr2line", "eu-addr2line"] {
                 let output = Command::new(program).args(["-i", "-e"]).arg(path).arg(place).output().unwrap();
