@@ -30,6 +30,7 @@ for argument in "$@"; do
   esac
 done
 [ $# = 1 ] || refuse "one directory is needed"
+unset CDPATH
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
 cd "$(dirname "$0")/.."
@@ -86,8 +87,11 @@ echo "activate-noawait ldconfig" >"$work/$library/DEBIAN/triggers"
 # What a program or library of a package needs, by version.
 needs() {
   echo "Source: libjitsym" >"$work/shlibs/debian/control"
-  (cd "$work/shlibs" && dpkg-shlibdeps -O "$1") | sed -n 's/^shlibs:Depends=//p'
+  (cd "$work/shlibs" && dpkg-shlibdeps -O "$1") >"$work/shlibs/found"
+  sed -n 's/^shlibs:Depends=//p' "$work/shlibs/found"
 }
+library_needs=$(needs "$work/$library/$libdir/libjitsym.so.$version")
+program_needs=$(needs "$work/jitsym/usr/bin/jitsym")
 
 # package NAME SECTION DEPENDS SUMMARY, and the description as input: writes the control file and the documents.
 package() {
@@ -105,9 +109,11 @@ package() {
   } >"$doc/copyright"
   # Timestamps within gzip files would make each build another one.
   if [ -d "$tree/usr/share/man" ]; then find "$tree/usr/share/man" -type f -exec gzip -9n {} +; fi
+  # As dpkg-gencontrol counts, which does not depend on the file system.
+  size=$(cd "$tree" && find usr -type f -printf '%s\n' | awk '{ size += int(($1 + 1023) / 1024) } END { print size }')
   {
     printf 'Package: %s\nSource: libjitsym\nVersion: %s-1\nArchitecture: %s\n' "$1" "$version" "$architecture"
-    printf 'Maintainer: %s\nInstalled-Size: %s\n' "$maintainer" "$(du -sk --exclude=DEBIAN "$tree" | cut -f1)"
+    printf 'Maintainer: %s\nInstalled-Size: %s\n' "$maintainer" "$size"
     printf 'Section: %s\nPriority: optional\nDepends: %s\n' "$2" "$3"
     case $1 in jitsym) ;; *) echo "Multi-Arch: same" ;; esac
     printf 'Description: %s\n' "$4"
@@ -118,7 +124,7 @@ package() {
   echo "$out/$1_$version-1_$architecture.deb"
 }
 
-package "$library" libs "$(needs "$work/$library/$libdir/libjitsym.so.$version")" "JIT-compiled code made visible to profilers" <<'END'
+package "$library" libs "$library_needs" "JIT-compiled code made visible to profilers" <<'END'
 A just-in-time compiler tells this library where it has put code and what the
 code is called. A background thread writes that down in the forms that perf,
 bpftrace, samply and others read: perf maps, jitdumps, and the ELF files of
@@ -132,7 +138,7 @@ regions of code memory. It tells gdb, lldb, the unwinder and valgrind, too.
 
 Header, static library, pkg-config file, CMake package and manual pages.
 END
-package jitsym utils "$(needs "$work/jitsym/usr/bin/jitsym")" "reads jitdumps and perf maps" <<'END'
+package jitsym utils "$program_needs" "reads jitdumps and perf maps" <<'END'
 Records programs with JIT-compiled code, finds problems in jitdumps and perf
 maps, prints such files, completes the files of killed processes that used
 libjitsym, and removes the files of dead processes.
