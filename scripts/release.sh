@@ -187,7 +187,8 @@ for argument; do
     *) set -- "$@" "$argument" ;;
   esac
 done
-exec "${0%/*}/rust-lld" "$@" -L "${0%/*}" --build-id=sha1
+# Debug information has paths, and the build ID would depend on them.
+exec "${0%/*}/rust-lld" "$@" -L "${0%/*}" --strip-debug --build-id=sha1
 END
   chmod +x "$stubs/link"
 }
