@@ -250,15 +250,16 @@ mod archives {
         for program in shared static whole; do profile ./$program; done
         $prefix/bin/jitsym version
     "#;
-    /// Alpine has its unwinder in a library for musl. Debian has none, so it is made of the archive of the same unwinder.
+    /// Alpine has its unwinder in a library for musl. Debian has none, so it is made of the unwinder that rustc has for musl.
     const WITH_MUSL: &str = r#"
-        musl-gcc -shared -o libgcc_s.so.1 -Wl,-soname,libgcc_s.so.1 \
-            -Wl,--whole-archive "$(gcc -print-file-name=libgcc_eh.a)" -Wl,--no-whole-archive
-        musl-gcc toy_jit.c -o shared $(pkg-config --cflags --libs jitsym) -Wl,-rpath,"$lib:/home" libgcc_s.so.1
-        musl-gcc -static toy_jit.c -o whole $(pkg-config --cflags --libs jitsym-static) -lgcc_eh -Wl,--eh-frame-hdr
-        for program in shared whole; do profile ./$program; done
-        $prefix/bin/jitsym version
-    "#;
+    echo 'GCC_3.0 { _Unwind_*; }; GCC_4.2.0 { _Unwind_GetIPInfo; } GCC_3.0;' >gcc_s.map
+    musl-gcc -shared -o libgcc_s.so.1 -Wl,-soname,libgcc_s.so.1,--version-script,gcc_s.map \
+        -Wl,--whole-archive libunwind.a -Wl,--no-whole-archive
+    musl-gcc toy_jit.c -o shared $(pkg-config --cflags --libs jitsym) -Wl,-rpath,"$lib:/home" libgcc_s.so.1
+    musl-gcc -static toy_jit.c -o whole $(pkg-config --cflags --libs jitsym-static) libunwind.a -Wl,--eh-frame-hdr
+    for program in shared whole; do profile ./$program; done
+    $prefix/bin/jitsym version
+"#;
 
     fn make(place: &Path) -> PathBuf {
         let out = place.join("made");
@@ -356,6 +357,10 @@ mod archives {
         let home = home();
         let tree = unpack(&archive("-x86_64-linux-musl"), &home);
         assert_libraries(&tree, "x86_64-linux-musl");
+        let target = ["--print", "target-libdir", "--target", "x86_64-unknown-linux-musl"];
+        let libraries = stdout(&run(Command::new("rustc").args(target)));
+        let unwinder = Path::new(libraries.trim()).join("self-contained/libunwind.a");
+        fs::copy(unwinder, home.join("libunwind.a")).expect("unwinder");
         let prefix = format!("jitsym-{VERSION}-x86_64-linux-musl");
         profiled(&["older-clean", "clean"], &home, &prefix, "lib", WITH_MUSL, 2);
     }
