@@ -97,11 +97,12 @@ typedef enum jitsym_status {
   JITSYM_ERR_INLINE = 39,            /* An entry of jitsym_code.inlines is invalid. */
 } jitsym_status;
 
-/* An English sentence for any status, known or unknown. The string is static.
+/* An English sentence for any status, known or unknown. The string is static, never NULL.
    Any thread, concurrently, and from a signal handler. */
 JITSYM_API const char *jitsym_status_text(int32_t status);
 
-/* The name of a status, such as "JITSYM_OK", or "JITSYM_?" if the status is unknown. The string is static.
+/* The name of a status, such as "JITSYM_OK", or "JITSYM_?" if the status is unknown. The string is static, never
+   NULL.
    Any thread, concurrently, and from a signal handler. */
 JITSYM_API const char *jitsym_status_name(int32_t status);
 
