@@ -1,7 +1,7 @@
 #!/bin/sh
-# Makes of the static library that rustc has written one that shows only the functions of the headers, and what debuggers look for.
-# As it comes, it has symbols of Rust's runtime library in it (rust_eh_personality for one), and a second Rust library in the same
-# program defines them again. Here everything becomes one object, in which those names are local.
+# Makes of the static library of rustc one that shows only the functions of the headers, and what debuggers look for. rustc's
+# library has symbols of Rust's runtime library (rust_eh_personality for one), and a second Rust library in the same program
+# defines them again. Here everything becomes one object, in which those names are local.
 set -eu
 
 usage() {

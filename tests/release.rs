@@ -122,10 +122,7 @@ fn refused() {
     fs::write(here.join("README.md"), "changed").expect("change");
     let new = dir.join("new");
     let output = try_run(xtask().arg(&new));
-    assert!(
-        !output.status.success() && as_text(&output.stderr).contains("not committed:\n M README.md"),
-        "{output:?}"
-    );
+    assert!(!output.status.success() && as_text(&output.stderr).contains("not committed:\n M README.md"), "{output:?}");
     assert!(!new.exists());
 }
 
@@ -153,7 +150,10 @@ fn sources_by_rustc_alone() {
         r#"#!/bin/sh
         case "$*" in "--crate-name jitsym "*)
             if ! [ -e failed ]; then
-                for dir in target/make/library target/make/library/new; do echo half >"$dir/libjitsym.so" >"$dir/libjitsym.a"; done
+                for file in libjitsym.so libjitsym.a; do
+                    echo half >target/make/library/$file
+                    echo half >target/make/library/new/$file
+                done
                 touch failed
                 exit 1
             fi
@@ -234,7 +234,7 @@ mod archives {
         stdout(&run(&mut unshare))
     }
 
-    /// A just-in-time compiler is linked in each way with what is installed below `$prefix`; then perf reports the name of its code.
+    /// A just-in-time compiler is linked in each way with what is installed below `$prefix`. perf reports the name of its code.
     const PROFILED: &str = r#"
         export PKG_CONFIG_PATH=$lib/pkgconfig
         profile() {
