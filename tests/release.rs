@@ -429,7 +429,11 @@ mod archives {
             ]
         } else {
             let zig = strings(&[fetched("zig").to_str().expect("UTF-8"), "cc", "-target", target, "-static"]);
-            vec![[zig, words("jitsym-static"), strings(&["-lunwind"])].concat()]
+            // zig does not know `-l:`.
+            let library = tree.lib("libjitsym.a").display().to_string();
+            let named = words("jitsym-static").into_iter();
+            let named = named.map(|word| if word == "-l:libjitsym.a" { library.clone() } else { word });
+            vec![[zig, named.collect(), strings(&["-lunwind"])].concat()]
         };
         for (number, words) in programs.iter().enumerate() {
             let files = fresh_dir(format!("{target}-{number}"));
