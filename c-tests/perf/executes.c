@@ -21,7 +21,9 @@ int main(int argc, char **argv) {
   /* push rbp; mov rbp, rsp; mov ecx, 20000; 1: dec ecx; jnz 1b; nop; pop rbp; ret */
   static const unsigned char loop[] = {0x55, 0x48, 0x89, 0xe5, 0xb9, 0x20, 0x4e, 0,
                                        0,    0xff, 0xc9, 0x75, 0xfc, 0x90, 0x5d, 0xc3};
-  void *memory = mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  /* Each program has its code elsewhere, even if the kernel does not choose addresses at random. */
+  void *hint = (void *)(0x6f0000000000 + 0x10000000 * (uintptr_t)number);
+  void *memory = mmap(hint, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   CHECK(memory != MAP_FAILED);
   memcpy(memory, loop, sizeof loop);
   jitsym *session = NULL;

@@ -66,6 +66,16 @@ impl Registry {
             && (info_len == 0 || info.make_room(info_len))
     }
 
+    /// Adds dead code. Changes nothing and returns false if newer code is in its address range, or if memory is short.
+    pub fn insert_dead(&mut self, start: u64, size: u64, name: &[u8]) -> bool {
+        let places = &mut self.places[Home::Plain as usize];
+        let has_room = size < TOO_LARGE && !places.is_known_in(start, start + size) && places.make_room(name.len());
+        if has_room {
+            places.insert_dead(start, size as u32, name);
+        }
+        has_room
+    }
+
     /// The id of the live registration with this slot; 0 if there is none. 0 is never an id.
     pub fn id_in(&self, slot: u32) -> u64 {
         self.entries.id_in(slot)

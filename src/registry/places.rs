@@ -114,6 +114,14 @@ impl Places {
         change
     }
 
+    /// Adds dead code, for which `make_room` has made room. No other code may be in its address range.
+    pub fn insert_dead(&mut self, start: u64, size: u32, name: &[u8]) {
+        let name = self.names.add(name);
+        let number = self.pieces.add(start, size, name);
+        self.starts.insert(self.starts.place(start), start, number);
+        self.pieces.retire(number);
+    }
+
     /// The last piece that begins before an address.
     pub fn last_before(&self, addr: u64) -> Option<u32> {
         self.starts.last_below(addr).map(|(_, number)| number)

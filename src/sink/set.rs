@@ -163,19 +163,6 @@ impl SinkSet {
         !sinks.has(Sinks::JITDUMP) && (sinks.0 & of_use.0 != 0 || self.remember())
     }
 
-    /// Has the map continue the file of an earlier program of this process. Returns the text of the file.
-    pub fn continue_map(&mut self, config: &Config) -> io::Result<Vec<u8>> {
-        let (map, text) = PerfMap::continued(config, self.status.clone())?;
-        self.set_map(map);
-        Ok(text)
-    }
-
-    fn set_map(&mut self, map: PerfMap) {
-        if let Some((_, sink)) = self.others.iter_mut().find(|(kind, _)| kind.bit == Sinks::MAP) {
-            *sink = Box::new(map);
-        }
-    }
-
     /// Takes over the files of a dead process. No file is created, and the files keep their modes.
     pub fn adopt(&mut self, files: &Files, state: &Progress, next_map: Identity, may_be_locked: bool) -> Adopted {
         let mut running = Sinks::NONE;
@@ -191,7 +178,9 @@ impl SinkSet {
                 Ok(lines) => (adopted.map, running) = (lines, running.with(Sinks::MAP)),
                 Err(error) => adopted.refused(&path, &error),
             }
-            self.set_map(map);
+            if let Some((_, sink)) = self.others.iter_mut().find(|(kind, _)| kind.bit == Sinks::MAP) {
+                *sink = Box::new(map);
+            }
         }
         if let Some(state) = state.dump {
             let path = path_of(&files.dump_path);

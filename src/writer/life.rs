@@ -25,15 +25,14 @@ impl Writer {
     /// none of them runs.
     pub fn start(&mut self, config: &Config, recover: bool) -> bool {
         let shared = self.shared;
-        let has_earlier_map = recover && recover::tidy(&shared.status, config, config.recover);
+        if recover {
+            recover::tidy(&shared.status, config, config.recover);
+        }
         let was_open = shared.pool.is_open();
         if let Some(why) = shared.pool.open(config.spool.then_some(config.spool_dir.as_path())) {
             self.host.last_error.set(why);
         }
         self.begin();
-        if has_earlier_map {
-            self.applier.know_earlier_program(config);
-        }
         if self.open(config) == Sinks::NONE && config.sinks != Sinks::NONE {
             shared.status.stop_sinks();
             if !was_open {

@@ -4,7 +4,6 @@
 //! writer. The pause adapts to the load. After a second without work the writer sleeps until it is woken.
 
 mod applier;
-mod before_exec;
 mod collect;
 mod fork;
 mod inherit;

@@ -178,6 +178,13 @@ impl Listed {
     pub fn seems_alive(&self) -> bool {
         is_alive(self.pid)
     }
+
+    /// Whether the spool was made within the last second. Many processes may start at once, and a spool that was just made may
+    /// not be locked yet.
+    pub fn is_fresh(&self) -> bool {
+        const FRESH: u64 = 1_000_000_000;
+        monotonic_ns().abs_diff(self.made) < FRESH
+    }
 }
 
 /// The spools in a directory, oldest first.

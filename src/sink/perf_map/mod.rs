@@ -4,6 +4,7 @@
 //! the old one by renaming. A reader that has the old file open or mapped still reads the old contents. If others in this
 //! process write to the same file, the map is `shared`, and the sink only appends to the file.
 
+mod earlier;
 mod known_contents;
 mod shared;
 
@@ -52,6 +53,8 @@ pub struct PerfMap {
     shared: bool,
     /// Whether the map belongs to a dead process, and this process recovers the map. No other writers run in a dead process.
     dead: bool,
+    /// Lines of an earlier program of this process that are not in the registry yet.
+    earlier: Vec<u8>,
     pending: Vec<u8>,
     /// Whether lines in the file have to change. For a shared map: whether lines may be missing from the file.
     stale: bool,
@@ -73,6 +76,7 @@ impl PerfMap {
             marks: Marks::default(),
             shared: false,
             dead: false,
+            earlier: Vec::new(),
             pending: Vec::new(),
             stale: false,
             lacks_inherited: false,
@@ -82,8 +86,9 @@ impl PerfMap {
     }
 
     /// Opens the file that the sink wrote before, if that file is still there. Otherwise makes a new file, or joins the file
-    /// that another library in this process has made under the same name.
-    fn open_file(&mut self) -> io::Result<()> {
+    /// that another library in this process has made under the same name. `is_first`: whether the sink has had no file yet, so
+    /// that it may continue the file of an earlier program of this process.
+    fn open_file(&mut self, is_first: bool) -> io::Result<()> {
         self.own.close_dir();
         if let Ok(len) = self.own.reopen() {
             self.shared |= len > self.len;
@@ -93,7 +98,10 @@ impl PerfMap {
         // If the earlier file was lost, the new file is written from the registry.
         self.stale |= self.own.identity.is_some();
         self.marks = Marks::default();
-        let claimed = self.own.claim();
+        let claimed = match is_first.then(|| self.continue_earlier()) {
+            Some(Ok(Some(file))) => Ok(file),
+            _ => self.own.claim(),
+        };
         self.shared = claimed.as_ref().is_err_and(|error| error.kind() == file::TAKEN);
         let file = match claimed {
             Err(_) if self.shared => self.own.place().and_then(|(dir, name)| file::join(dir, name))?,
@@ -146,21 +154,6 @@ impl PerfMap {
         Ok(text)
     }
 
-    /// The map that an earlier program has left in this process, and its text. The session that opens the map continues the file.
-    pub fn continued(config: &Config, status: Arc<Status>) -> io::Result<(PerfMap, Vec<u8>)> {
-        let path = config.map_dir.join(FileKind::PerfMap.name(status.pid));
-        let mut map = PerfMap::at(path, config.dialect, config.file_mode, status);
-        let (dir, name) = map.own.place()?;
-        let file = dir.open_to_read(name)?;
-        file::check_plain(&file.metadata()?)?;
-        let mut text = Vec::new();
-        (&file).take(config.map_max).read_to_end(&mut text)?;
-        let (identity, len) = file::identity_and_len(&file)?;
-        // The lines may be in another dialect.
-        (map.own.identity, map.len, map.stale) = (Some(identity), len, true);
-        Ok((map, text))
-    }
-
     /// Closes the file without removing it.
     fn close_file(&mut self) {
         if let Some(file) = self.own.close() {
@@ -178,6 +171,9 @@ impl PerfMap {
     fn try_to_write(&mut self, round: &mut Round<'_>) -> io::Result<()> {
         let Round { registry, now, announce, .. } = round;
         let (now, status) = (*now, &*self.status.clone());
+        if !self.earlier.is_empty() {
+            self.learn_earlier(registry);
+        }
         let is_as_left = self.look_around(now)?;
         if self.shared {
             return self.write_shared(registry, now, status);
@@ -284,6 +280,7 @@ impl PerfMap {
 impl Sink for PerfMap {
     fn open(&mut self, config: &Config) -> Result<(), String> {
         let path = config.map_dir.join(FileKind::PerfMap.name(self.status.pid));
+        let is_first = self.own.identity.is_none();
         if self.path() != Some(path.as_path()) || self.dialect != config.dialect {
             // The marker of a shared file stays. Without the marker, another copy of this library could take the file for a
             // leftover and replace the file, although others have written to the file.
@@ -298,7 +295,7 @@ impl Sink for PerfMap {
         // The first write after opening is attempted at once.
         self.own.trouble = None;
         self.most = config.map_max;
-        self.open_file().map_err(|error| self.own.describe("create", &error))
+        self.open_file(is_first).map_err(|error| self.own.describe("create", &error))
     }
 
     /// Appends the line of the code. If older lines have to change, and a jitdump runs, the line waits for the next rewrite,

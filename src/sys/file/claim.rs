@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 
 use rustix::fs::OFlags;
 
-use super::{check_plain, is_locked, lock, look_at, refuse, Access, OURS, TAKEN};
+use super::{check_plain, is_locked, lock, look_at, refuse, Access, APPEND, OURS, TAKEN};
 use crate::sys::held_dir::Dir;
 use crate::sys::other_writers;
 
@@ -36,6 +36,24 @@ pub fn claim(dir: &Dir, name: &OsStr, mode: u32, access: Access) -> io::Result<F
         }
     }
     Err(refuse(io::ErrorKind::AlreadyExists, "is created again and again by somebody else"))
+}
+
+/// Opens the file that an earlier program of this process has left, to append to it: the process has called execve(2) to run the
+/// present program. `None` if there is no such file, or if somebody else uses the file.
+pub fn continue_earlier(dir: &Dir, name: &OsStr) -> io::Result<Option<File>> {
+    let found = dir.look(name)?;
+    let is_ours = check_plain(&found).is_ok() && found.mode() & OURS != 0;
+    // This process opens the file only after this check, because the check looks for open descriptors of the process.
+    let identity = dir.identity_of(name)?;
+    if !is_ours || other_writers::has_written(&found) != Some(true) || other_writers::uses(dir, name, identity) {
+        return Ok(None);
+    }
+    let file = dir.open_file(name, APPEND | OFlags::NONBLOCK, 0)?;
+    if !look_at(&file)?.is(&identity) || !lock(&file) {
+        return Ok(None);
+    }
+    other_writers::note(&file, true);
+    Ok(Some(file))
 }
 
 /// Whether `error`, which `claim` has returned, means that a file of this name exists and must stay. If so, the caller may

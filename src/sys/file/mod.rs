@@ -13,7 +13,7 @@ mod space;
 mod tests;
 
 pub use append::{allow_any_place, append, append_whole};
-pub use claim::{claim, is_anothers};
+pub use claim::{claim, continue_earlier, is_anothers};
 pub use held::{Held, CLOSED};
 pub use identity::{identity_and_len, is_removed, look_at, Identity};
 pub use names::{make_jit_cache_dir, put_in_place, remove_ours};

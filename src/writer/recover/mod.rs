@@ -89,14 +89,11 @@ pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Repor
 /// this only if other processes have too many spools (`excess`), and then recovers only the oldest spools.
 ///
 /// An earlier program of this process (before `exec`) may have left a spool. In this case, completes the spool's files. But if
-/// `all` is false, the earlier program had no map, and this session replaces its jitdump if there is one, only removes the
-/// spool. If the work takes too long for a session, the work continues in the background.
-///
-/// Returns whether the earlier program has left a map at the path of this session's map.
-pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) -> bool {
+/// `all` is false, and the new files replace or continue the spool's files, only removes the spool. If the work takes too long
+/// for a session, the work continues in the background.
+pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
     let dir = &*config.spool_dir;
     let (mut own, mut full, mut elsewhere) = (Vec::new(), Vec::new(), Vec::new());
-    let mut has_map = false;
     let mut all_listed = list(dir).unwrap_or_default();
     if !all {
         // Opening the spools of others would cost more than everything else that a session does when it opens.
@@ -104,24 +101,19 @@ pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) -> bool {
         let living = others().filter(|listed| listed.seems_alive()).count();
         let dead = others().count() - living;
         let (open_living, open_dead) = (excess(dir, living, LEFT_OPEN) > 0, excess(dir, dead, LEFT_ALONE) > 0);
-        all_listed.retain(|listed| listed.is_own || if listed.seems_alive() { open_living } else { open_dead });
+        all_listed.retain(|listed| match listed.seems_alive() {
+            _ if listed.is_own => true,
+            true => open_living && !listed.is_fresh(),
+            false => open_dead,
+        });
     }
     for listed in all_listed {
         match Dead::open(&listed.path) {
-            Opened::Dead(dead) => {
-                let is_map_ours = listed.is_own && dead.has_map_of(config);
-                has_map |= is_map_ours;
-                if listed.is_own && !all && !is_map_ours && dead.is_replaced_by(config) {
-                    dead.file.remove();
-                } else if dead.is_empty() {
-                    _ = dead.recover();
-                } else if listed.is_own {
-                    own.push(listed.path);
-                } else {
-                    // The spool is not kept locked, because another process may want to recover it.
-                    full.push(listed.path);
-                }
-            }
+            Opened::Dead(dead) if listed.is_own && !all && dead.is_replaced_by(config) => dead.file.remove(),
+            Opened::Dead(dead) if dead.is_empty() => _ = dead.recover(),
+            Opened::Dead(_) if listed.is_own => own.push(listed.path),
+            // The spool is not kept locked, because another process may want to recover it.
+            Opened::Dead(_) => full.push(listed.path),
             Opened::Elsewhere(_) => elsewhere.push(listed.path),
             Opened::Locked | Opened::Other => {}
         }
@@ -134,7 +126,7 @@ pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) -> bool {
     full.truncate(count);
     let paths = [own, full].concat();
     if paths.is_empty() {
-        return has_map;
+        return;
     }
     let for_thread = status.clone();
     let recovered = own_fds::run_for(TIDY_TIMEOUT, move || {
@@ -147,7 +139,6 @@ pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) -> bool {
     if recovered.is_none() {
         status.last_error.set("the files of other processes are still being recovered: their disk is slow".into());
     }
-    has_map
 }
 
 /// Removes each spool of a dead process that contains no unwritten records. Forked children leave such spools if they flush and
@@ -277,18 +268,14 @@ impl Dead {
             && !self.places().any(|(offset, room)| !matches!(self.read_chunk(offset, room, HEAD), Ok(None)))
     }
 
-    /// Whether the process has a map, and a session with these options in the same process has a map at the same path.
-    fn has_map_of(&self, config: &Config) -> bool {
-        let files = self.header.files().unwrap_or_default();
-        self.header.state().map.is_some() && config.sinks.has(Sinks::MAP) && is_in(&files.map_path, &config.map_dir)
-    }
-
-    /// Whether a session with these options writes all the files of this spool from scratch.
+    /// Whether a session with these options replaces or continues all the files of this spool.
     fn is_replaced_by(&self, config: &Config) -> bool {
         let (state, files) = (self.header.state(), self.header.files().unwrap_or_default());
+        let is_in = |path: &[u8], dir: &Path| Path::new(OsStr::from_bytes(path)).parent() == Some(dir);
         let is_dump_in = |path: &[u8]| matches!(&config.dump_dir, DumpDir::Exactly(dir) if is_in(path, dir));
+        let map = state.map.is_none() || config.sinks.has(Sinks::MAP) && is_in(&files.map_path, &config.map_dir);
         let dump = state.dump.is_none() || config.sinks.has(Sinks::JITDUMP) && is_dump_in(&files.dump_path);
-        dump && (state.map.is_none() || self.has_map_of(config))
+        map && dump
     }
 
     /// The offset of each chunk in the file, and the chunk's room.
@@ -450,11 +437,6 @@ impl Dead {
             }
         }
     }
-}
-
-/// Whether a file lies directly in a directory.
-fn is_in(path: &[u8], dir: &Path) -> bool {
-    Path::new(OsStr::from_bytes(path)).parent() == Some(dir)
 }
 
 /// Whether a spool belongs to a dead process that would be visible here if it were alive.

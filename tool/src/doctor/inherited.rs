@@ -15,37 +15,45 @@ use crate::record::stacks::percent;
 use crate::record::PROC;
 use crate::text::{count, printable};
 
-/// The most bytes of a map that are read.
+/// The most bytes of all maps together that are read.
 const MOST: u64 = 64 << 20;
 /// The percentage of all samples from which on something is reported as a cause.
 const SOME: f64 = 1.0;
 
 /// Start, end and name of the code in a map.
-type Map = Vec<(u64, u64, Vec<u8>)>;
+type Map = Vec<(u64, u64, Box<str>)>;
 
 /// Counts samples that have the name of the parent's code, although the map of the child has another name there.
 #[derive(Default)]
 pub struct Inherited {
     maps: HashMap<u32, Map>,
+    /// The number of bytes in the maps that were read.
+    bytes: u64,
     samples: u64,
     /// The names in the maps of the parent and of the child, for the first of these samples.
-    first: Option<(Vec<u8>, Vec<u8>)>,
+    first: Option<(String, String)>,
 }
 
 impl Inherited {
     pub fn add(&mut self, sample: &Sample) {
         let Some(frame) = sample.compiled().filter(|frame| frame.kind() == Kind::Map) else { return };
         let Some((parent, FileKind::PerfMap)) = of_path(&frame.object) else { return };
-        if parent == sample.pid {
+        let Some(shown) = frame.symbol.as_deref().filter(|_| parent != sample.pid) else { return };
+        if self.name_at(parent, frame.address).is_none_or(|of_parent| of_parent != shown) {
             return;
         }
-        let mut name = |pid| name_at(self.maps.entry(pid).or_insert_with(|| read(pid)), frame.address);
-        if let (Some(of_parent), Some(of_child)) = (name(parent), name(sample.pid)) {
-            if of_parent != of_child {
-                self.samples += 1;
-                self.first.get_or_insert((of_parent, of_child));
-            }
+        if let Some(of_child) = self.name_at(sample.pid, frame.address).filter(|of_child| *of_child != shown) {
+            let both = (shown.to_owned(), of_child.to_owned());
+            self.first.get_or_insert(both);
+            self.samples += 1;
         }
+    }
+
+    /// The name in the map of a process.
+    fn name_at(&mut self, pid: u32, address: u64) -> Option<&str> {
+        let map = self.maps.entry(pid).or_insert_with(|| read(pid, &mut self.bytes));
+        let below = map.partition_point(|(start, ..)| *start <= address);
+        map[..below].last().filter(|(_, end, _)| address < *end).map(|(.., name)| &**name)
     }
 
     /// Reports the samples.
@@ -57,23 +65,21 @@ impl Inherited {
             return;
         }
         let text = format!(
-            "a forked child runs {}, and perf shows {}: for memory that was mapped before the fork, perf reads the parent's map. A \
-             jitdump has the right names (JITSYM=on), and so has new memory for the child's code",
-            printable(of_child),
-            printable(of_parent)
+            "a forked child has registered {} where its parent has {}, and perf shows the parent's name: for memory that was mapped \
+             before the fork, perf reads the parent's map. A jitdump has the right names (JITSYM=on), and so has new memory for the \
+             child's code",
+            printable(of_child.as_bytes()),
+            printable(of_parent.as_bytes())
         );
         report.cause(line, Rank::Quality, text, "JITSYM=on jitsym record -- COMMAND");
     }
 }
 
-fn read(pid: u32) -> Map {
-    let (text, _) = producers::map_text(pid, Path::new(PROC), MOST).unwrap_or_default();
-    let mut map: Map = perf_map::lines(&text).map(|(start, size, name)| (start, start + size, name.to_vec())).collect();
+fn read(pid: u32, bytes: &mut u64) -> Map {
+    let (text, _) = producers::map_text(pid, Path::new(PROC), MOST - *bytes).unwrap_or_default();
+    *bytes += text.len() as u64;
+    let owned = |(start, size, name)| (start, start + size, String::from_utf8_lossy(name).into());
+    let mut map: Map = perf_map::lines(&text).map(owned).collect();
     map.sort();
     map
-}
-
-fn name_at(map: &Map, address: u64) -> Option<Vec<u8>> {
-    let below = map.partition_point(|(start, ..)| *start <= address);
-    map[..below].last().filter(|(_, end, _)| address < *end).map(|(.., name)| name.clone())
 }

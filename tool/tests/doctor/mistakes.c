@@ -6,6 +6,7 @@
  */
 #define _GNU_SOURCE
 #include <jitsym.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -69,6 +70,8 @@ int main(int count, char **arguments) {
     if (is("fork") && spent() >= end - 50 && !forked) {
       pid_t child = fork();
       forked = 1;
+      printf("process %d\n", (int)getpid());
+      fflush(stdout);
       if (child != 0) {
         waitpid(child, NULL, 0);
         break;

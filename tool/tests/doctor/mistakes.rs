@@ -77,10 +77,12 @@ pub const MISTAKES: &[SetUp] = &[
         without: "the names of the parent's code, and no explanation",
         make: |_| {
             let output = try_run(mistakes_under_doctor("fork", 150).env("JITSYM", "map"));
-            tidy(&output);
+            let pids = stdout(&output);
+            let pids = pids.lines().filter_map(|line| line.strip_prefix("process ")?.parse().ok());
+            assert_eq!(pids.map(TmpFiles).count(), 2, "{}", stdout(&output));
             output
         },
-        cause: "a forked child runs FUNCTION_of_child, and perf shows FUNCTION: for memory that was mapped before the fork",
+        cause: "a forked child has registered FUNCTION_of_child where its parent has FUNCTION, and perf shows the parent's name: for memory that was mapped before the fork",
     },
     SetUp {
         heading: "Files of regions removed",

@@ -30,6 +30,7 @@ pub enum Frames {
     Proved,
     /// The tables are right at each instruction whose effect is known.
     Partly,
+    /// The tables are wrong.
     Wrong,
     /// The bytes do not look like a function, or the architecture is not supported.
     NotKnown,
