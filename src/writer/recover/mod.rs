@@ -152,8 +152,8 @@ pub fn remove_empty(dir: &Path) {
     }
 }
 
-/// How many of `count` spools may not stay. If the directory has too little free space for the next spool, no spool may stay.
-/// Otherwise `most` spools may stay.
+/// How many of `count` spools must be removed. If the directory has too little free space for the next spool, all of them must
+/// be removed. Otherwise `most` of them may stay.
 fn excess(dir: &Path, count: usize, most: usize) -> usize {
     if count == 0 {
         return 0;
