@@ -137,7 +137,7 @@ static inline int jitsym_map_open(char *path, int pid, int access, struct stat *
   return -1;
 }
 
-/* Whether a file was written after this process started, or a tick earlier. True if /proc does not give the start time. */
+/* Whether a file was written after this process started, or a clock tick before. True if /proc gives no start time. */
 static inline int jitsym_map_is_own(const struct stat *file) {
   char text[1024] = "", *at;
   long now[2] = {0, 0}, boot[2] = {0, 0}, tick = 1000 / sysconf(_SC_CLK_TCK);

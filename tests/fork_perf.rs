@@ -216,22 +216,21 @@ fn clocks_of_time_namespaces() {
     }
 }
 
-/// One map names the code of all programs that the process has executed. If there is a jitdump too, perf's own `inject` takes the
-/// later programs' memory out of the recording where the map would name it, and `jitsym inject` leaves it there.
+/// One map names the code of all programs that the process has executed. If there is a jitdump too, perf's own `inject` takes
+/// the later programs' memory out of the recording where the map would name it, and `jitsym inject` leaves it there.
 #[test]
 fn a_process_that_executes_programs() {
     let program = compile("gcc", &["c-tests/perf/executes.c"], Link::Shared, &["-O1"], "executes");
-    let ways: [(_, _, fn(&Path) -> PathBuf); 2] =
-        [("executes-map", "map", inject), ("executes-both", "map,jitdump", perf::inject_by_jitsym)];
-    for (name, sinks, inject) in ways {
+    for (name, sinks) in [("executes-map", "map"), ("executes-both", "map,jitdump")] {
+        let inject = if sinks == "map" { inject } else { perf::inject_by_jitsym };
         let all = |truth: &Truth| (0..3).map(|program| (truth.parent, format!("of_program_{program}"))).collect();
         let (truth, samples) = record_program(name, &[("JITSYM", sinks)], &program, &["0.1"], inject, all);
         check_names(&truth, &samples);
     }
 }
 
-/// Every process has files with its own records alone, and its own marker. `late`: workers may have written none of their parent's code, or
-/// some.
+/// Every process has files with its own records alone, and its own marker. `late`: workers may have written none of their
+/// parent's code, or some.
 fn check_files(truth: &Truth, late: bool) {
     for &pid in truth.workers.iter().chain([&truth.parent]) {
         let file = std::fs::read(format!("/tmp/jit-{pid}.dump")).expect("dump");

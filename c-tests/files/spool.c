@@ -137,10 +137,15 @@ static void mapped(int number) {
     CHECK_OK(jitsym_close(session));
   }
   if (program_number + 1 < PROGRAMS) {
+    if (way == 1 && program_number == 2) {
+      /* As another runtime writes a name with a newline. */
+      FILE *file = fopen(test_path_of(getpid(), JITSYM_SINK_MAP).text, "a");
+      CHECK(file != NULL && fputs("1000 10 a name\nand its second line\n", file) >= 0 && fclose(file) == 0);
+    }
     execute("maps", number + 1);
   }
   struct map map = map_read(test_path_of(getpid(), JITSYM_SINK_MAP).text);
-  CHECK(map.count == 1 + 10 * PROGRAMS + (way == 3));
+  CHECK(map.count == 1u + 10 * PROGRAMS + (way == 3) + (way == 1));
   CHECK(strcmp(map_name(&map, ADDR), shared) == 0);
   for (int i = 0; i < 10 * PROGRAMS; i++) {
     snprintf(name, sizeof name, "alone %d", i / 10);

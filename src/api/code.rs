@@ -166,9 +166,9 @@ pub enum Unwind<'a> {
     FixedFrame(FixedFrame<'a>),
     /// A table of rows in strictly rising order of their offsets.
     Rows(&'a [UnwindRow<'a>]),
-    /// An `.eh_frame` section that the compiler made. Only the sink `unwinder` uses the personality routines and LSDAs that the
-    /// section names. The routines and LSDAs must stay valid as long as the code is registered, because exceptions that pass
-    /// through the code use them.
+    /// An `.eh_frame` section that the compiler made. The section refers to personality routines and LSDAs. Only the sink
+    /// `unwinder` uses them. The routines and LSDAs must stay valid as long as the code is registered, because exceptions that
+    /// pass through the code use them.
     EhFrame {
         /// The section.
         bytes: &'a [u8],

@@ -1,4 +1,4 @@
-//! Code memory in pieces: an allocator on top of regions with two views.
+//! Allocates pieces of code memory from regions with two views.
 //!
 //! A piece has the same offset in both views. The allocator's data is outside of the code memory, so that writes of the host to
 //! code memory cannot damage this data. During a call, the thread holds one lock, and its signals are blocked. `fork` waits for

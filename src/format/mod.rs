@@ -2,10 +2,10 @@
 
 pub mod arch;
 pub mod cfi;
+pub mod code_info;
 pub mod elf;
 pub mod file_names;
 mod get;
-pub mod info;
 pub mod jitdump;
 pub mod name;
 pub mod name_and_file;

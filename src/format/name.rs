@@ -243,7 +243,7 @@ fn hash(bytes: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::random::{Random, Seed};
+    use crate::sink::test_random::{Random, Seed};
 
     fn cleaned(name: &[u8]) -> String {
         String::from_utf8(clean(name).into_owned()).unwrap()

@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::slice;
 
-use super::info::Info;
+use super::code_info::Info;
 use super::name::{self, MAX};
 
 /// Room for a name and a file of the maximum length, a space, a colon and a line.

@@ -1,11 +1,12 @@
 //! The code that registering threads and the writer share: memory for records, and messages in both directions.
 
 pub mod chunk;
-pub mod host;
+pub mod file_thread;
+pub mod file_write_gate;
 pub mod in_place;
 pub mod oneshot;
-pub mod own_fds;
 pub mod pool;
+pub mod process_state;
 pub mod quiesce;
 pub mod record;
 pub mod requests;
@@ -15,4 +16,3 @@ pub mod spool;
 pub mod status;
 pub mod thread_queue;
 pub mod thread_slot;
-pub mod write_gate;

@@ -10,7 +10,7 @@
 //!                     '------------------ head ----------------------'
 //! ```
 
-use crate::format::info::Info;
+use crate::format::code_info::Info;
 use crate::format::jitdump::{inlines, LOAD_FIXED_SIZE};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

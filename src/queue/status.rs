@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::api::options::Sinks;
+use crate::queue::file_write_gate::WriteGate;
 use crate::queue::quiesce::Quiesce;
-use crate::queue::write_gate::WriteGate;
 use crate::sys::clock::{self, Clock};
 use crate::sys::sync::outside::{Arc, Mutex, PoisonError};
 use crate::sys::{debug, last_error};

@@ -1,7 +1,7 @@
 //! Entries of live registrations. An entry has all data of a registration except the address, the size and the name of the
 //! code. An entry also refers to the code's group of records in the jitdump, or to info records in memory.
 
-use super::heap::Heap;
+use super::byte_strings::ByteStrings;
 use crate::sys::mapping::Table;
 
 /// The offset and length of a group in the jitdump, without the code bytes at the group's end.
@@ -76,7 +76,7 @@ pub(super) struct Entries {
     pub all: Table<Entry>,
     /// The number of live registrations, by home.
     pub live: [usize; 2],
-    pub info: Heap,
+    pub info: ByteStrings,
 }
 
 impl Entries {

@@ -14,15 +14,15 @@
 //! a lookup by address needs a search (`ordered`).
 
 mod address_pieces;
+mod byte_strings;
 mod entry;
 mod find;
-mod heap;
 pub mod ids;
+mod jitdump_positions;
 mod map_spans;
 mod names;
 pub mod ordered;
 mod places;
-mod stored;
 #[cfg(test)]
 mod tests;
 

@@ -1,6 +1,6 @@
 //! The names of live and dead code.
 
-use super::heap::Heap;
+use super::byte_strings::ByteStrings;
 
 /// The offset and length of a name: the lowest 16 bits are the length, the higher bits the offset.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,11 +22,11 @@ impl Name {
 
 /// All names. Each name has one owner, which drops the name.
 #[derive(Debug, Default)]
-pub struct Names(pub Heap);
+pub struct Names(pub ByteStrings);
 
 impl Names {
-    /// Adds a name, for which `Heap::make_room` has made room. A name has at most 65,535 bytes, because records store its
-    /// length in 16 bits.
+    /// Adds a name, for which `ByteStrings::make_room` has made room. A name has at most 65,535 bytes, because records store
+    /// its length in 16 bits.
     pub fn add(&mut self, name: &[u8]) -> Name {
         let name = &name[..name.len().min(0xffff)];
         self.0.add(name).map_or_else(Name::default, |at| Name::new(at, name.len()))

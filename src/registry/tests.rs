@@ -1,6 +1,6 @@
 use super::map_spans::DEAD_MAX;
 use super::*;
-use crate::format::info::Info;
+use crate::format::code_info::Info;
 
 fn code(addr: u64, size: u64) -> Live {
     Live { addr, size, index: 0, stored: None, home: Home::Plain }

@@ -49,7 +49,7 @@ pub fn close(handle: u64) -> Result<()> {
     }
 }
 
-/// Subtracts code from the counts of the regions, after `before_code` has counted the code and its registration has failed.
+/// Undoes `before_code` for code whose registration has failed: subtracts the code from the counts of the regions.
 #[cold]
 pub fn not_registered(addr: u64, size: u64, flags: u8) {
     if let Ok(process) = process::current() {

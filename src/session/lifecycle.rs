@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Sinks};
-use crate::queue::host::Host;
+use crate::queue::file_thread;
 use crate::queue::in_place::TRY_AGAIN;
 use crate::queue::oneshot::{oneshot, Take};
-use crate::queue::own_fds;
+use crate::queue::process_state::Host;
 use crate::queue::requests::{Change, Stop};
 use crate::queue::shared::Shared;
 use crate::session::writer_thread::Begin;
@@ -457,7 +457,7 @@ impl Lifecycle {
         };
         let (home, come_home) = oneshot();
         self.home = Some(come_home);
-        own_fds::run_for(self.left(), move || {
+        file_thread::run_for(self.left(), move || {
             writer.applier.sinks.remove_files();
             home.give(writer)
         });

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Options, Sinks};
-use crate::queue::own_fds;
+use crate::queue::file_thread;
 use crate::queue::shared::Shared;
 use crate::session::handle::{new_handle, set_off};
 use crate::session::lifecycle::{self, Lifecycle, STOP_TIMEOUT};
@@ -70,7 +70,7 @@ fn join_or_start(
         Some(_) => {
             if config.recover && config.sinks != Sinks::NONE {
                 let (status, config) = (shared.status.clone(), config.clone());
-                own_fds::run_for(lifecycle.left(), move || recover::tidy(&status, &config, true));
+                file_thread::run_for(lifecycle.left(), move || recover::tidy(&status, &config, true));
             }
             lifecycle.join(shared, config)
         }

@@ -13,7 +13,7 @@ use once_cell::sync::OnceCell;
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Sinks};
 use crate::code_alloc::Allocator;
-use crate::queue::host::Host;
+use crate::queue::process_state::Host;
 use crate::queue::shared::Shared;
 use crate::session::check::Checked;
 use crate::session::collector::reported_code::Collector;

@@ -2,7 +2,7 @@
 
 use crate::api::options::Config;
 use crate::queue::oneshot::{Give, Take};
-use crate::sys::{descriptors, host_fds, panic_guard};
+use crate::sys::{descriptor_table, host_fds, panic_guard};
 use crate::writer::{self, Inheritance, Writer};
 
 /// The arguments of a writer thread. The thread opens all files itself, in a separate descriptor table.
@@ -23,7 +23,7 @@ impl Begin {
     /// Runs on the new thread.
     pub fn run(self) {
         panic_guard::enter_for_good();
-        descriptors::separate();
+        descriptor_table::separate();
         let (host, shared) = (self.writer.host, self.writer.shared);
         if panic_guard::guarded(|_| self.run_writer()).is_none() {
             writer::fail(host, shared);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::api::options::{Config, Sinks};
-use crate::format::info::Info;
+use crate::format::code_info::Info;
 use crate::queue::chunk::Chunk;
 use crate::queue::record::{Event, Load};
 use crate::queue::spool::layout::FileState;

@@ -10,11 +10,11 @@ mod interface;
 pub mod jitdump;
 mod owned_file;
 pub mod perf_map;
-#[cfg(test)]
-pub mod random;
 pub mod region;
 pub mod retry;
 pub mod set;
+#[cfg(test)]
+pub mod test_random;
 pub mod unwinder;
 pub mod valgrind;
 

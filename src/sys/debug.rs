@@ -181,7 +181,7 @@ mod tests {
     #[test]
     #[ignore = "is run by another one"]
     fn says_lines_where_nobody_writes_them() {
-        let separate = || assert!(crate::sys::descriptors::separate());
+        let separate = || assert!(crate::sys::descriptor_table::separate());
         let said = std::thread::spawn(move || {
             separate();
             (1..=2).for_each(|number| say(format_args!("line {number}")));

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use rustix::fs::{linkat, renameat, unlinkat, AtFlags, OFlags, CWD};
 
-use super::descriptors::DescriptorTable;
+use super::descriptor_table::DescriptorTable;
 use super::file::{look_at, Held, Identity};
 use super::listing;
 use super::open_at::{c_string, open_at};

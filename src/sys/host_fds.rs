@@ -12,7 +12,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::descriptors::DescriptorTable;
+use super::descriptor_table::DescriptorTable;
 use super::thread::Thread;
 use super::{futex, panic_guard, thread, valgrind};
 
@@ -183,21 +183,21 @@ fn perform(task: &Task<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::descriptors;
+    use crate::sys::descriptor_table;
 
     #[test]
     fn it_acts_where_the_host_does() {
         let number = std::os::fd::AsRawFd::as_raw_fd(&std::io::stdout());
         // SAFETY: fcntl takes any number.
         let is_open = move || unsafe { libc::fcntl(number, libc::F_GETFD) } != -1;
-        assert!(std::thread::spawn(|| descriptors::separate() && !try_to_run(&|| ())).join().unwrap());
+        assert!(std::thread::spawn(|| descriptor_table::separate() && !try_to_run(&|| ())).join().unwrap());
         for _ in 0..100 {
             want();
             let thread = start().unwrap();
             // Several threads give tasks to the delegate at the same time.
             let askers = [(); 3].map(|()| {
                 std::thread::spawn(move || {
-                    assert!(descriptors::separate());
+                    assert!(descriptor_table::separate());
                     for count in 0..10 {
                         let (seen, by) = (AtomicBool::new(false), AtomicU32::new(0));
                         run(&|| {

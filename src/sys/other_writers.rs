@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::{fcntl_getfl, fcntl_setfl, fstat, OFlags};
 
-use super::descriptors::DescriptorTable;
+use super::descriptor_table::DescriptorTable;
 use super::file::{look_at, Identity};
 use super::held_dir::Dir;
 use super::{clock, host_fds, listing, owner_process, range_lock, thread};

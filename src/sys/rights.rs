@@ -1,8 +1,8 @@
 //! Determines whether this process has more rights than other processes of its user.
 //!
-//! If this process has more rights, the kernel denies the other processes access to its memory (ptrace(2), "Ptrace access mode
-//! checking"). But if a part of this memory is a mapping of a file that the user owns, the other processes could still change
-//! this part.
+//! If this process has rights that other processes of the user lack, the kernel denies them access to the memory of this
+//! process (ptrace(2), "Ptrace access mode checking"). But if a part of this memory is a mapping of a file that the user owns,
+//! the other processes could still change this part.
 
 use rustix::thread::capabilities;
 

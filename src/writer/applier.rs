@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::api::options::Sinks;
-use crate::format::info::Info;
+use crate::format::code_info::Info;
 use crate::format::jitdump::{map_tables, set_time};
 use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, Event, EventKind, Load};

@@ -8,7 +8,7 @@ use super::source::Source;
 use super::{Applier, Merge, Notice, Writer};
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Sinks};
-use crate::queue::host::Host;
+use crate::queue::process_state::Host;
 use crate::queue::record::{flag, EventKind};
 use crate::queue::requests::Requests;
 use crate::queue::shared::Shared;

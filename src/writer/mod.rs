@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 
 use crate::api::error::Error;
 use crate::api::options::Config;
-use crate::queue::host::Host;
 use crate::queue::oneshot::Give;
+use crate::queue::process_state::Host;
 use crate::queue::record::Event;
 use crate::queue::requests::{Change, Requests, Stop};
 use crate::queue::shared::Shared;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::applier::{Applier, Notice};
 use crate::api::options::Sinks;
-use crate::format::info::Info;
+use crate::format::code_info::Info;
 use crate::format::jitdump::map_tables;
 use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, CodeBytes, Event, Load};

@@ -6,12 +6,12 @@
 //! names in a section that all units share, and older binutils read this section wrongly. In DWARF 4, each line program has
 //! its own file names, so units can be appended.
 
-pub use super::function::Function;
-use super::function::{set_length, Row};
+pub use super::dwarf_function::Function;
+use super::dwarf_function::{set_length, Row};
 use super::hidden;
 use super::inlines::Inlines;
 use super::line_program::{lines, Head};
-use crate::format::info::Parts;
+use crate::format::code_info::Parts;
 use crate::format::jitdump::raw::RawRecord;
 use crate::format::put::Put;
 

@@ -2,7 +2,7 @@
 
 use gimli::leb128::write::{signed, unsigned};
 
-use super::function::{set_length, Function, Row};
+use super::dwarf_function::{set_length, Function, Row};
 use super::inlines::Inlines;
 use super::name_numbers::{are_same, Numbers};
 

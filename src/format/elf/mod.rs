@@ -4,9 +4,9 @@
 //! The tables of each function are made separately, so the cost of a function does not grow with the number of functions.
 
 pub mod debug;
+mod dwarf_function;
 pub mod eh_frame_hdr;
 pub mod frames;
-mod function;
 pub mod header;
 pub mod inlines;
 pub mod line_program;

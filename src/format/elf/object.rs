@@ -14,7 +14,7 @@ use super::header::{
 };
 use super::line_program::Head;
 use super::{symbol_in, SYMBOL_SIZE};
-use crate::format::info::Info;
+use crate::format::code_info::Info;
 use crate::format::name_and_file::without_tier;
 
 /// The maximum number of functions in an object. Each may need a separate section, and section numbers have 16 bits.

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-pub use super::function::Function;
+pub use super::dwarf_function::Function;
 use super::header::{SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS, SHT_SYMTAB};
 use super::SYMBOL_SIZE;
 use crate::format::arch::ELF_MACHINE;

@@ -8,7 +8,7 @@ use super::*;
 use crate::api::code::{FixedFrame, Inline, Line, Lines, Unwind};
 use crate::format::arch::Arch;
 use crate::format::cfi;
-use crate::format::info::Info;
+use crate::format::code_info::Info;
 use crate::format::jitdump::LOAD_FIXED_SIZE;
 use crate::format::jitdump::{inlines, Group, PREFIX_SIZE};
 
@@ -209,7 +209,7 @@ fn golden_inlined_functions() {
         &instance(5, outer, 0, &[1, 5, 0]),
         &instance(6, inner, 1, &[1, 0xac, 2, 0]),
         &instance(6, outer, 2, &[2, 6, 9]),
-        // The end of the children of the first `outer`.
+        // The null entry that ends the children of the first `outer`.
         &[0],
         &instance(6, inner, 3, &[1, 7, 0]),
         // The end of the children of the function, and of the unit.

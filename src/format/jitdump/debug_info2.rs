@@ -247,7 +247,7 @@ mod tests {
     use super::*;
     use crate::api::code::{Line, Lines};
     use crate::format::jitdump::{is_group_head, places, relocate, Relocation, PREFIX_SIZE};
-    use crate::sink::random::{Random, Seed};
+    use crate::sink::test_random::{Random, Seed};
 
     const ADDR: u64 = 0x7f00_0000_1000;
 

@@ -353,8 +353,8 @@ impl Quiesce {
     /// Notes that the writer is quiescent. The writer's next `enter` waits until the fork is over.
     ///
     /// `whole` is true if the writer has applied everything while the threads are halted. The threads are no longer halted if
-    /// a fork has begun and ended since `hold_threads`. Then the forks that wait now get no answer. `to` is the time up to
-    /// which the writer has applied all records. Forks that need later records also get no answer.
+    /// a fork has begun and ended since `hold_threads`. Then the forks that are waiting at this moment get no answer. `to` is
+    /// the time up to which the writer has applied all records. Forks that need later records also get no answer.
     pub fn answer(&self, whole: bool, to: u64) {
         let mut state = self.state();
         state.moving = false;

@@ -21,10 +21,10 @@ use crate::registry::ids::Ids;
 use crate::registry::Registry;
 use crate::sys::clock;
 use crate::sys::park::Parker;
+use crate::sys::stamp_clock::Timekeeper;
 use crate::sys::sync::atomic::{fence, AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use crate::sys::sync::channel::{self, Receiver, Sender};
 use crate::sys::sync::{Arc, Condvar, Instant, Mutex};
-use crate::sys::timekeeper::Timekeeper;
 use crate::sys::{reserve, thread};
 
 /// The lowest code index that this library uses.

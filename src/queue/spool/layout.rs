@@ -18,7 +18,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
 
 use super::file;
-use super::published::{self, Published};
+use super::published_status::{self, Published};
 use super::text_cell::TextCell;
 use crate::api::options::Sinks;
 use crate::queue::chunk::CHUNK_SIZE;
@@ -58,7 +58,7 @@ pub struct Header {
     committed: AtomicU64,
     published: Published,
     /// The progress after the last committed round, and the progress after an adjacent round. The lowest bit of a round's
-    /// number is the index of the round's progress.
+    /// number tells which of the two cells has the progress of this round.
     states: [StateCell; 2],
     /// The file that is about to replace the map.
     next_map: FileCell,
@@ -69,7 +69,7 @@ pub struct Header {
     files: [FilesCell; 2],
 }
 
-const _: () = assert!(offset_of!(Header, published) == published::PLACE && VERSION >= published::SINCE);
+const _: () = assert!(offset_of!(Header, published) == published_status::PLACE && VERSION >= published_status::SINCE);
 
 /// The data that the writer has written so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

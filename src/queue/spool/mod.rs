@@ -7,7 +7,7 @@
 
 pub mod file;
 pub mod layout;
-pub mod published;
+pub mod published_status;
 pub mod read_living;
 mod text_cell;
 

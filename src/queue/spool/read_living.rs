@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::file::SpoolFile;
 use super::layout::HeaderCopy;
-use super::published::SINCE;
+use super::published_status::SINCE;
 
 /// The data that a living process publishes in its spool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -24,7 +24,7 @@ fn a_slot_ends_before_its_ids_begin_anew() {
     let mut seen: std::collections::HashSet<u64> = first.iter().map(|id| id.0).collect();
     for &id in &first {
         assert!(ids.retire(id));
-        // Sets the slot's generation as if only a few of its ids were unused.
+        // Sets the generation of the slot to a high number, so that only a few ids of the slot are left.
         ids.place(split(id).1).unwrap().word.store(word_of(LAST - 6, 0), Ordering::Relaxed);
         ids.recycle(id);
     }

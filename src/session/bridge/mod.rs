@@ -23,7 +23,7 @@ use crate::api::options::{Options, Sinks};
 use crate::api::Id;
 use crate::format::arch;
 use crate::format::elf::read::{find_symbol, Image};
-use crate::queue::own_fds;
+use crate::queue::file_thread;
 use crate::session::calls::find;
 use crate::session::handle::Ref;
 use crate::session::opening::open;
@@ -150,10 +150,10 @@ fn with_state<T>(body: impl FnOnce(&mut State) -> Result<T>) -> Result<Option<T>
 
 /// Compares the lists with the known objects by means of `compare`. Returns whether anything has changed.
 fn look(compare: fn(&mut State) -> Result<bool>) -> Result<bool> {
-    // Files are read outside the fork lock, so that other threads may fork. `own_fds` opens the files in a descriptor table
+    // Files are read outside the fork lock, so that other threads may fork. `file_thread` opens the files in a descriptor table
     // that the host does not use.
     if let Some((lists, loaded)) = newly_loaded()? {
-        let lists = own_fds::run(move || lists.updated(loaded, find_symbol));
+        let lists = file_thread::run(move || lists.updated(loaded, find_symbol));
         with_state(|state| {
             state.lists = lists;
             Ok(())

@@ -8,11 +8,11 @@ use super::objects::{LineTables, UnwindTables};
 use crate::api::code::Unwind;
 use crate::format::arch::Arch;
 use crate::format::cfi;
+use crate::format::code_info::Info;
 use crate::format::elf::read::Image;
-use crate::format::info::Info;
 use crate::sink::gdb::objects::{Code, Objects};
 use crate::sink::gdb::tests::{info, Truth};
-use crate::sink::random::{Random, Seed};
+use crate::sink::test_random::{Random, Seed};
 
 /// Returns objects with some functions, the address of each function, and the facts about each function that were written to
 /// its object.

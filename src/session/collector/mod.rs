@@ -3,7 +3,7 @@
 //! The API has no unwind tables. If code begins with instructions that set up a frame pointer, the collector assumes that the
 //! code keeps this frame pointer.
 
-mod lines;
+mod merge_lines;
 pub mod reported_code;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use crate::session::calls::{close, find};
 use crate::session::handle::Ref;
 use crate::session::rust_api::open;
 use crate::sys::{fork_lock, rights};
-pub use lines::Row;
+pub use merge_lines::Row;
 pub use reported_code::Method;
 use reported_code::{Registrations, State};
 

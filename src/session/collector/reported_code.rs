@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::lines::{self, Row};
+use super::merge_lines::{self, Row};
 use crate::api::code::{Bytes, Code, FramePointer, Inline, Lines, MoveTarget, Unwind};
 use crate::api::error::{Error, Result};
 use crate::api::Id;
@@ -71,8 +71,8 @@ struct Region {
     id: Id,
     name: Vec<u8>,
     /// The lines and the inlined functions of the code.
-    source: lines::Source,
-    inlined: Vec<lines::Inlined>,
+    source: merge_lines::Source,
+    inlined: Vec<merge_lines::Inlined>,
     /// How many of the inlined functions are registered.
     registered: usize,
 }
@@ -84,8 +84,8 @@ impl Region {
 
     /// Registers the code with its name, lines and inlined functions.
     fn register(&mut self, session: &impl Registrations, addr: u64) -> Result<()> {
-        let rows = lines::merged(self.size, &self.source, &self.inlined)?;
-        let inlines = lines::placed(self.owner.1, &self.source, &self.inlined)?;
+        let rows = merge_lines::merged(self.size, &self.source, &self.inlined)?;
+        let inlines = merge_lines::placed(self.owner.1, &self.source, &self.inlined)?;
         let mut start = [0; 16];
         let start_len = start.len().min(self.size as usize);
         process_memory::read(std::process::id(), addr, &mut start[..start_len]);
@@ -137,17 +137,18 @@ impl State {
         let known = self.methods.get(&owner);
         let name = method.name.or(known.map(|known| &*known.name)).ok_or(Error::Null)?;
         let file = method.file.or(known.map(|known| &*known.file)).unwrap_or_default();
-        let source = lines::Source::new(method.rows, 0, method.size, file)?;
+        let source = merge_lines::Source::new(method.rows, 0, method.size, file)?;
         let mut region = Region {
             size: method.size,
             owner,
             id: Id(0),
-            name: lines::copy_of(name)?,
+            name: merge_lines::copy_of(name)?,
             source,
             inlined: Vec::new(),
             registered: 0,
         };
-        let symbol = Symbol { name: lines::copy_of(name)?, file: lines::copy_of(file)?, addrs: BTreeSet::new() };
+        let symbol =
+            Symbol { name: merge_lines::copy_of(name)?, file: merge_lines::copy_of(file)?, addrs: BTreeSet::new() };
         region.register(session, method.addr)?;
         self.end_overlapped(method.addr, region.end(method.addr));
         self.methods.entry(owner).or_insert(symbol).addrs.insert(method.addr);
@@ -186,10 +187,10 @@ impl State {
             return Ok(false);
         };
         let begin = begin as u32;
-        let source = lines::Source::new(method.rows, begin, end, method.file.unwrap_or_default())?;
-        let name = lines::copy_of(method.name.ok_or(Error::Null)?)?;
+        let source = merge_lines::Source::new(method.rows, begin, end, method.file.unwrap_or_default())?;
+        let name = merge_lines::copy_of(method.name.ok_or(Error::Null)?)?;
         region.inlined.try_reserve(1).map_err(|_| Error::NoMemory)?;
-        region.inlined.push(lines::Inlined { id: method.id, parent, begin, end, name, source });
+        region.inlined.push(merge_lines::Inlined { id: method.id, parent, begin, end, name, source });
         // A registration contains all inlined functions of the code, but runtimes report these functions one by one, in any
         // order. If each report led to a registration, the code would be written once for each inlined function. So some
         // functions are registered only at the next event of another kind. An exit does not register them, because an exit may

@@ -4,8 +4,8 @@ use std::io;
 use std::ops::Range;
 use std::time::Instant;
 
+use crate::format::code_info::Info;
 use crate::format::elf::object::{self, Function, GAP_MAX};
-use crate::format::info::Info;
 use crate::sys::debugger::{self, Listed};
 use crate::sys::mapping::Table;
 

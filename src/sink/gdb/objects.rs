@@ -9,8 +9,8 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use super::group::{exchange, Entry, Group, WAYS, WINDOW};
+use crate::format::code_info::Info;
 use crate::format::elf::object::{self, FUNCTIONS_MAX, SPAN_MAX};
-use crate::format::info::Info;
 use crate::format::name_and_file::without_place;
 use crate::sys::debugger::Listed;
 use crate::sys::mapping::Table;

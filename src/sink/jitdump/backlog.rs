@@ -239,7 +239,7 @@ mod tests {
             (Some(40), Some(55), Some(69), None)
         );
         assert_eq!(places.0.len(), 2);
-        // The groups from 70 to 100 are lost. The groups from 100 to 130 are not written at once. They are written later,
+        // The groups from 70 to 100 are lost. The groups from 100 to 130 are not written immediately. They are written later,
         // directly before the group at 130.
         places.set(100, 10, 70);
         places.set(110, 20, 80);

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
     use crate::api::code::Lines;
     use crate::format::jitdump::{Group, Header, HEADER_SIZE};
-    use crate::sink::random::{Random, Seed};
+    use crate::sink::test_random::{Random, Seed};
 
     fn group(index: u64, random: &mut Random) -> Vec<u8> {
         let size = 1 + random.below(9000);

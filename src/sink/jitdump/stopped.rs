@@ -1,6 +1,6 @@
 //! Remembers live code when a jitdump is stopped: the positions of the code's groups in the file, and the code's info records.
 
-use crate::format::info::Info;
+use crate::format::code_info::Info;
 use crate::format::jitdump::{is_group_of, LOAD_FIXED_SIZE};
 use crate::registry::{Home, Registry, Stored};
 

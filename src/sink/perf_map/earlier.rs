@@ -22,6 +22,11 @@ impl PerfMap {
         file.seek(SeekFrom::Start(len.saturating_sub(MOST)))?;
         let mut text = Vec::new();
         (&file).take(MOST).read_to_end(&mut text)?;
+        if len > MOST {
+            // The first line may be cut.
+            let start = text.iter().position(|&byte| byte == b'\n').map_or(text.len(), |at| at + 1);
+            text.drain(..start);
+        }
         // A rewrite removes all lines that the sink does not know.
         self.stale |= len > MOST || !text.is_empty() && !text.ends_with(b"\n");
         self.earlier = text;
@@ -31,8 +36,9 @@ impl PerfMap {
     /// Adds the earlier program's code to the registry, unless newer code is in its address range.
     pub(super) fn learn_earlier(&mut self, registry: &mut Registry) {
         let text = std::mem::take(&mut self.earlier);
-        let mut as_ours = Vec::new();
+        let (mut as_ours, mut count) = (Vec::new(), 0);
         for (start, size, name) in lines(&text) {
+            count += 1;
             if as_ours.is_empty() {
                 push_line(&mut as_ours, self.dialect, start, size, name);
             }
@@ -41,7 +47,8 @@ impl PerfMap {
             self.stale |= forgotten > 0;
             self.status.counters.map_forgotten.add(forgotten as u64);
         }
-        // The earlier program may have written another dialect.
-        self.stale |= !text.starts_with(&as_ours);
+        // The earlier program may have written another dialect, and another runtime in it may have written names with newlines.
+        let all = text.iter().filter(|&&byte| byte == b'\n').count();
+        self.stale |= count < all || !text.starts_with(&as_ours);
     }
 }

@@ -1,9 +1,9 @@
 //! Tracks candidates for adoption, which are memory ranges that contain registered code, but are no regions yet.
 //!
-//! *Declined* memory could not be adopted, and is not checked again for a while. *Waiting* memory is not executable yet. When
-//! the host later registers, moves or unregisters code, this call checks waiting memory again. Only the thread of such a call
-//! may check this memory, because the host promises that nobody writes to code memory during the call. Each registration
-//! outside of regions calls `any_waits` and `shows_declined`. So these functions take no lock and make no system call.
+//! *Declined* memory could not be adopted, and is not checked again for a while. *Waiting* memory is not executable yet. Each
+//! later call that registers, moves or unregisters code checks the waiting memory again. Only the thread of such a call may
+//! check this memory, because the host promises that nobody writes to code memory during the call. Each registration outside of
+//! regions calls `any_waits` and `shows_declined`. So these functions take no lock and make no system call.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

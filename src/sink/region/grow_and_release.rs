@@ -11,7 +11,7 @@ use super::placement::unmap_own;
 use super::regions::Regions;
 use super::state::{Backing, Region};
 use crate::api::error::{Error, Result};
-use crate::queue::own_fds;
+use crate::queue::file_thread;
 use crate::queue::status::Status;
 use crate::sys::clock::NEVER;
 use crate::sys::code_memory::{self, Sharing, READ_WRITE};
@@ -139,7 +139,7 @@ impl Regions {
         let left = region.naming().take_of_writer();
         self.settings().to_close.extend(left);
         let mode = self.mode();
-        let had_file = own_fds::run(move || {
+        let had_file = file_thread::run(move || {
             let Some(mut file) = region.opened().take() else { return false };
             if region.is_private() && region.replace_by_copy(&mut file, mode).is_ok() {
                 file.give_all_back();
@@ -183,7 +183,7 @@ impl Regions {
                 let _ = region.opened().as_mut().map(|file| region.replace_by_copy(file, mode));
             }
         };
-        !has_any || own_fds::run_for(timeout, write).is_some()
+        !has_any || file_thread::run_for(timeout, write).is_some()
     }
 
     /// Removes all files that regions have or had. From then on, code in the present regions goes to the other sinks.

@@ -14,7 +14,7 @@ use super::file::{Layout, RegionFile};
 use super::file_names::{self, file_name, name_for_child};
 use super::old_files::Expected;
 use crate::sys::clock::NEVER;
-use crate::sys::descriptors::DescriptorTable;
+use crate::sys::descriptor_table::DescriptorTable;
 use crate::sys::file::{self, Held, Identity};
 use crate::sys::held_dir::Dir;
 use crate::sys::host_fds;

@@ -181,7 +181,7 @@ impl Regions {
         size > page_size() as u64 || is_in(addr) || is_in(addr.saturating_add(size).saturating_sub(1))
     }
 
-    /// For the writer: the regions in which a part of the code lay at `time`. The whole code lay in none of them.
+    /// For the writer: the regions in which a part of the code lay at `time`. No region contained all of the code.
     pub fn parts_at(&self, addr: u64, size: u64, time: u64) -> impl Iterator<Item = &'static Region> + '_ {
         let all = self.may_overlap(addr, size).then(|| self.all());
         all.into_iter().flatten().filter(move |region| {

@@ -12,7 +12,7 @@ use super::read_ahead::ReadAhead;
 use super::regions::Regions;
 use super::state::Region;
 use crate::api::options::{Config, DumpDir, Sinks};
-use crate::format::info::Info;
+use crate::format::code_info::Info;
 use crate::queue::status::Status;
 use crate::registry::{Home, Live, Registry};
 use crate::sink::retry::Retry;

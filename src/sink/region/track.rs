@@ -1,4 +1,4 @@
-//! Tracks where code begins and ends in regions. The threads that register code call these functions.
+//! Tracks where code begins and ends in regions. These functions are called by the threads that register code.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;

@@ -15,7 +15,7 @@ use crate::api::code::{FixedFrame, Unwind};
 use crate::format::arch::Arch;
 use crate::format::cfi::{self, absolute};
 use crate::registry::ids::{IdPool, Ids};
-use crate::sink::random::{Random, Seed};
+use crate::sink::test_random::{Random, Seed};
 use crate::sys::unwinder::{self, find, Dialect};
 
 fn eh_frame(cfa_offset: i32, size: u64) -> Vec<u8> {

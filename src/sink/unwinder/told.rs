@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::tables::Tables;
-use crate::format::info::Info;
-use crate::queue::own_fds;
+use crate::format::code_info::Info;
+use crate::queue::file_thread;
 use crate::sys::thread;
 use crate::sys::timed_lock::{Locked, TimedLock};
 use crate::sys::unwinder::{self, Dialect};
@@ -55,7 +55,7 @@ impl Told {
     /// knows.
     pub fn can_change(&mut self) -> bool {
         let has_lock = unwinder::dialect() == Some(Dialect::Each);
-        let can_change = !has_lock || own_fds::run_for(LOCK_PATIENCE, unwinder::await_changes).is_some();
+        let can_change = !has_lock || file_thread::run_for(LOCK_PATIENCE, unwinder::await_changes).is_some();
         if !can_change {
             std::mem::forget(std::mem::take(&mut self.tables));
         }

@@ -13,8 +13,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use crate::format::code_info::Info;
 use crate::format::elf::valgrind_object::Content;
-use crate::format::info::Info;
 use crate::sys::sort::sort;
 
 /// A group is extended to all pages of a function that crosses the group's boundary, if the extended group has at most this

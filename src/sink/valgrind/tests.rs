@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::page_groups::{Function, Groups};
+use crate::format::code_info::Info;
 use crate::format::elf::valgrind_object::Content;
-use crate::format::info::Info;
-use crate::sink::random::{Random, Seed};
+use crate::sink::test_random::{Random, Seed};
 
 const PAGE: u64 = 4096;
 const PAGES: u64 = 200;

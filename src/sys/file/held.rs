@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::refuse::refuse;
 use super::{identity_and_len, look_at, Identity};
-use crate::sys::descriptors::DescriptorTable;
+use crate::sys::descriptor_table::DescriptorTable;
 
 /// An error of this kind means that a descriptor no longer refers to the file for which it was opened.
 pub const CLOSED: io::ErrorKind = io::ErrorKind::NotConnected;

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use super::claim::create_with;
 use super::*;
-use crate::sys::descriptors;
+use crate::sys::descriptor_table;
 
 fn dir(name: &str) -> PathBuf {
     let dir = std::env::temp_dir().join(format!("jitsym-file-{name}-{}", std::process::id()));
@@ -66,7 +66,7 @@ fn a_file_of_a_living_process_is_refused() {
     let apart = |body: &(dyn Fn() + Sync)| {
         std::thread::scope(|scope| {
             let run = || {
-                assert!(descriptors::separate());
+                assert!(descriptor_table::separate());
                 body();
             };
             scope.spawn(run).join().unwrap();

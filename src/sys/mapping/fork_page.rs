@@ -21,7 +21,7 @@ pub struct ForkPage {
     pub kept_by_kernel: bool,
 }
 
-/// The content of the page that is cleared in children. In each word after the first, a child records a fact about itself.
+/// The content of the page that is cleared in children. In each further word, a child stores one fact about itself.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Words {

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use crate::api::options::{Config, DumpDir, Sinks};
 use crate::queue::chunk::{is_size_in, Chunk, CHUNK_SIZE, HEAD};
-use crate::queue::own_fds;
+use crate::queue::file_thread;
 use crate::queue::record::EventKind;
 use crate::queue::spool::file::{list, SpoolFile};
 use crate::queue::spool::layout::{committed_cell, header_len, next_map_cell, HeaderCopy, ALL, INSIDE};
@@ -84,9 +84,9 @@ pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Repor
     Ok(reports)
 }
 
-/// Cleans up the spools of dead processes when a session opens. `all`: whether the options or the environment ask for
-/// recovery. If `all` is true, removes the empty spools, and recovers the spools with unwritten records. If `all` is false, does
-/// this only if other processes have too many spools (`excess`), and then recovers only the oldest spools.
+/// Cleans up the spools of dead processes when a session opens. `all`: whether the options or the environment ask for recovery.
+/// If `all` is true, removes the empty spools, and recovers the spools with unwritten records. If `all` is false, does this
+/// only if other processes have too many spools (`excess`), and then recovers only the oldest spools.
 ///
 /// An earlier program of this process (before `exec`) may have left a spool. In this case, completes the spool's files. But if
 /// `all` is false, and the new files replace or continue the spool's files, only removes the spool. If the work takes too long
@@ -129,7 +129,7 @@ pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
         return;
     }
     let for_thread = status.clone();
-    let recovered = own_fds::run_for(TIDY_TIMEOUT, move || {
+    let recovered = file_thread::run_for(TIDY_TIMEOUT, move || {
         for path in paths {
             if let Opened::Dead(dead) = Dead::open(&path) {
                 for_thread.counters.recovered.add(dead.recover().records);
@@ -152,8 +152,8 @@ pub fn remove_empty(dir: &Path) {
     }
 }
 
-/// How many of `count` spools may not stay. If the directory has too little free space for the next spool, no spool may stay.
-/// Otherwise `most` spools may stay.
+/// How many of `count` spools must be removed. If the directory has too little free space for the next spool, all of them must
+/// be removed. Otherwise `most` of them may stay.
 fn excess(dir: &Path, count: usize, most: usize) -> usize {
     if count == 0 {
         return 0;

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use jitsym::format::info::Info;
+use jitsym::format::code_info::Info;
 
 use super::dumps::{Finder, Problem};
 use super::family::Own;

@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
+use jitsym::format::code_info::Parts;
 use jitsym::format::elf::debug::{append, Function, Sections};
 use jitsym::format::elf::line_program::Head;
 use jitsym::format::elf::{symbol, SYMBOL_SIZE};
-use jitsym::format::info::Parts;
 use jitsym::format::jitdump::raw::RawRecords;
 use jitsym::format::jitdump::{id, put_debug};
 use jitsym::format::name;

@@ -112,7 +112,7 @@ fn signed_frames_refused() {
     assert_eq!(refused(Unwind::FixedFrame(fixed)), Error::UnwindOrder);
 }
 
-/// The mark of key B is kept. Other architectures have no such mark.
+/// The CIE keeps the letter `B`, which stands for key B. Other architectures have no such mark.
 #[test]
 fn eh_frame_key_b() {
     let frame = FramePointer { signed: Some(SigningKey::B), ..FramePointer::default() };

@@ -6,10 +6,10 @@ use super::{Code, Known, RegionFile, AT_ONCE, UNWINDING_MAX, WAITING_MAX};
 use crate::api::code::Unwind;
 use crate::format::arch;
 use crate::format::cfi;
+use crate::format::code_info::{self, Info};
 use crate::format::elf::debug::{self, Addresses};
 use crate::format::elf::frames::{self, FDE_RANGE};
 use crate::format::elf::{eh_frame_hdr, symbol, symbol_after_0, SYMBOL_SIZE};
-use crate::format::info::{self, Info};
 use crate::format::jitdump::id;
 use crate::format::jitdump::raw::RawRecord;
 use crate::sink::retry::Retry;
@@ -82,7 +82,7 @@ impl RegionFile {
         }
 
         // `info.parts()` is not used, because this call would make each registration in a region slower.
-        let mut parts = info::Parts::default();
+        let mut parts = code_info::Parts::default();
         for record in code.info.records() {
             match record.id {
                 id::INLINES => parts.inlines = Some(record),
@@ -102,7 +102,7 @@ impl RegionFile {
         Some(())
     }
 
-    fn add_lines(&mut self, of: &info::Parts<'_>, code: &Code<'_>, before: u64) -> Option<Addresses> {
+    fn add_lines(&mut self, of: &code_info::Parts<'_>, code: &Code<'_>, before: u64) -> Option<Addresses> {
         let function = debug::Function { name: code.name, addr: self.layout.text + code.offset, size: code.size };
         let Parts { debug_info: info, debug_line: line, debug_aranges: aranges, debug_ranges: ranges, .. } =
             &mut self.parts;

@@ -37,12 +37,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::format::code_info::Info;
 use crate::format::elf::debug::Addresses;
 use crate::format::elf::eh_frame_hdr;
 use crate::format::elf::frames::Frames;
 use crate::format::elf::header::{Image, HEADER_SIZE};
 use crate::format::elf::line_program::Head;
-use crate::format::info::Info;
 use crate::registry::ordered::Ordered;
 use crate::sink::retry::Retry;
 use crate::sys::file::Held;

@@ -37,7 +37,7 @@ pub struct Space {
 
 #[derive(Debug)]
 struct Stretch {
-    /// The time since which no header mentions the range, or `None` while the newest header mentions the range.
+    /// When the newest header stopped mentioning the range. `None` while the newest header mentions the range.
     unused: Option<Instant>,
     range: Range<u64>,
 }

@@ -111,8 +111,8 @@ impl SearchTable {
         self.stale || self.fresh.len() > 0 || self.has_news()
     }
 
-    /// Whether the count in the file is out of date. New rows need no check here, because new rows have new FDEs, which are
-    /// bytes to write in `.eh_frame`.
+    /// Whether the count in the file is out of date. New rows need no check here: each new row has a new FDE, so `.eh_frame`
+    /// has bytes to write in any case.
     pub fn has_news(&self) -> bool {
         self.counted != self.written
     }

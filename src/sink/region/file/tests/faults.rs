@@ -9,7 +9,7 @@ use object::ObjectSymbol as _;
 
 use super::seen::units;
 use super::*;
-use crate::format::info::Info;
+use crate::format::code_info::Info;
 
 /// Adds code in random order, some of it over older code, and writes at random times.
 #[test]

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use super::*;
-use crate::format::info::Info;
+use crate::format::code_info::Info;
 
 /// Counts writes and their bytes.
 fn count(region: &mut Region) -> Arc<Mutex<(u64, u64)>> {

@@ -22,8 +22,8 @@ use super::*;
 use crate::api::code::{FixedFrame, FramePointer, Inline, Line, Lines, Unwind};
 use crate::format::arch::{Arch, NATIVE};
 use crate::format::cfi::{self, Tables};
+use crate::format::code_info::Info;
 use crate::format::elf::SYMBOL_SIZE;
-use crate::format::info::Info;
 use crate::format::jitdump::{inlines, Group, LOAD_FIXED_SIZE};
 
 /// The address where the code of these tests runs. The address is high, so that a test fails if the library confuses an address

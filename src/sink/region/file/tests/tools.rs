@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::*;
-use crate::format::info::Info;
+use crate::format::code_info::Info;
 
 /// A file with a name, for tools. Dropping this value removes the file.
 struct Named(PathBuf);

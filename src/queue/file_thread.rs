@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use crate::queue::oneshot::{oneshot, Take};
-use crate::sys::descriptors::{self, DescriptorTable};
+use crate::sys::descriptor_table::{self, DescriptorTable};
 use crate::sys::thread::{self, Thread};
 use crate::sys::{debug, panic_guard};
 
@@ -40,7 +40,7 @@ fn begin<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(body: F) -> Resul
     let spawned = thread::spawn_quiet(thread::APART, thread::STACK, move || {
         panic_guard::enter_for_good();
         let Some(body): Option<Box<F>> = take.wait() else { return };
-        descriptors::separate();
+        descriptor_table::separate();
         give.give(body());
     });
     match spawned {

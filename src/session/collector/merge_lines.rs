@@ -205,7 +205,7 @@ impl<'a> Open<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::random::{Random, Seed};
+    use crate::sink::test_random::{Random, Seed};
 
     fn source(rows: &[(u32, u32)], begin: u32, end: u32) -> Source {
         let rows: Vec<Row> = rows.iter().map(|&(offset, line)| Row { offset, line }).collect();
@@ -240,7 +240,7 @@ mod tests {
                 source(&rows, begin, end)
             };
             let method = table(&mut random, 0, size);
-            // Each function lies in the previous function. The first function lies in the method.
+            // Each function lies in the previous function. The first function is inlined into the method.
             let (mut inlined, mut order): (Vec<Inlined>, Vec<u32>) = (Vec::new(), Vec::new());
             let mut around = (1000, 0, size);
             for id in 1..random.below(6) as u32 {

@@ -2,7 +2,7 @@
 
 use super::entry::{Entry, Stored, IN_MEMORY};
 use super::{Home, Registry};
-use crate::format::info::Info;
+use crate::format::code_info::Info;
 use crate::sys::sort::sort;
 
 impl Registry {

@@ -9,13 +9,13 @@ const GARBAGE_MIN: usize = 64 * 1024;
 
 /// The bytes of all pieces. Each piece has one owner, which drops it.
 #[derive(Debug, Default)]
-pub struct Heap {
+pub struct ByteStrings {
     bytes: Table<u8>,
     /// The number of bytes in pieces that were dropped.
     garbage: usize,
 }
 
-impl Heap {
+impl ByteStrings {
     /// Adds a piece and returns its offset. `None` if memory is short.
     pub fn add(&mut self, piece: &[u8]) -> Option<usize> {
         let at = self.bytes.len();
@@ -51,7 +51,7 @@ impl Heap {
         if bytes.try_reserve(self.bytes.len() - self.garbage).is_err() {
             return;
         }
-        let old = std::mem::replace(self, Heap { bytes, garbage: 0 });
+        let old = std::mem::replace(self, ByteStrings { bytes, garbage: 0 });
         for (at, len, owner) in owned {
             tell(owner, self.bytes.len());
             self.bytes.extend_from_slice(old.get(at, len));
