@@ -420,29 +420,28 @@ mod archives {
             command.env("PKG_CONFIG_PATH", tree.lib("pkgconfig")).args(["--cflags", "--libs", package]);
             stdout(&run(&mut command)).split_whitespace().map(str::to_owned).collect()
         };
-        let gcc = || vec!["aarch64-linux-gnu-gcc".to_owned()];
-        let programs = if target.ends_with("gnu") {
+        let gcc = strings(&["aarch64-linux-gnu-gcc"]);
+        let (compiler, programs) = if target.ends_with("gnu") {
             let rpath = format!("-Wl,-rpath,{}", tree.path("/lib").display());
-            vec![
-                [gcc(), words("jitsym"), vec![rpath]].concat(),
-                [gcc(), words("jitsym-static")].concat(),
-                [gcc(), words("jitsym-static"), strings(&["-static"])].concat(),
-            ]
+            let whole = [words("jitsym-static"), strings(&["-static"])].concat();
+            (gcc, vec![[words("jitsym"), vec![rpath]].concat(), words("jitsym-static"), whole])
         } else {
             let zig = strings(&[fetched("zig").to_str().expect("UTF-8"), "cc", "-target", target, "-static"]);
             // zig does not know `-l:`.
             let library = tree.lib("libjitsym.a").display().to_string();
             let named = words("jitsym-static").into_iter();
             let named = named.map(|word| if word == "-l:libjitsym.a" { library.clone() } else { word });
-            vec![[zig, named.collect(), strings(&["-lunwind"])].concat()]
+            (zig, vec![named.chain(strings(&["-lunwind"])).collect()])
         };
         for (number, words) in programs.iter().enumerate() {
             let files = fresh_dir(format!("{target}-{number}"));
             let program = files.join("hello");
-            let mut compiler = consumer(&words[0]);
-            compiler.env("ZIG_GLOBAL_CACHE_DIR", files.join("zig")).env("ZIG_LOCAL_CACHE_DIR", files.join("zig"));
-            compiler.arg(root().join("c-tests/consumers/hello.c")).arg("-o").arg(&program).args(&words[1..]);
-            run(&mut compiler);
+            let mut compile = consumer(&compiler[0]);
+            compile
+                .args(&compiler[1..])
+                .env("ZIG_GLOBAL_CACHE_DIR", files.join("zig"))
+                .env("ZIG_LOCAL_CACHE_DIR", files.join("zig"));
+            run(compile.arg(root().join("c-tests/consumers/hello.c")).arg("-o").arg(&program).args(words));
             let mut qemu = consumer(fetched("qemu-aarch64"));
             run(qemu.args(["-L", "/usr/aarch64-linux-gnu"]).arg(&program).arg(&files));
             assert_eq!(checker::assert_all_sound(&files, &[]), 1, "{target} {number}");
