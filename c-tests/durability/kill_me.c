@@ -392,6 +392,10 @@ int main(int argc, char **argv) {
     char **words = calloc((size_t)argc + 3, sizeof *words);
     CHECK(words != NULL);
     memcpy(words, argv, (size_t)argc * sizeof *words);
+    /* Otherwise the next program's map would continue this one. */
+    char map[4096];
+    snprintf(map, sizeof map, "%s/perf-%d.map", options.map_dir, (int)getpid());
+    CHECK(unlink(map) == 0);
     words[argc] = seed;
     words[argc + 1] = again;
     execv("/proc/self/exe", words);

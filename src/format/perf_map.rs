@@ -69,7 +69,7 @@ fn digits(value: u32) -> [u8; 8] {
 }
 
 /// Start, size and name of each complete line, in either dialect. Invalid lines are skipped.
-pub fn lines(text: &[u8]) -> impl Iterator<Item = (u64, u64, &[u8])> {
+pub fn lines(text: &[u8]) -> impl DoubleEndedIterator<Item = (u64, u64, &[u8])> {
     let whole = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
     text[..whole].split(|&byte| byte == b'\n').filter_map(|line| {
         let mut fields = line.splitn(3, |&byte| byte == b' ');

@@ -28,6 +28,7 @@ mod tests;
 
 use entry::Entries;
 pub use entry::{Home, Live, Stored};
+use map_spans::DEAD_MAX;
 pub use places::MapChange;
 use places::Places;
 
@@ -66,10 +67,14 @@ impl Registry {
             && (info_len == 0 || info.make_room(info_len))
     }
 
-    /// Adds dead code. Changes nothing and returns false if newer code is in its address range, or if memory is short.
+    /// Adds dead code. Changes nothing and returns false if newer code is in its address range, if there is too much dead code,
+    /// or if memory is short.
     pub fn insert_dead(&mut self, start: u64, size: u64, name: &[u8]) -> bool {
         let places = &mut self.places[Home::Plain as usize];
-        let has_room = size < TOO_LARGE && !places.is_known_in(start, start + size) && places.make_room(name.len());
+        let has_room = size < TOO_LARGE
+            && places.pieces.dead() < DEAD_MAX
+            && !places.is_known_in(start, start + size)
+            && places.make_room(name.len());
         if has_room {
             places.insert_dead(start, size as u32, name);
         }

@@ -4,8 +4,10 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
 
 use super::PerfMap;
+use crate::format::name::{clean, lengthen};
 use crate::format::perf_map::{lines, push_line};
 use crate::registry::Registry;
 use crate::sys::file;
@@ -18,17 +20,23 @@ impl PerfMap {
     pub(super) fn continue_earlier(&mut self) -> io::Result<Option<File>> {
         let (dir, name) = self.own.place()?;
         let Some(mut file) = file::continue_earlier(dir, name)? else { return Ok(None) };
-        let len = file.metadata()?.len();
-        file.seek(SeekFrom::Start(len.saturating_sub(MOST)))?;
+        let data = file.metadata()?;
+        file.seek(SeekFrom::Start(data.len().saturating_sub(MOST)))?;
         let mut text = Vec::new();
         (&file).take(MOST).read_to_end(&mut text)?;
+        // The earlier program may have been stopped within a write.
+        let torn = text.len() - text.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+        let len = data.len() - torn as u64;
+        file.set_len(len)?;
+        text.truncate(text.len() - torn);
+        self.marks.note(&text, len);
         if len > MOST {
             // The first line may be cut.
             let start = text.iter().position(|&byte| byte == b'\n').map_or(text.len(), |at| at + 1);
             text.drain(..start);
         }
-        // A rewrite removes all lines that the sink does not know.
-        self.stale |= len > MOST || !text.is_empty() && !text.ends_with(b"\n");
+        // A rewrite removes the lines that the sink does not know, and gives the file the mode that is wanted now.
+        self.stale |= len > MOST || data.mode() & 0o777 & !self.own.mode != 0;
         self.earlier = text;
         Ok(Some(file))
     }
@@ -36,19 +44,17 @@ impl PerfMap {
     /// Adds the earlier program's code to the registry, unless newer code is in its address range.
     pub(super) fn learn_earlier(&mut self, registry: &mut Registry) {
         let text = std::mem::take(&mut self.earlier);
-        let (mut as_ours, mut count) = (Vec::new(), 0);
-        for (start, size, name) in lines(&text) {
-            count += 1;
-            if as_ours.is_empty() {
-                push_line(&mut as_ours, self.dialect, start, size, name);
-            }
-            self.stale |= !registry.insert_dead(start, size, name);
-            let forgotten = registry.forget_oldest();
-            self.stale |= forgotten > 0;
-            self.status.counters.map_forgotten.add(forgotten as u64);
+        let mut as_ours = Vec::new();
+        if let Some((start, size, name)) = lines(&text).next() {
+            push_line(&mut as_ours, self.dialect, start, size, name);
         }
         // The earlier program may have written another dialect, and another runtime in it may have written names with newlines.
         let all = text.iter().filter(|&&byte| byte == b'\n').count();
-        self.stale |= count < all || !text.starts_with(&as_ours);
+        self.stale |= lines(&text).count() < all || !text.starts_with(&as_ours);
+        // Of two lines for one address, the last line is the newer one.
+        for (start, size, name) in lines(&text).rev() {
+            let cleaned = lengthen(clean(name));
+            self.stale |= cleaned != name || !registry.insert_dead(start, size, &cleaned);
+        }
     }
 }

@@ -41,15 +41,15 @@ pub fn claim(dir: &Dir, name: &OsStr, mode: u32, access: Access) -> io::Result<F
 /// Opens the file that an earlier program of this process has left, to append to it: the process has called execve(2) to run the
 /// present program. `None` if there is no such file, or if somebody else uses the file.
 pub fn continue_earlier(dir: &Dir, name: &OsStr) -> io::Result<Option<File>> {
-    let found = dir.look(name)?;
-    let is_ours = check_plain(&found).is_ok() && found.mode() & OURS != 0;
-    // This process opens the file only after this check, because the check looks for open descriptors of the process.
     let identity = dir.identity_of(name)?;
-    if !is_ours || other_writers::has_written(&found) != Some(true) || other_writers::uses(dir, name, identity) {
+    // This process opens the file only after this check, because the check looks for open descriptors of the process.
+    if other_writers::has_written(&dir.look(name)?) != Some(true) || other_writers::uses(dir, name, identity) {
         return Ok(None);
     }
     let file = dir.open_file(name, APPEND | OFlags::NONBLOCK, 0)?;
-    if !look_at(&file)?.is(&identity) || !lock(&file) {
+    let data = file.metadata()?;
+    let is_ours = check_plain(&data).is_ok() && data.mode() & OURS != 0;
+    if !is_ours || !look_at(&file)?.is(&identity) || !lock(&file) {
         return Ok(None);
     }
     other_writers::note(&file, true);
