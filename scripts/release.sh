@@ -7,7 +7,7 @@ usage() {
 usage: release.sh DIRECTORY [WHAT]...
 Makes the files of a release of the last commit, in a directory that is new or
 empty. The same commit and the same compilers give the same bytes. WHAT names
-the files; without it, all of them are made:
+the files; without it, all of them are made except those for musl:
   source              jitsym-VERSION.tar.gz, the sources with all crates: builds
                       without a network by cargo, or by make and rustc alone
   x86_64-linux-gnu, aarch64-linux-gnu
@@ -46,7 +46,7 @@ done
 [ $# -ge 1 ] || refuse "a directory is needed"
 directory=$1
 shift
-[ $# -gt 0 ] || set -- source x86_64-linux-gnu aarch64-linux-gnu x86_64-linux-musl aarch64-linux-musl deb
+[ $# -gt 0 ] || set -- source x86_64-linux-gnu aarch64-linux-gnu deb
 for what in "$@"; do
   case $what in
     source | deb | x86_64-linux-gnu | aarch64-linux-gnu | x86_64-linux-musl | aarch64-linux-musl) ;;

@@ -269,7 +269,9 @@ mod archives {
             fs::create_dir_all(place).expect("directory");
             let here = place.join("checkout");
             checkout(&here);
-            run(&mut release(&here, &out, &[]));
+            let binaries = TARGETS.iter().copied();
+            let all: Vec<&str> = ["source", "deb"].into_iter().chain(binaries).collect();
+            run(&mut release(&here, &out, &all));
         });
         out
     }
