@@ -344,6 +344,38 @@ static void starts_beside_others(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* Spools of another version, whose processes are dead, do not cost each start something. */
+static void of_another_version(void) {
+  spools_apart("version");
+  pid_t dead = fork();
+  CHECK(dead >= 0);
+  if (dead == 0) {
+    _exit(0);
+  }
+  test_wait_ok(dead);
+  static const struct {
+    char magic[8];
+    uint32_t version;
+    char rest[1 << 16];
+  } spool = {"jitspool", 1, {0}};
+  for (int i = 0; i < LEFT_ALONE + 4; i++) {
+    char path[TEST_PATH_MAX + 64];
+    snprintf(path, sizeof path, "%s/jitsym-%d-1-%x.spool", spool_dir(), (int)dead, i + 1);
+    int file = open(path, O_WRONLY | O_CREAT | O_EXCL, 0600);
+    CHECK(file >= 0 && write(file, &spool, sizeof spool) == sizeof spool && close(file) == 0);
+  }
+  CHECK_OK(jitsym_close(test_open()));
+  char prefix[64];
+  struct test_path path;
+  snprintf(prefix, sizeof prefix, "jitsym-%d-", (int)dead);
+  CHECK(spools_of(prefix, &path) == LEFT_ALONE);
+  int watch = inotify_init1(IN_NONBLOCK);
+  CHECK(watch >= 0 && inotify_add_watch(watch, path.text, IN_OPEN) >= 0);
+  CHECK_OK(jitsym_close(test_open()));
+  char event[1024];
+  CHECK(read(watch, event, sizeof event) == -1 && errno == EAGAIN);
+}
+
 /* ------------------------------------------------------------------------------------------------ locked memory */
 
 /* A line of /proc/self/status, in KiB. */
@@ -457,6 +489,7 @@ int main(int argc, char **argv) {
   test_child(namespaces_that_are_gone);
   test_child(children_without_a_word);
   test_child(starts_beside_others);
+  test_child(of_another_version);
   if (!test_light) {
     /* Sanitizers and valgrind map far more than the program. */
     locked_memory();

@@ -179,6 +179,11 @@ impl Listed {
         is_alive(self.pid)
     }
 
+    /// Whether the file belongs to the user of this process. The check opens no file.
+    pub fn is_of_this_user(&self) -> bool {
+        fs::symlink_metadata(&self.path).is_ok_and(|data| data.uid() == user())
+    }
+
     /// Whether the spool was made within the last second. Many processes may start at once, and a spool that was just made may
     /// not be locked yet.
     pub fn is_fresh(&self) -> bool {

@@ -209,7 +209,7 @@ impl Header {
     /// The owner of the spool, and the number of its units. `None` if the file is no spool, or a spool of another version.
     pub fn description(&self) -> Option<(Owner, usize)> {
         let known = self.magic.load(Ordering::Acquire) == MAGIC
-            && self.version.load(Ordering::Relaxed) == VERSION
+            && self.is_of_this_version()
             && self.unit_size.load(Ordering::Relaxed) as usize == CHUNK_SIZE;
         let owner = Owner {
             pid: self.pid.load(Ordering::Relaxed).try_into().ok()?,
@@ -218,6 +218,10 @@ impl Header {
             mount_namespace: self.mount_namespace.load(Ordering::Relaxed),
         };
         known.then_some((owner, usize::try_from(self.units.load(Ordering::Relaxed)).ok()?))
+    }
+
+    pub fn is_of_this_version(&self) -> bool {
+        self.version.load(Ordering::Relaxed) == VERSION
     }
 
     /// Returns the directory of the spool that begins with this header. The spool must have `units` units.

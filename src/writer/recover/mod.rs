@@ -26,7 +26,7 @@ use crate::api::options::{Config, DumpDir, Sinks};
 use crate::queue::chunk::{is_size_in, Chunk, CHUNK_SIZE, HEAD};
 use crate::queue::file_thread;
 use crate::queue::record::EventKind;
-use crate::queue::spool::file::{list, SpoolFile};
+use crate::queue::spool::file::{list, SpoolFile, START};
 use crate::queue::spool::layout::{committed_cell, header_len, next_map_cell, HeaderCopy, ALL, INSIDE};
 use crate::queue::status::{LastError, Status};
 use crate::sys::clock::Clock;
@@ -78,7 +78,8 @@ pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Repor
                 kept: true,
                 ..Report::default()
             }),
-            Opened::Elsewhere(_) | Opened::Other => {}
+            // A spool of another version is left to a program of that version.
+            Opened::Elsewhere(_) | Opened::Outdated(_) | Opened::Other => {}
         }
     }
     Ok(reports)
@@ -93,14 +94,16 @@ pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Repor
 /// for a session, the work continues in the background.
 pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
     let dir = &*config.spool_dir;
-    let (mut own, mut full, mut elsewhere) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut own, mut full, mut elsewhere, mut outdated) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut all_listed = list(dir).unwrap_or_default();
     if !all {
         // Opening the spools of others would cost more than everything else that a session does when it opens.
-        let others = || all_listed.iter().filter(|listed| !listed.is_own);
-        let living = others().filter(|listed| listed.seems_alive()).count();
-        let dead = others().count() - living;
-        let (open_living, open_dead) = (excess(dir, living, LEFT_OPEN) > 0, excess(dir, dead, LEFT_ALONE) > 0);
+        let are_too_many = |seem_alive: bool, most| {
+            let others = || all_listed.iter().filter(|listed| !listed.is_own && listed.seems_alive() == seem_alive);
+            excess(dir, others().count(), most) > 0
+                && excess(dir, others().filter(|listed| listed.is_of_this_user()).count(), most) > 0
+        };
+        let (open_living, open_dead) = (are_too_many(true, LEFT_OPEN), are_too_many(false, LEFT_ALONE));
         all_listed.retain(|listed| match listed.seems_alive() {
             _ if listed.is_own => true,
             true => open_living && !listed.is_fresh(),
@@ -115,12 +118,16 @@ pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
             // The spool is not kept locked, because another process may want to recover it.
             Opened::Dead(_) => full.push(listed.path),
             Opened::Elsewhere(_) => elsewhere.push(listed.path),
+            Opened::Outdated(_) => outdated.push(listed.path),
             Opened::Locked | Opened::Other => {}
         }
     }
     // Spools of other namespaces count too, because the namespace of a spool is not certain. The kernel may reuse the number of
     // an ended namespace.
-    let orphans = excess(dir, full.len() + elsewhere.len(), LEFT_ALONE).min(elsewhere.len());
+    let both = full.len() + elsewhere.len();
+    outdated.truncate(excess(dir, both + outdated.len(), LEFT_ALONE));
+    remove_outdated(&outdated);
+    let orphans = excess(dir, both, LEFT_ALONE).min(elsewhere.len());
     let left = elsewhere.len() - remove_orphans(&elsewhere[..orphans]);
     let count = if all { full.len() } else { excess(dir, full.len() + left, LEFT_ALONE).min(full.len()) };
     full.truncate(count);
@@ -164,6 +171,15 @@ fn excess(dir: &Path, count: usize, most: usize) -> usize {
     }
 }
 
+/// Removes spools of another version of the library. Without this, each start would open them, until the system restarts.
+fn remove_outdated(paths: &[PathBuf]) {
+    for path in paths {
+        if let Opened::Outdated(file) = Dead::open(path) {
+            file.remove();
+        }
+    }
+}
+
 /// Removes the spools whose mount namespace has no visible process, because the files of these spools can never be
 /// completed. Returns the number of removed spools.
 fn remove_orphans(paths: &[PathBuf]) -> usize {
@@ -189,6 +205,8 @@ enum Opened {
     Dead(Dead),
     /// The spool of a process in another mount namespace, in which paths lead to other files.
     Elsewhere(Dead),
+    /// The spool of a dead process that had another version of the library.
+    Outdated(SpoolFile),
     /// A spool of a living process, or a spool that another process is recovering.
     Locked,
     /// A file of another user, or a file that is no spool.
@@ -216,6 +234,7 @@ struct Copied {
 impl Dead {
     fn open(path: &Path) -> Opened {
         match SpoolFile::open_dead(path) {
+            Ok(Some(file)) if is_of_another_version(&file) => Opened::Outdated(file),
             Ok(Some(file)) => match Dead::take(file) {
                 Some(dead) if dead.owner.has_our_paths() => Opened::Dead(dead),
                 Some(dead) => Opened::Elsewhere(dead),
@@ -252,7 +271,6 @@ impl Dead {
                 return None;
             }
         }
-        // A spool of another version is left to a program of that version.
         let (owner, units) = read_description(file.file())?;
         if units.checked_mul(CHUNK_SIZE)?.checked_add(header_len(units))? != len || header_len(units) as u64 > backed {
             return None;
@@ -443,6 +461,12 @@ impl Dead {
 fn is_dead_ones(path: &Path) -> bool {
     let described = SpoolFile::open_to_look(path).ok().and_then(|file| read_description(&file));
     described.is_some_and(|(owner, _)| owner.is_visible() && !owner.is_visibly_alive())
+}
+
+fn is_of_another_version(spool: &SpoolFile) -> bool {
+    let mut start = [0; START.len()];
+    let is_spool = spool.file().read_exact_at(&mut start, 0).is_ok() && start == START;
+    is_spool && HeaderCopy::read(spool.file(), 0).is_some_and(|header| !header.is_of_this_version())
 }
 
 /// Reads which process a spool belongs to, and how many units it has.
