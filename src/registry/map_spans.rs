@@ -1,7 +1,7 @@
 //! Spans: the lines of the perf map and the symbols of regions. This file also limits how many spans of dead code are kept.
 
 use super::places::Places;
-use super::{Home, Registry};
+use super::{Home, Registry, TOO_LARGE};
 
 /// How many spans of dead code outside of regions are kept. The limit exists because readers and this library hold the whole
 /// map in memory.
@@ -45,6 +45,20 @@ impl Registry {
             let (start, size, name) = places.span(number);
             (start, size, name, places.pieces[number].owner().map_or(0, |slot| self.id_in(slot)))
         })
+    }
+
+    /// Adds dead code. Changes nothing and returns false if newer code is in its address range, if there is too much dead code,
+    /// or if memory is short.
+    pub fn insert_dead(&mut self, start: u64, size: u64, name: &[u8]) -> bool {
+        let places = self.plain_mut();
+        let has_room = size < TOO_LARGE
+            && places.pieces.dead() < DEAD_MAX
+            && !places.is_known_in(start, start + size)
+            && places.make_room(name.len());
+        if has_room {
+            places.insert_dead(start, size as u32, name);
+        }
+        has_room
     }
 
     /// Drops spans of dead code outside of regions, the oldest first, as long as `more` returns true for the name of the

@@ -28,7 +28,6 @@ mod tests;
 
 use entry::Entries;
 pub use entry::{Home, Live, Stored};
-use map_spans::DEAD_MAX;
 pub use places::MapChange;
 use places::Places;
 
@@ -65,20 +64,6 @@ impl Registry {
             && (!may_be_in_region || region.make_room(name_len))
             && (more == 0 || all.try_reserve(more).is_ok())
             && (info_len == 0 || info.make_room(info_len))
-    }
-
-    /// Adds dead code. Changes nothing and returns false if newer code is in its address range, if there is too much dead code,
-    /// or if memory is short.
-    pub fn insert_dead(&mut self, start: u64, size: u64, name: &[u8]) -> bool {
-        let places = &mut self.places[Home::Plain as usize];
-        let has_room = size < TOO_LARGE
-            && places.pieces.dead() < DEAD_MAX
-            && !places.is_known_in(start, start + size)
-            && places.make_room(name.len());
-        if has_room {
-            places.insert_dead(start, size as u32, name);
-        }
-        has_room
     }
 
     /// The id of the live registration with this slot; 0 if there is none. 0 is never an id.
