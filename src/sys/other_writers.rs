@@ -189,6 +189,13 @@ pub fn has_written(data: &Metadata) -> Option<bool> {
     Some(data.modified().ok()? >= start()?)
 }
 
+/// Whether this process has certainly written to the file. False for a file from the first moments of this process: an earlier
+/// process with this pid may have written to it, such as process 1 of the last container.
+pub fn has_certainly_written(data: &Metadata) -> bool {
+    let too_early = Duration::from_nanos(2 * clock::tick_ns() as u64);
+    start().zip(data.modified().ok()).is_some_and(|(start, modified)| modified > start + too_early)
+}
+
 fn start() -> Option<SystemTime> {
     start_of("self")
 }

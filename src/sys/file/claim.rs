@@ -43,7 +43,7 @@ pub fn claim(dir: &Dir, name: &OsStr, mode: u32, access: Access) -> io::Result<F
 pub fn continue_earlier(dir: &Dir, name: &OsStr) -> io::Result<Option<File>> {
     let identity = dir.identity_of(name)?;
     // This process opens the file only after this check, because the check looks for open descriptors of the process.
-    if other_writers::has_written(&dir.look(name)?) != Some(true) || other_writers::uses(dir, name, identity) {
+    if !other_writers::has_certainly_written(&dir.look(name)?) || other_writers::uses(dir, name, identity) {
         return Ok(None);
     }
     let file = dir.open_file(name, APPEND | OFlags::NONBLOCK, 0)?;

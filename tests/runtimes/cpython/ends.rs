@@ -50,7 +50,9 @@ fn cpython_ends() {
 /// The map has the names of a Python program and of the program that it executes.
 #[test]
 fn cpython_executes_another_program() {
-    let code = "import os, sys
+    // A map from the first moments of a process is not continued.
+    let code = "import os, sys, time
+time.sleep(0.05)
 def before(): pass
 before()
 os.execv(sys.executable, [sys.executable, '-X', 'perf', '-c', 'def after(): pass\\nafter()'])";

@@ -96,6 +96,8 @@ fn damaged_bundles() {
         assert_eq!(fs::read_dir(&temporary).expect("directory").count(), 0);
         output
     };
+    let right = top(&whole);
+    assert!(right.status.success(), "{right:?}");
     for part in 0..16 {
         let at = (whole.len() - 1) * part / 15;
         let output = top(&whole[..at]);
@@ -103,7 +105,7 @@ fn damaged_bundles() {
         let mut changed = whole.clone();
         changed[at] ^= 0x10;
         let output = top(&changed);
-        // A changed byte in the header of gzip may mean nothing.
-        assert!(output.status.code() == Some(2) || at < 10, "{at}: {output:?}");
+        // A changed byte may mean nothing: in the header of gzip, or as the distance to one of several equal bytes.
+        assert!(output.status.code() == Some(2) || output.stdout == right.stdout, "{at}: {output:?}");
     }
 }
