@@ -68,10 +68,14 @@ fn digits(value: u32) -> [u8; 8] {
     (digits + u64::from(b'0') * EACH + are_letters * letter).to_be_bytes()
 }
 
+/// The length of the complete lines at the start of a text.
+pub fn whole_len(text: &[u8]) -> usize {
+    text.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1)
+}
+
 /// Start, size and name of each complete line, in either dialect. Invalid lines are skipped.
 pub fn lines(text: &[u8]) -> impl DoubleEndedIterator<Item = (u64, u64, &[u8])> {
-    let whole = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
-    text[..whole].split(|&byte| byte == b'\n').filter_map(|line| {
+    text[..whole_len(text)].split(|&byte| byte == b'\n').filter_map(|line| {
         let mut fields = line.splitn(3, |&byte| byte == b' ');
         let (start, size) = (parse_hex(fields.next()?)?, parse_hex(fields.next()?)?);
         let name = fields.next().filter(|name| !name.is_empty())?;

@@ -3,7 +3,7 @@
 
 use super::address_pieces::Pieces;
 use super::entry::{Entries, Entry, Live};
-use super::names::Names;
+use super::names::{Name, Names};
 use super::ordered::Ordered;
 use crate::api::limits::NAME_MAX;
 
@@ -117,9 +117,13 @@ impl Places {
     /// Adds dead code, for which `make_room` has made room. No other code may be in its address range.
     pub fn insert_dead(&mut self, start: u64, size: u32, name: &[u8]) {
         let name = self.names.add(name);
+        self.add_dead(start, size, name);
+    }
+
+    fn add_dead(&mut self, start: u64, size: u32, name: Name) {
         let number = self.pieces.add(start, size, name);
-        self.starts.insert(self.starts.place(start), start, number);
         self.pieces.retire(number);
+        self.starts.insert(self.starts.place(start), start, number);
     }
 
     /// The last piece that begins before an address.
@@ -135,9 +139,7 @@ impl Places {
             let old = self.pieces[number];
             if old.end() > end {
                 let name = self.names.copy(old.name);
-                let rest = self.pieces.add(end, (old.end() - end) as u32, name);
-                self.pieces.retire(rest);
-                self.starts.insert(self.starts.place(end), end, rest);
+                self.add_dead(end, (old.end() - end) as u32, name);
             }
             if old.start < start {
                 self.pieces[number].size = (start - old.start) as u32;

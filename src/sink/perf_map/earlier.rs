@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 
 use super::PerfMap;
 use crate::format::name::{clean, lengthen};
-use crate::format::perf_map::{lines, push_line};
+use crate::format::perf_map::{lines, push_line, whole_len};
 use crate::registry::Registry;
 use crate::sys::file;
 
@@ -25,7 +25,7 @@ impl PerfMap {
         let mut text = Vec::new();
         (&file).take(MOST).read_to_end(&mut text)?;
         // The earlier program may have been stopped within a write.
-        let torn = text.len() - text.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+        let torn = text.len() - whole_len(&text);
         let len = data.len() - torn as u64;
         file.set_len(len)?;
         text.truncate(text.len() - torn);
@@ -48,13 +48,15 @@ impl PerfMap {
         if let Some((start, size, name)) = lines(&text).next() {
             push_line(&mut as_ours, self.dialect, start, size, name);
         }
-        // The earlier program may have written another dialect, and another runtime in it may have written names with newlines.
-        let all = text.iter().filter(|&&byte| byte == b'\n').count();
-        self.stale |= lines(&text).count() < all || !text.starts_with(&as_ours);
+        let mut count = 0;
         // Of two lines for one address, the last line is the newer one.
         for (start, size, name) in lines(&text).rev() {
+            count += 1;
             let cleaned = lengthen(clean(name));
             self.stale |= cleaned != name || !registry.insert_dead(start, size, &cleaned);
         }
+        // The earlier program may have written another dialect, and another runtime in it may have written names with newlines.
+        let all = text.iter().filter(|&&byte| byte == b'\n').count();
+        self.stale |= count < all || !text.starts_with(&as_ours);
     }
 }

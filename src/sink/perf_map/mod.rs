@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use self::known_contents::{Marks, REWRITE_INTERVAL, REWRITE_SHARE};
 use crate::api::options::{Config, Dialect, Sinks};
 use crate::format::file_names::FileKind;
-use crate::format::perf_map::{line_len, push_line, raw_lines, RawLine};
+use crate::format::perf_map::{line_len, push_line, raw_lines, whole_len, RawLine};
 use crate::queue::spool::layout::FileState;
 use crate::queue::status::{Counters, Status};
 use crate::registry::{Home, MapChange, Registry};
@@ -133,7 +133,7 @@ impl PerfMap {
             return refuse("has been cut");
         }
         // The last line may be incomplete.
-        text.truncate(text.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1));
+        text.truncate(whole_len(&text));
         let is_line = |line: RawLine<'_>| line.fields().is_some();
         // Names that other writers wrote may contain newlines. So only the first line of a shared map is checked.
         let is_map = if shared { raw_lines(&text).next().is_none_or(is_line) } else { raw_lines(&text).all(is_line) };

@@ -26,7 +26,7 @@ use crate::api::options::{Config, DumpDir, Sinks};
 use crate::queue::chunk::{is_size_in, Chunk, CHUNK_SIZE, HEAD};
 use crate::queue::file_thread;
 use crate::queue::record::EventKind;
-use crate::queue::spool::file::{list, SpoolFile, START};
+use crate::queue::spool::file::{list, Listed, SpoolFile};
 use crate::queue::spool::layout::{committed_cell, header_len, next_map_cell, HeaderCopy, ALL, INSIDE};
 use crate::queue::status::{LastError, Status};
 use crate::sys::clock::Clock;
@@ -98,17 +98,21 @@ pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
     let mut all_listed = list(dir).unwrap_or_default();
     if !all {
         // Opening the spools of others would cost more than everything else that a session does when it opens.
-        let are_too_many = |seem_alive: bool, most| {
-            let others = || all_listed.iter().filter(|listed| !listed.is_own && listed.seems_alive() == seem_alive);
-            excess(dir, others().count(), most) > 0
-                && excess(dir, others().filter(|listed| listed.is_of_this_user()).count(), most) > 0
+        let are_too_many = |listed: &[Listed], most| {
+            excess(dir, listed.len(), most) > 0
+                && excess(dir, listed.iter().filter(|listed| listed.is_of_this_user()).count(), most) > 0
         };
-        let (open_living, open_dead) = (are_too_many(true, LEFT_OPEN), are_too_many(false, LEFT_ALONE));
-        all_listed.retain(|listed| match listed.seems_alive() {
-            _ if listed.is_own => true,
-            true => open_living && !listed.is_fresh(),
-            false => open_dead,
-        });
+        let (own, others): (Vec<_>, Vec<_>) = all_listed.into_iter().partition(|listed| listed.is_own);
+        let (living, dead): (Vec<_>, Vec<_>) = others.into_iter().partition(Listed::seems_alive);
+        all_listed = own;
+        if are_too_many(&living, LEFT_OPEN) {
+            all_listed.extend(living.into_iter().filter(|listed| !listed.is_fresh()));
+        }
+        if are_too_many(&dead, LEFT_ALONE) {
+            all_listed.extend(dead);
+        }
+        // The oldest come first.
+        sort(&mut all_listed);
     }
     for listed in all_listed {
         match Dead::open(&listed.path) {
@@ -464,9 +468,8 @@ fn is_dead_ones(path: &Path) -> bool {
 }
 
 fn is_of_another_version(spool: &SpoolFile) -> bool {
-    let mut start = [0; START.len()];
-    let is_spool = spool.file().read_exact_at(&mut start, 0).is_ok() && start == START;
-    is_spool && HeaderCopy::read(spool.file(), 0).is_some_and(|header| !header.is_of_this_version())
+    HeaderCopy::read(spool.file(), 0)
+        .is_some_and(|header| header.pid_of_any_version(0).is_some() && !header.is_of_this_version())
 }
 
 /// Reads which process a spool belongs to, and how many units it has.

@@ -8,7 +8,7 @@ use jitsym::format::file_names::FileKind;
 use jitsym::format::perf_map;
 
 use super::producers;
-use super::shares::Shares;
+use super::shares::{Shares, SOME};
 use super::{Rank, Report};
 use crate::record::script::{of_path, Kind, Sample};
 use crate::record::stacks::percent;
@@ -17,8 +17,6 @@ use crate::text::{count, printable};
 
 /// The most bytes of all maps together that are read.
 const MOST: u64 = 64 << 20;
-/// The percentage of all samples from which on something is reported as a cause.
-const SOME: f64 = 1.0;
 
 /// Start, end and name of the code in a map.
 type Map = Vec<(u64, u64, Box<str>)>;

@@ -9,6 +9,8 @@ use crate::text::count;
 pub const ENOUGH: u64 = 10;
 /// The percentage below which a share is a problem.
 pub const FEW: f64 = 90.0;
+/// The minimum percentage of all samples for a cause.
+pub const SOME: f64 = 1.0;
 /// The percentage below which a note is printed. A few stacks are cut off while a frame is made or removed.
 const NEARLY_ALL: f64 = 99.0;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::dumps::{Dumps, Piece};
 use super::recording::Run;
-use super::shares::{Shares, FEW};
+use super::shares::{Shares, FEW, SOME};
 use super::{Rank, Report, FIND_OUT, LOOK, PROVE};
 use crate::record::plan;
 use crate::record::script::{Kind, Sample};
@@ -16,8 +16,6 @@ use crate::text::count;
 
 /// The time between two comparisons with the memory.
 const BETWEEN: Duration = Duration::from_millis(30);
-/// The minimum percentage of all samples for a cause.
-const SOME: f64 = 1.0;
 /// The maximum distance from registered code. Code farther away is treated as other code.
 const NEAR: u64 = 1 << 16;
 
