@@ -1,20 +1,18 @@
 /*
  * libjitsym for programs on machines that may lack the library.
  *
- * Include this file instead of jitsym.h, jitsym_region.h and jitsym_control.h, in C or C++. Do not link with the library. No
- * source file and no linker option is needed (except for -ldl with glibc before 2.34). The three headers describe all
- * functions.
+ * Include this file instead of jitsym.h, jitsym_region.h and jitsym_control.h, in C or C++. The three headers describe all
+ * functions. Do not link with the library; only glibc before 2.34 needs -ldl.
  *
  * The first call of jitsym_init looks for the library. If the library is not found, and options and environment select the
- * map, the calls write the map themselves (docs/linking.md). If no map is written, every other function does nothing and
- * returns JITSYM_ERR_LIBRARY, at the cost of one load and one branch; jitsym_wanted returns 0. Later calls of jitsym_init do
- * not look for the library again, but jitsym_dl_load does. Any thread may make the first call. If several threads make it at
- * the same time, each may look for the library.
+ * map, the calls write the map themselves (docs/linking.md). If no map is written, jitsym_wanted returns 0, and every other
+ * function does nothing and returns JITSYM_ERR_LIBRARY, at the cost of one load and one branch. Later calls of jitsym_init do
+ * not look for the library again, but jitsym_dl_load does. Any thread may make the first call.
  *
  *   - The environment variable JITSYM_LIB names the library's file. Programs that run with more rights than their caller ignore
  *     JITSYM_LIB. Without the variable, the dynamic linker looks for libjitsym.so.0.1 in its usual directories (DT_RPATH and
- *     DT_RUNPATH of the program, LD_LIBRARY_PATH, the system's directories). If the library is in another directory, the
- *     program calls jitsym_dl_load(path) first.
+ *     DT_RUNPATH of the program, LD_LIBRARY_PATH, the system's directories). For another directory, the program calls
+ *     jitsym_dl_load(path) first.
  *   - If the library cannot be loaded, JITSYM_DEBUG=1 prints the reason to standard error. JITSYM_DEBUG=PATH writes the reason
  *     to a file, if PATH is absolute.
  *   - Programs without a dynamic linker (-static) cannot use this file, because dlopen does not work properly in them.
@@ -84,8 +82,8 @@ typedef struct jitsym_dl_functions {
 } jitsym_dl_functions;
 
 /*
- * The functions of the library or of the map, or NULL. The variable is weak, so that all source files of a program share it. It
- * is hidden, so that nothing else shares it.
+ * The functions of the library or of the map, or NULL. The variable is weak, so that all source files of a program share it,
+ * and hidden, so that nothing else does.
  */
 __attribute__((weak, visibility("hidden"))) const jitsym_dl_functions *jitsym_dl_loaded;
 
@@ -99,8 +97,8 @@ static inline int jitsym_dl_is_map(const jitsym_dl_functions *functions) {
 }
 
 /*
- * The reason why the last attempt to load the library failed. The thread that has set `busy` owns the text. `missing` is
- * set once jitsym_init has found no library; jitsym_init then does not look again.
+ * The reason why the last attempt to load the library failed. The thread that has set `busy` owns the text. Once jitsym_init
+ * has found no library, it sets `missing`, and does not look again.
  */
 typedef struct jitsym_dl_reason {
   unsigned char busy, missing;
@@ -109,10 +107,7 @@ typedef struct jitsym_dl_reason {
 
 __attribute__((weak, visibility("hidden"))) jitsym_dl_reason jitsym_dl_why;
 
-/*
- * Locks the text. The wait for the lock is limited: after a fork, the holder may be a thread of the parent process, which
- * does not exist in this process.
- */
+/* Locks the text. The wait is limited: after a fork, the holder may be a thread that exists only in the parent process. */
 static inline void jitsym_dl_take_why(void) {
   const long nap[2] = {0, 100000};
   int tries = 1000;
@@ -160,8 +155,8 @@ static inline void jitsym_dl_note_version(const char *path, uint32_t version) {
 
 /*
  * Loads the library if it is not loaded yet. `path` is the library's file, or a name for the dynamic linker. If `path` is
- * NULL, the call looks where jitsym_init looks. The call does file I/O. Any thread may call this function at any time, but a
- * signal handler may not.
+ * NULL, the call looks where jitsym_init looks. Any thread may call this function at any time, but no signal handler may. The
+ * call does file I/O.
  *
  * Returns JITSYM_OK, also if the library was loaded before; JITSYM_ERR_LIBRARY if no library of this version is found
  * (jitsym_last_error gives the reason, and the call can be repeated); JITSYM_ERR_CONFLICT while a session without the library
@@ -177,7 +172,7 @@ static inline jitsym_status jitsym_dl_load(const char *path) {
   if (before != NULL && !jitsym_dl_is_map(before)) return JITSYM_OK;
   if (JITSYM_MAP_GET(sessions) != 0) return JITSYM_ERR_CONFLICT;
   if (path == NULL && getauxval(AT_SECURE) == 0) path = getenv("JITSYM_LIB");
-  /* The library's soname: while the major version is 0, every minor version has its own soname. */
+  /* The library's soname. While the major version is 0, every minor version has its own. */
   if (path == NULL || path[0] == 0) {
     path = "libjitsym.so.0.1";
     hint = "; the variable JITSYM_LIB may name the file";
@@ -192,7 +187,7 @@ static inline jitsym_status jitsym_dl_load(const char *path) {
     dlclose(library);
     return JITSYM_ERR_NO_MEMORY;
   }
-  /* ISO C cannot convert a pointer to an object into a pointer to a function. So memcpy copies the pointer. */
+  /* ISO C cannot convert a pointer to an object into a pointer to a function, so memcpy copies the pointer. */
 #define JITSYM_DL_RESOLVE(name)                          \
   symbol = dlsym(library, #name);                        \
   if (symbol == NULL) {                                  \
@@ -208,7 +203,7 @@ static inline jitsym_status jitsym_dl_load(const char *path) {
     goto other;
   }
   if (!__atomic_compare_exchange_n(&jitsym_dl_loaded, &before, functions, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-    /* Another thread was faster. The library stays open, because dlopen counts how often the library was opened. */
+    /* Another thread was faster. The library stays open: dlopen counts how often it was opened. */
     free(functions);
     if (jitsym_dl_is_map(before)) return JITSYM_ERR_CONFLICT;
   }
@@ -321,7 +316,7 @@ static inline jitsym_status jitsym_map_move(jitsym *session, jitsym_id id, const
   return status;
 }
 
-/* The line of ended code stays, because profiles are read later. */
+/* Ended code keeps its line, because profiles are read later. */
 static inline jitsym_status jitsym_map_unregister(jitsym *session, jitsym_id id) {
   (void)id;
   return jitsym_map_check(session);
@@ -332,7 +327,7 @@ static inline jitsym_status jitsym_map_unregister_range(jitsym *session, uint64_
   return jitsym_map_check(session);
 }
 
-/* When a call returns, its line is in the file. So this call only begins the file of a forked child. */
+/* Lines are in the file when a call returns. So this call only begins the file of a forked child. */
 static inline jitsym_status jitsym_map_flush(jitsym *session, uint32_t timeout_ms) {
   char unused[1];
   size_t end = 0;

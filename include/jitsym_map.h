@@ -1,7 +1,7 @@
 /*
  * Writes the perf map for jitsym_dl.h if libjitsym is missing (docs/linking.md). A program calls no function of this file.
  * Each call opens the map by its path, checks it, appends one line by one write, and closes it. The first call of a process
- * makes a new file. But it keeps a file that was written after the process started: another copy of this header, or another
+ * makes a new file, but adds to a file that was written after the process started: another copy of this header, or another
  * runtime in this process, wrote that file. The first call of a forked child copies its parent's lines.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
@@ -22,7 +22,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* The C libraries hide some names from plain ISO C. Raw system calls are no cancellation points. */
+/* C libraries hide some names from plain ISO C. Raw system calls are no cancellation points. */
 #ifndef __cplusplus
 extern long syscall(long, ...);
 #endif
@@ -41,11 +41,11 @@ extern long syscall(long, ...);
 
 /* All source files of a program share one state, as they share jitsym_dl_loaded. */
 typedef struct jitsym_map_state {
-  size_t sessions, registered, moved, errors; /* The open sessions. The others are for jitsym_stats. */
-  size_t inode, end;                          /* Of the file, and of the last line written here. */
-  int pid, error;                             /* The process that opened the file first. The last errno. */
+  size_t sessions, registered, moved, errors; /* Open sessions, and counters for jitsym_stats. */
+  size_t inode, end;                          /* The file's inode, and the end of the last line written here. */
+  int pid, error;                             /* The process that opened the file first, and the last errno. */
   unsigned mode;
-  char start[JITSYM_DIR_MAX + 8]; /* The path up to the pid. Fixed once a file was opened. */
+  char start[JITSYM_DIR_MAX + 8]; /* The path up to the pid. Never changes once a file was opened. */
 } jitsym_map_state;
 
 __attribute__((weak, visibility("hidden"))) jitsym_map_state jitsym_map;
@@ -61,7 +61,7 @@ static inline uint32_t jitsym_map_hash(const char *text, size_t size) {
   return (uint32_t)((hash ^ hash >> 32) & 0xffffffffU);
 }
 
-/* Decodes one character of UTF-8 to `out`. Bytes that are no UTF-8 become U+FFFD. Returns the number of bytes read. */
+/* Decodes one character of UTF-8 to `out`, or U+FFFD if the bytes are not UTF-8. Returns the number of bytes read. */
 static inline size_t jitsym_map_decode(const char *text, size_t size, uint32_t *out) {
   uint32_t c = (unsigned char)*text, low = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80, byte;
   uint32_t high = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
@@ -90,7 +90,7 @@ static inline size_t jitsym_map_clean(char *to, const char *text, size_t size) {
     if (c < ' ' || (c >= 0x7f && c < 0xa0) || is_line_end) from = "_", copied = 1;
     if (c == 0xfffd) from = "\xef\xbf\xbd", copied = 3;
     if (is_space && used == 0) continue;
-    /* If a character does not fit, later characters do not fit either. */
+    /* After a character that does not fit, no other character fits. */
     if (used + copied <= JITSYM_NAME_MAX) memcpy(to + used, from, copied);
     used += used + copied <= JITSYM_NAME_MAX ? copied : JITSYM_NAME_MAX + 1;
     if (!is_space) end = used;
@@ -113,7 +113,7 @@ static inline size_t jitsym_map_name(char *to, const jitsym_code *code) {
   return size < 3 ? size + (size_t)snprintf(to + size, 3, "()") : size;
 }
 
-/* Opens a file, with a descriptor above 2, because a host that has closed 0 to 2 may still use them. 1030: F_DUPFD_CLOEXEC. */
+/* Opens a file with a descriptor above 2: a host that has closed 0 to 2 may still use them. 1030 is F_DUPFD_CLOEXEC. */
 static inline int jitsym_map_at(const char *path, int how) {
   int fd = (int)syscall(SYS_openat, -1, path, how | JITSYM_MAP_SAFE, JITSYM_MAP_GET(mode)), low = fd;
   if (low >= 0 && low < 3) fd = (int)syscall(SYS_fcntl, low, 1030, 3), syscall(SYS_close, low);
@@ -137,7 +137,7 @@ static inline int jitsym_map_open(char *path, int pid, int access, struct stat *
   return -1;
 }
 
-/* Whether a file was written after this process started, or a clock tick before. True if /proc gives no start time. */
+/* Whether a file was written after the process started, or a clock tick before. True if /proc gives no start time. */
 static inline int jitsym_map_is_own(const struct stat *file) {
   char text[1024] = "", *at;
   long now[2] = {0, 0}, boot[2] = {0, 0}, tick = 1000 / sysconf(_SC_CLK_TCK);
@@ -181,7 +181,7 @@ static inline int jitsym_map_begin(struct stat *file) {
       if ((is_new = fd >= 0) == 0 && errno == EEXIST) continue;
     }
     if (fd < 0) return -1;
-    /* The lock lets one thread make the file. A lock that another program holds causes a delay of 0.1 s, once. */
+    /* The lock lets one thread make the file. If another program holds it, the call waits 0.1 s, once. */
     if ((tries >= 1000 || syscall(SYS_flock, fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) && fstat(fd, file) == 0) {
       if (file->st_nlink == 1 && (is_new || tries >= 1000 || jitsym_map_is_own(file))) break;
       if (file->st_nlink == 1 && syscall(SYS_unlinkat, -1, path, 0) != 0) tries = 1010;
@@ -200,7 +200,7 @@ static inline int jitsym_map_begin(struct stat *file) {
 
 /* Appends a newline and a line. If `size` is 0, reads the bytes before `*end` instead. Returns the number of bytes, or -1. */
 static inline long jitsym_map_use(char *text, size_t size, size_t *end) {
-  /* Signals are blocked, so that no handler forks or jumps out of the call. Faults are not blocked. */
+  /* All signals but faults are blocked, so that no handler forks or jumps out of the call. */
   const unsigned long faults = 1UL << (SIGSYS - 1) | 1UL << (SIGSEGV - 1) | 1UL << (SIGBUS - 1);
   unsigned long mask[2] = {~faults, ~0UL}, before[2] = {0, 0}, limit[2] = {1UL << (SIGXFSZ - 1), 0}, none[4] = {0, 0, 0, 0};
   int host_errno = errno, fd;
@@ -214,7 +214,7 @@ static inline long jitsym_map_use(char *text, size_t size, size_t *end) {
     size = *end < JITSYM_MAP_ROOM ? *end : JITSYM_MAP_ROOM;
     if (lseek(fd, (off_t)(*end - size), SEEK_SET) >= 0) done = syscall(SYS_read, fd, text, size);
   } else if (fd >= 0) {
-    /* If another writer has written a part of a line, the newline ends that part. */
+    /* The newline ends a part of a line that another writer has written. */
     if (lseek(fd, -1, SEEK_END) >= 0) syscall(SYS_read, fd, &last, 1L);
     if (last == '\n') text++, size--;
     done = syscall(SYS_write, fd, text, size);
