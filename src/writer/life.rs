@@ -14,8 +14,8 @@ use crate::queue::requests::Requests;
 use crate::queue::shared::Shared;
 use crate::sys::{barrier, host_fds, thread};
 
-/// How long an exit waits for threads that are writing a record, and the minimum number of checks of these threads. A time
-/// limit alone is not enough, because the whole process may be stopped during the wait.
+/// `RECORD_TIMEOUT` is how long an exit waits for threads that are writing a record. `RECORD_LOOKS` is how often the exit
+/// checks these threads at least. A time limit alone is not enough, because the whole process may be stopped during the wait.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(1);
 const RECORD_LOOKS: u32 = 100;
 
@@ -113,7 +113,7 @@ impl Writer {
         if self.short {
             self.shared.set_left_unread();
         }
-        // The thread of `host_fds` is stopped here, because its end takes about as long as the rest of this function.
+        // The thread of `host_fds` is stopped here, so that the thread ends while the rest of this function runs.
         host_fds::stop();
         let problem = if self.short { Some(Error::NoMemory) } else { problem };
         self.shared.status.counters.live.set(0);
@@ -128,8 +128,8 @@ impl Writer {
         problem.map_or(Ok(()), Err)
     }
 
-    /// Makes the calls of all threads except the exiting thread return an error, while the process exits. The registrations of
-    /// these threads would no longer be written.
+    /// While the process exits, makes calls return an error, except for calls of the exiting thread. Registrations of other
+    /// threads would no longer be written.
     pub(super) fn shut_out(&mut self) {
         self.shared.shut_out();
         barrier::all_threads();
@@ -165,7 +165,7 @@ pub fn fail(host: &Host, shared: &Shared) {
 fn end_requests(shared: &Shared, problem: Option<Error>) {
     let mut requests = shared.requests();
     (requests.open, requests.result) = (false, problem);
-    // When both requests are dropped, the waiting threads learn that there will be no answer.
+    // The requests `stop` and `change` are dropped, so that the waiting threads learn that there will be no answer.
     (requests.stop, requests.change) = (None, None);
     shared.tell_waiting();
     drop(requests);
