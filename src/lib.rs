@@ -24,9 +24,10 @@
 //! # Ok::<(), jitsym::Error>(())
 //! ```
 //!
-//! # Errors A call that fails returns an [`Error`]. A failed call has an effect only if the documentation of the call names
-//! this effect. The background thread may fail after a call has returned. Such a failure is counted, and [`last_error`] returns
-//! its text. No failure causes a panic, a signal or output in the host.
+//! # Errors
+//! A call that fails returns an [`Error`]. A failed call has an effect only if the documentation of the call names this effect.
+//! The background thread may fail after a call has returned. Such a failure is counted, and [`last_error`] returns its text. No
+//! failure causes a panic, a signal or output in the host.
 //!
 //! # Threads
 //! Any thread may call any function at any time. A registration takes a lock only if it waits for a sink. With [`Bytes::Here`],

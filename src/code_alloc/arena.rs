@@ -22,9 +22,9 @@ pub const CHUNK: u64 = 64 << 10;
 /// the limit is a quarter of the bytes in use.
 pub const RESTING_MIN: u64 = 1 << 20;
 
-/// The minimum number of free bytes that the arena keeps. If more bytes are in use, the arena keeps as many free bytes as are
-/// in use. A page that was returned to the file system costs as much as a new page when the page is used again. So the arena
-/// returns free memory only if it exceeds this limit.
+/// The minimum of the limit for free memory, in bytes. If more bytes are in use, the limit is the number of bytes in use. Free
+/// memory is returned to the file system only if the free bytes that still have memory exceed the limit. A limit exists,
+/// because a page that was returned costs as much as a new page when the page is used again.
 const KEPT_MIN: u64 = 1 << 20;
 
 /// One region, divided into pieces. The *place* of a piece is the offset of the piece in the region, in bytes.

@@ -14,8 +14,9 @@ use crate::queue::requests::Requests;
 use crate::queue::shared::Shared;
 use crate::sys::{barrier, host_fds, thread};
 
-/// `RECORD_TIMEOUT` is how long an exit waits for threads that are writing a record. `RECORD_LOOKS` is how often the exit
-/// checks these threads at least. A time limit alone is not enough, because the whole process may be stopped during the wait.
+/// `RECORD_TIMEOUT` is how long an exit waits for threads that are writing a record. `RECORD_LOOKS` is the minimum number of
+/// times that the exit checks these threads. A time limit alone is not enough, because the whole process may be stopped during
+/// the wait.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(1);
 const RECORD_LOOKS: u32 = 100;
 
@@ -69,7 +70,7 @@ impl Writer {
         self.heed_notices();
         self.collect();
         let mut requests = self.shared.requests();
-        // Requests made since `collect` count as answered too, because no later round answers them.
+        // Requests that were made after `collect` are marked as answered here, because no later round answers these requests.
         self.asked = requests.asked;
         (self.told, self.answered) = (self.asked, self.asked);
         let (asked, told, answered) = (self.asked, self.told, self.answered);

@@ -2,7 +2,7 @@
 //! addresses with key B (DWARF for the Arm 64-bit Architecture, "Common information entries").
 //!
 //! gimli cannot read or write the letter `B`. So `B` is replaced by `S` before gimli reads a CIE, and `S` by `B` after gimli
-//! has written a CIE. The letter `S` marks signal trampolines. Like `B`, it has no augmentation data.
+//! has written a CIE. The letter `S` marks signal trampolines. `B` and `S` have no augmentation data.
 
 use std::borrow::Cow;
 

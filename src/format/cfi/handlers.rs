@@ -2,8 +2,8 @@
 //!
 //! Personality routines and LSDAs are addresses in this process, for the process's own unwinder. The unwind entries are also
 //! written to files, which other processes read. If an augmentation string contains the letters for the addresses, perf with
-//! libunwind follows the addresses as indirect pointers, and unwinds nothing. The letters cannot be left out either: some
-//! readers do not skip augmentation data for which the string has no letter (gdb 13 in a CIE, llvm-dwarfdump in an FDE).
+//! libunwind follows the addresses as indirect pointers, and unwinds nothing. If the letters are left out, some readers do not
+//! skip the addresses in the augmentation data (gdb 13 in a CIE, llvm-dwarfdump in an FDE).
 //!
 //! So an FDE with a handler begins with `DW_CFA_GNU_args_size` instructions. The operands of these instructions contain the
 //! addresses of the personality routine and the LSDA. All readers accept these instructions, which change no register.

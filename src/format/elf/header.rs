@@ -54,7 +54,7 @@ pub struct Image {
     /// How much memory the loaded segment reserves for code. Code beyond this size is not in the segment.
     pub text_room: u64,
     /// If the text begins at file offset 0, the header page occupies the file offsets of the first code. In a final copy with
-    /// the bytes of the code, `first` is the range to which this code was moved. In all other files, `first` is the range of
+    /// the bytes of the code, `first` is the range to which this code was copied. In all other files, `first` is the range of
     /// file offsets that the header page occupies. `first` is empty if the text does not begin at file offset 0.
     pub first: Range<u64>,
     pub eh_frame: Range<u64>,

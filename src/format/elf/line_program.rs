@@ -36,8 +36,8 @@ const DW_LNS_SET_COLUMN: u8 = 5;
 const DW_LNE_END_SEQUENCE: u8 = 1;
 const DW_LNE_SET_ADDRESS: u8 = 2;
 
-/// The beginning of a line program that has a single file. The beginning of a line program is kept for the next function, which
-/// is often from the same file.
+/// The beginning of a line program that has a single file. The bytes are kept, because the next function is often from the same
+/// file.
 #[derive(Debug, Default)]
 pub struct Head {
     /// Whether file names are split into directory and base name. valgrind assumes that a name without a directory is relative.
