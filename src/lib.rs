@@ -3,7 +3,7 @@
 //! A runtime reports the address, the name, the unwind description and the source lines of its code. A background thread writes
 //! these facts to a perf map, a jitdump, and the ELF files of code regions. The library also reports the code to gdb, lldb, the
 //! unwinder and valgrind. The C interface is `include/jitsym.h`, `jitsym_region.h` and `jitsym_control.h`. The Rust interface
-//! of this crate offers the same calls, with slices in place of pointers and lengths:
+//! of this crate offers the calls of the C interface, with slices in place of pointers and lengths:
 //!
 //! ```
 //! use jitsym::{Bytes, Code, Options, Session};
@@ -25,9 +25,9 @@
 //! ```
 //!
 //! # Errors
-//! A call that fails returns an [`Error`]. A failed call has no effect, except if its description names one. The background
-//! thread may fail after a call has returned. Such a failure is counted, and [`last_error`] returns its text. No failure causes
-//! a panic, a signal or output in the host.
+//! A call that fails returns an [`Error`]. A failed call has an effect only if the documentation of the call names this effect.
+//! The background thread may fail after a call has returned. Such a failure is counted, and [`last_error`] returns its text. No
+//! failure causes a panic, a signal or output in the host.
 //!
 //! # Threads
 //! Any thread may call any function at any time. A registration takes a lock only if it waits for a sink. With [`Bytes::Here`],

@@ -2,8 +2,9 @@
 //!
 //! A region begins a new epoch when code is registered at addresses of code that was freed in the current epoch. In the new
 //! epoch, the memory of all code that was freed earlier can be reused at no cost. So the arena first holds freed memory back,
-//! and later makes a large amount of this memory available at once. In this file, memory that is held back *rests*. If no
-//! available memory is large enough for a new piece, the piece gets memory that was never used, even while other memory rests.
+//! and later makes a large amount of this memory available at once. In the code of this file, the word `rest` stands for memory
+//! that is held back. If no available memory is large enough for a new piece, the piece gets memory that was never used. Memory
+//! that is held back stays held back in this case.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -17,14 +18,16 @@ pub const GRANULE: u64 = 64;
 /// Memory is returned to the file system in parts of this size, which is a multiple of every page size.
 pub const CHUNK: u64 = 64 << 10;
 
-/// The limit on resting bytes is this number, or a quarter of the number of bytes in use if that is larger.
+/// The minimum of the limit for memory that is held back, in bytes. If a quarter of the bytes in use is more than this minimum,
+/// the limit is a quarter of the bytes in use.
 pub const RESTING_MIN: u64 = 1 << 20;
 
-/// Free memory is returned to the file system only if the number of free bytes that still have memory exceeds both this number
-/// and the number of bytes in use. The reason is that a returned page costs as much as a new page when it is used again.
+/// The minimum of the limit for free memory, in bytes. If more bytes are in use, the limit is the number of bytes in use. Free
+/// memory is returned to the file system only if the free bytes that still have memory exceed the limit. A limit exists,
+/// because a page that was returned costs as much as a new page when the page is used again.
 const KEPT_MIN: u64 = 1 << 20;
 
-/// One region, divided into pieces. A place is an offset in the region, in bytes.
+/// One region, divided into pieces. The *place* of a piece is the offset of the piece in the region, in bytes.
 #[derive(Debug)]
 pub struct Arena {
     pub exec: u64,
@@ -34,19 +37,21 @@ pub struct Arena {
     pub max_len: u64,
     /// Whether the sink for regions ran when the region was made. Otherwise the region never has a file.
     pub named: bool,
-    /// All memory below this place is in use, rests or is free. `begin` allocates the memory from this place on.
+    /// All memory below this offset is in use, held back or free. `begin` allocates the memory from this offset on.
     top: u64,
-    /// The pieces that callers own: maps the place of a piece to its length.
+    /// The pieces that callers own. The key is the offset of a piece in the region, and the value is the length of the piece.
     pieces: BTreeMap<u64, u64>,
     in_use: u64,
-    /// Places and lengths of the freed pieces that rest, in the order in which they were freed.
+    /// Offsets and lengths of the freed pieces that are held back, in the order in which the pieces were freed.
     resting: VecDeque<(u64, u64)>,
     resting_len: u64,
-    /// The free parts, which can be allocated again: maps the place of a part to its length. Adjacent parts are merged.
+    /// The free parts, which can be allocated again. The key is the offset of a part in the region, and the value is the length
+    /// of the part. Adjacent parts are merged.
     free: BTreeMap<u64, u64>,
     free_by_len: BTreeSet<(u64, u64)>,
     free_len: u64,
-    /// The parts that were returned to the file system: maps the place of a part to its length, which is always `CHUNK`.
+    /// The parts that were returned to the file system. The key is the offset of a part in the region. The value is the length
+    /// of the part, which is always `CHUNK`.
     given_back: BTreeMap<u64, u64>,
 }
 
@@ -74,12 +79,12 @@ impl Arena {
         self.pieces.is_empty()
     }
 
-    /// The place of an address, if the address lies in this region.
+    /// Converts an address to an offset in this region. Returns `None` if the address is outside of the region.
     pub fn place(&self, exec: u64) -> Option<u64> {
         exec.checked_sub(self.exec).filter(|place| *place < self.max_len)
     }
 
-    /// Allocates a piece of free memory, by best fit, and returns the place of the piece.
+    /// Allocates a piece of free memory, by best fit, and returns the offset of the piece in the region.
     pub fn reuse(&mut self, len: u64, alignment: u64) -> Option<u64> {
         // A free part of at least this length has room for an aligned piece, wherever the part begins.
         let &(free_len, start) = self.free_by_len.range((len + alignment - GRANULE, 0)..).next()?;
@@ -91,7 +96,7 @@ impl Arena {
         Some(place)
     }
 
-    /// Allocates a piece of the new memory from `top` on, and returns the place of the piece.
+    /// Allocates a piece of the new memory from `top` on, and returns the offset of the piece in the region.
     pub fn begin(&mut self, len: u64, alignment: u64) -> Option<u64> {
         let place = self.top.next_multiple_of(alignment);
         if place + len > self.len {
@@ -113,12 +118,12 @@ impl Arena {
         self.in_use += len;
     }
 
-    /// The length of the piece at a place.
+    /// The length of the piece that begins at the offset `place`; `None` if no piece begins there.
     pub fn len_of(&self, place: u64) -> Option<u64> {
         self.pieces.get(&place).copied()
     }
 
-    /// Frees a piece. The piece rests.
+    /// Frees a piece, and holds its memory back.
     pub fn end(&mut self, place: u64) {
         let Some(len) = self.pieces.remove(&place) else { return };
         self.in_use -= len;
@@ -130,7 +135,8 @@ impl Arena {
         }
     }
 
-    /// Makes resting pieces available again, in the order in which they were freed, until at most `most` bytes rest.
+    /// Makes memory that is held back available again, until at most `most` bytes are held back. The pieces that were freed
+    /// first are made available first.
     pub fn rest_no_more(&mut self, most: u64) {
         while self.resting_len > most {
             let Some((place, len)) = self.resting.pop_front() else { return };
@@ -139,8 +145,8 @@ impl Arena {
         }
     }
 
-    /// Shortens a piece to `len` bytes. The memory that is cut off need not rest, because no code was registered in it since
-    /// the piece was allocated.
+    /// Shortens a piece to `len` bytes. The memory that is cut off becomes available at once, because no code was registered
+    /// there since the piece was allocated.
     pub fn shrink(&mut self, place: u64, len: u64) {
         let Some(old) = self.pieces.insert(place, len) else { return };
         self.in_use -= old - len;
@@ -176,11 +182,11 @@ impl Arena {
         self.free_len -= len;
     }
 
-    /// The ranges of whole `CHUNK`s that the caller should return to the file system. There are none if few bytes are free.
+    /// The ranges of whole `CHUNK`s that the caller should return to the file system. The list is empty if few bytes are free.
     pub fn unused(&self) -> Vec<Range<u64>> {
         let mut found: Vec<Range<u64>> = Vec::new();
-        // The difference can be negative, because memory that was returned to the file system may also rest. A new piece rests
-        // if its memory could not be provided again.
+        // `given_back` can also contain memory that is held back, so the result of the subtraction can be negative. If the
+        // memory of a new piece could not be provided again, the piece is freed, and its memory is held back.
         if self.free_len.saturating_sub(self.given_back.len() as u64 * CHUNK) <= KEPT_MIN.max(self.in_use) {
             return found;
         }
@@ -202,12 +208,12 @@ impl Arena {
         self.given_back.extend(range.step_by(CHUNK as usize).map(|chunk| (chunk, CHUNK)));
     }
 
-    /// Returns those `CHUNK`s of a piece whose memory was returned to the file system.
+    /// Returns the offsets of all `CHUNK`s in this range that currently have no memory.
     pub fn missing(&self, place: u64, len: u64) -> Vec<u64> {
         self.given_back.range(place / CHUNK * CHUNK..place + len).map(|(&chunk, _)| chunk).collect()
     }
 
-    /// Notes that a returned `CHUNK` has memory again.
+    /// Notes that memory was provided again for a `CHUNK`.
     pub fn restored(&mut self, chunk: u64) {
         self.given_back.remove(&chunk);
     }

@@ -140,7 +140,8 @@ impl Allocator {
     }
 }
 
-/// Finds the piece that begins at an address. Returns the index of its region, its place in the region, and its length.
+/// Finds the piece that begins at an address. Returns the index of the piece's region, the offset of the piece in the region,
+/// and the length of the piece.
 fn find(arenas: &[Arena], exec: u64) -> Result<(usize, u64, u64)> {
     let of = |(number, arena): (usize, &Arena)| {
         let place = arena.place(exec)?;

@@ -211,7 +211,8 @@ fn pieces_at_random() {
     assert_eq!(nowhere.count(), 1);
 }
 
-/// However often pieces are replaced, the memory stays limited to the bytes in use and the bytes that may rest.
+/// However often pieces are replaced, the memory use stays limited. The limit covers the bytes in use and the bytes that are
+/// held back.
 #[test]
 fn freed_memory_comes_back() {
     let (allocator, nowhere) = (Allocator::default(), Nowhere::default());
@@ -229,7 +230,7 @@ fn freed_memory_comes_back() {
 fn freed_memory_rests() {
     let (allocator, nowhere) = (Allocator::default(), Nowhere::default());
     let mut freed_at: BTreeMap<u64, u32> = BTreeMap::new();
-    // Maps an address to the epoch in which the latest code at this address was freed. A region keeps the same record.
+    // Maps an address to the epoch in which the latest code at this address was freed. A real region also records these epochs.
     let mut marks: BTreeMap<u64, u32> = BTreeMap::new();
     let mut generation = 0;
     let mut pieces: Vec<u64> = (0..1000).map(|_| alloc(&allocator, &nowhere, 64).exec).collect();
@@ -301,7 +302,7 @@ fn what_cannot_be_is_refused() {
     assert_eq!(allocator.free(&nowhere, piece.exec + (1 << 30)), Err(Error::Region));
 }
 
-/// When memory runs out, resting memory is used before a request is refused.
+/// When memory runs out, the allocator uses memory that is held back before it refuses a request.
 #[test]
 fn without_memory() {
     let (allocator, nowhere) = (Allocator::default(), Nowhere::default());

@@ -7,7 +7,7 @@ use super::get::u32_at;
 use super::jitdump::raw::{RawDebug, RawRecord, RawRecords};
 use super::jitdump::{id, LOAD_FIXED_SIZE};
 
-/// The records of one piece of code. There may be no records.
+/// The records of one piece of code, possibly none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Info<'a>(&'a [u8]);
 

@@ -90,8 +90,8 @@ pub fn replacement_of(name: &OsStr, random: Option<u64>) -> OsString {
     [".".as_ref(), name, random.as_ref(), ".new".as_ref()].into_iter().collect()
 }
 
-/// Returns the pid and kind of a map or jitdump if [`replacement_of`] has returned this name for the map or jitdump.
-/// Otherwise returns `None`.
+/// Parses a name that [`replacement_of`] has made. Returns the pid and the kind of the map or jitdump that the file was to
+/// replace. Returns `None` for all other names.
 pub fn replaced_by(name: &OsStr) -> Option<(u32, FileKind)> {
     let text = name.to_str()?.strip_prefix('.')?.strip_suffix(".new")?;
     let (of, random) = match text.rsplit_once('.').map(|(of, random)| (of, u64::from_str_radix(random, 16))) {

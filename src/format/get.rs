@@ -1,4 +1,4 @@
-//! Reads numbers in native byte order from bytes that may be too short.
+//! Reads numbers in native byte order. The functions return `None` if there are too few bytes.
 
 #[inline(always)]
 pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {

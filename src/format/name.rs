@@ -16,8 +16,8 @@ const TAIL: usize = 9;
 /// Cleans a name. Bytes that are not UTF-8 become U+FFFD, control characters become `_`, and white space at both ends is
 /// removed. A name that is too long is cut, and ends with a hash of the whole name. The result may be empty.
 ///
-/// The function allocates no more memory for a longer name than for a name of length `MAX`. The failure of a large allocation
-/// would end the process, because a `String` cannot report the failure.
+/// However long the name is, the function allocates only as much memory as for a name of length `MAX`. The failure of a large
+/// allocation would end the process, because a `String` cannot report the failure.
 pub fn clean(name: &[u8]) -> Cow<'_, [u8]> {
     let is_clean = |c: char| !c.is_control() && !is_line_end(c);
     if let (true, Ok(text)) = (name.len() <= MAX, std::str::from_utf8(name)) {
@@ -102,10 +102,10 @@ pub unsafe fn copy_plain(name: &[u8], to: *mut u8) -> bool {
         return unsafe { copy_long_plain(name, to) };
     }
     let mut blocks = Blocks::new();
-    // The last block overlaps the block before, so that no single bytes are left. The code has no loop, because a compiler
-    // would turn a loop that copies into a call of `memcpy`, and check the bytes in a second loop.
+    // The last block may overlap the block before it. So every byte of the name is in a block of 16 bytes. The code has no
+    // loop, because a compiler would turn a loop that copies into a call of `memcpy`, and check the bytes in a second loop.
     // SAFETY: `name` has `len` bytes, and `len` bytes are writable at `to`. `len` is at least 16, so each block lies within
-    // both ranges, and `name` has a first and a last byte.
+    // these `len` bytes, and `name` has a first and a last byte.
     unsafe {
         if len > 16 {
             blocks.copy(from, to);
@@ -124,12 +124,13 @@ pub unsafe fn copy_plain(name: &[u8], to: *mut u8) -> bool {
 /// Like `copy_plain`, for a name with more than 64 bytes.
 ///
 /// # Safety
-/// The same as for `copy_plain`.
+/// `name.len()` bytes are writable at `to`.
 #[inline(never)]
 unsafe fn copy_long_plain(name: &[u8], to: *mut u8) -> bool {
     let mut blocks = Blocks::new();
     let starts = (0..name.len() - 16).step_by(16).chain([name.len() - 16]);
-    // SAFETY: `name.len()` bytes are writable at `to`. A block of 16 bytes at an offset in `starts` lies within both ranges.
+    // SAFETY: `name.len()` bytes are writable at `to`. A block of 16 bytes at an offset in `starts` lies within the bytes of
+    // `name`, and within the bytes at `to`.
     starts.for_each(|at| unsafe { blocks.copy(name.as_ptr().add(at), to.add(at)) });
     blocks.are_printable() && name.first() != Some(&b' ') && name.last() != Some(&b' ')
 }
@@ -137,7 +138,7 @@ unsafe fn copy_long_plain(name: &[u8], to: *mut u8) -> bool {
 /// Like `copy_plain`, for a name with fewer than 16 bytes.
 ///
 /// # Safety
-/// The same as for `copy_plain`.
+/// `name.len()` bytes are writable at `to`.
 #[inline(never)]
 unsafe fn copy_short_plain(name: &[u8], to: *mut u8) -> bool {
     // SAFETY: the caller's promise. `to` does not overlap `name`, because `name` is borrowed and `to` is writable.
@@ -181,11 +182,11 @@ impl Blocks {
     #[inline(always)]
     unsafe fn copy(&mut self, from: *const u8, to: *mut u8) {
         use std::arch::x86_64::{_mm_loadu_si128, _mm_max_epu8, _mm_storeu_si128, _mm_sub_epi8};
-        // SAFETY: the caller's promise. Neither pointer needs an alignment.
+        // SAFETY: the caller's promise. `_mm_loadu_si128` and `_mm_storeu_si128` do not need aligned pointers.
         unsafe {
             let bytes = _mm_loadu_si128(from.cast());
             _mm_storeu_si128(to.cast(), bytes);
-            // Bytes below the space wrap around to large values.
+            // The subtraction turns bytes below 0x20 into large values.
             self.0 = _mm_max_epu8(self.0, _mm_sub_epi8(bytes, Blocks::all::<0x20>()));
         }
     }
@@ -328,8 +329,8 @@ mod tests {
             let (mut name, few) = (Vec::new(), 1 + random.below(10));
             let len = [20, MAX as u64 - 10, MAX as u64 + 10][random.below(3) as usize];
             while (name.len() as u64) < len {
-                // In some rounds, the name consists of only a few kinds of parts. So over all rounds, parts of each kind are
-                // at the offset where the name is cut.
+                // In some rounds, the name consists of only a few kinds of parts. Over all rounds, each kind of part is at the
+                // offset where the name is cut.
                 name.extend_from_slice(parts[random.below(few) as usize]);
             }
             for part in parts {

@@ -8,7 +8,7 @@ use std::ops::{Index, IndexMut};
 use super::names::Name;
 use crate::sys::mapping::Table;
 
-/// Stands for no piece, or for no slot.
+/// Means "no piece" or "no slot".
 pub const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]

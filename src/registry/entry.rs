@@ -29,7 +29,7 @@ pub struct Live {
     /// Below 4 GiB.
     pub size: u64,
     pub index: u64,
-    /// Where the code's group is in the jitdump. When the code moves, the writer reads the group there.
+    /// Where the code's group is in the jitdump. When the code moves, the writer reads the group from the jitdump.
     pub stored: Option<Stored>,
     pub home: Home,
 }

@@ -17,10 +17,9 @@ impl Registry {
         self.entries.live().all(|(_, entry)| entry.home != Home::Plain || entry.stored().is_some())
     }
 
-    /// The ids of the live registrations of one home, or of all homes. The first ids are those of registrations that have no
-    /// group in the jitdump and no info records in memory. The next ones are those of registrations with a group, in the order
-    /// of the groups in the jitdump. The last ones are those of registrations with info records, in the order of these records
-    /// in memory. `None` if memory is short.
+    /// The ids of the live registrations of one home, or of all homes. Registrations without a group in the jitdump and without
+    /// info records in memory come first. Registrations with a group follow, in the order of the groups in the jitdump.
+    /// Registrations with info records come last, in the order of the info records in memory. `None` if memory is short.
     pub fn live_by_place(&self, home: Option<Home>) -> Option<impl Iterator<Item = u64>> {
         let mut ids: Vec<(u64, u64)> = Vec::new();
         ids.try_reserve_exact(self.entries.live.iter().sum()).ok()?;
@@ -44,8 +43,8 @@ impl Registry {
         }
     }
 
-    /// Keeps the info records of live code in place of its group in the jitdump. If memory is short, the info records are not
-    /// kept.
+    /// Keeps the info records of live code in memory, and forgets the position of the code's group in the jitdump. If memory is
+    /// short, the info records are not kept.
     pub fn keep_info(&mut self, id: u64, info: Info<'_>) {
         self.set_stored(id, None);
         if info.is_empty() || !self.is_live(id) {

@@ -2,8 +2,8 @@
 //!
 //! A perf map contains only the last code at each address, because the format has no time stamps, and perf reads the map after
 //! the recording. So freed code keeps its name until new code uses its bytes. The registry divides the address space into
-//! pieces, each with the name of the code that was live there last. Pieces do not overlap: if an address were in two entries of
-//! a file, readers would use the entry that they find first.
+//! pieces, each with the name of the code that was live there last. Pieces do not overlap, so no address is in two entries of a
+//! file. Readers would use the entry that they find first.
 //!
 //! The file of a region names the code in the region, and the map names all other code. The same address may have two pieces of
 //! code: live code in a region, and dead code that was there before the region and is still in the map. So code in regions and
@@ -45,7 +45,7 @@ impl Registry {
     /// Adds a registration, for which `make_room` has made room. If the new code overlaps live code of the same home, the
     /// registrations of the older code end, and their ids are pushed to `overwritten`.
     pub fn insert(&mut self, id: u64, live: &Live, name: &[u8], overwritten: &mut Vec<u64>) -> MapChange {
-        // An id from `Ids` has a free slot, so this case does not occur with such an id.
+        // The slot of an id from `Ids` is always free, so the condition is false for such an id.
         if self.id_in(id as u32) != 0 {
             self.remove(self.id_in(id as u32));
         }
@@ -86,7 +86,7 @@ impl Registry {
         self.places.iter_mut().for_each(Places::tidy_names);
     }
 
-    /// Frees the memory of code outside of regions. No registration may be live.
+    /// Frees the memory of code outside of regions. All registrations must have ended.
     pub fn give_back(&mut self) {
         self.entries = Entries::default();
         self.places[Home::Plain as usize] = Places::default();

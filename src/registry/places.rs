@@ -75,7 +75,7 @@ impl Places {
         let highest = self.starts.before(place).map(|(_, number)| number);
         let overlapped = highest.filter(|&number| self.pieces[number].end() > start);
         let number = match overlapped {
-            // This case is frequent, because code caches reuse the same addresses.
+            // New code often has exactly the same range as older code, because code caches reuse addresses.
             Some(number) if (self.pieces[number].start, self.pieces[number].end()) == (start, end) => {
                 self.vacate(entries, number, overwritten);
                 let old = self.pieces[number].name;

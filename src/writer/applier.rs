@@ -23,7 +23,7 @@ pub struct Applier {
     pub status: Arc<Status>,
     pub registry: Registry,
     pub sinks: SinkSet,
-    /// Notices about ids. The writer passes them to `Shared::ids`.
+    /// Notices about ids. The writer updates `Shared::ids` according to these notices.
     pub notices: Vec<Notice>,
     /// Whether the process is alive. Only a live process can have regions.
     pub alive: bool,
@@ -104,7 +104,8 @@ impl Applier {
         self.make_room_for(event.id, name_len, info_len)
     }
 
-    /// The length of the name of live code, and an upper bound for the length of the records that precede its LOAD record.
+    /// Returns two lengths for live code. The first is the length of the code's name. The second is an upper bound for the
+    /// total length of the records that precede the code's LOAD record.
     pub(super) fn lens_of(&self, id: u64) -> (usize, usize) {
         let in_dump = self.registry.get(id).and_then(|live| live.stored).map_or(0, |stored| stored.len);
         let name = self.registry.name_of(id).unwrap_or_default();
@@ -112,7 +113,7 @@ impl Applier {
     }
 
     /// Applies one record. The caller must first have called `make_room` for this record, and `make_room` must have returned
-    /// true. The record's chunk must not be recycled before the sinks have written.
+    /// true. The record's chunk must not be recycled before the sinks have written the record.
     pub fn apply(&mut self, chunk: Chunk, event: &mut Event) {
         self.keep_order(chunk, event);
         let counters = &self.status.counters;
@@ -159,9 +160,10 @@ impl Applier {
     }
 
     /// Times in a file must increase. A record may be stamped before the end of an earlier round, but published after that end.
-    /// Such a record gets a new time, which is later than the time of the last applied record. The new time is just as correct,
-    /// because the call had not returned, and so the code had not run. The clock may stand still for some microseconds. So a
-    /// record that has the same time as the last applied record also gets a new time, because readers rely on the order.
+    /// Such a record gets a new time, which is later than the time of the last applied record. At the end of the earlier round,
+    /// the call that wrote the record had not returned. So the code had not run yet, and the new time is correct. The clock may
+    /// stand still for some microseconds. So a record that has the same time as the last applied record also gets a new time,
+    /// because readers rely on the order.
     fn keep_order(&mut self, chunk: Chunk, event: &mut Event) {
         if event.timestamp <= self.last_time {
             event.timestamp = self.last_time.saturating_add(1);
@@ -221,8 +223,7 @@ impl Applier {
         }
     }
 
-    /// Keeps a notice until the writer passes it to the ids. If there is no memory for the notice, the id is never used
-    /// again.
+    /// Keeps a notice until the writer updates `Shared::ids`. If there is no memory for the notice, the id is never used again.
     pub(super) fn notify(&mut self, notice: Notice) {
         if self.notices.try_reserve(1).is_ok() {
             self.notices.push(notice);

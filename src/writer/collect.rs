@@ -33,8 +33,8 @@ impl Writer {
             source.ended = source.slot.is_detached();
             source.current = source.slot.current();
         }
-        // The channel is read after the slots. So if a thread changes its chunk now, the full chunk is found at least once. A
-        // thread's older chunks are found before its newer chunks.
+        // The channel is read after the slots. So if a thread replaces its full chunk now, the writer finds the full chunk in
+        // the slot, in the channel, or in both. A thread's older chunks are found before its newer chunks.
         while self.sources.try_reserve(1).is_ok() {
             let Some(message) = self.shared.receive() else { return };
             match message {
@@ -53,8 +53,8 @@ impl Writer {
                 }
             }
         }
-        // Memory is short. The other messages stay in the channel, even those of ended threads, so no thread counts as ended
-        // in this round.
+        // Memory is short. The remaining messages stay in the channel, and may contain full chunks of ended threads. So no
+        // thread counts as ended in this round.
         self.sources.iter_mut().for_each(|source| source.ended = false);
         self.short = true;
     }
@@ -113,9 +113,9 @@ impl Writer {
         }
     }
 
-    /// The kernel may hide the memory of this process from other processes of the same user (`sys/rights`). Then no data may
-    /// stay in files that those processes can open. So the writer removes the files of regions, and moves the records to
-    /// private memory.
+    /// The kernel may hide the memory of this process from other processes of the same user (`sys/rights`). In this case, the
+    /// library must not keep data in files that other processes of the user can open. So the writer removes the files of
+    /// regions, and moves the records to private memory.
     pub(super) fn heed_rights(&self) {
         let pool = &self.shared.pool;
         let may_have_files = pool.memory().has_spool() || self.applier.regions.are_watching();
@@ -142,14 +142,15 @@ impl Writer {
         }
     }
 
-    /// Passes the notices of the applier to the ids.
+    /// Updates `Shared::ids` according to the notices of the applier.
     pub(super) fn heed_notices(&mut self) {
         let ids = &self.shared.ids;
         for notice in self.applier.notices.drain(..) {
             match notice {
                 // The caller has retired the id, and nothing refers to the id now.
                 Notice::Unregistered(id) => ids.recycle(Id(id)),
-                // If the host unregisters the id first, the record of that call recycles the id.
+                // If the host has already unregistered the id, `retire` returns false. The id is recycled when the record of
+                // the unregistration is applied.
                 Notice::FreeLater(id) if ids.retire(Id(id)) => ids.recycle(Id(id)),
                 Notice::FreeLater(_) => {}
                 Notice::Read(id) => {

@@ -11,10 +11,12 @@ use crate::sink::region::Regions;
 use crate::sink::Round;
 use crate::sys::reserve;
 
-/// The time between a child's first call and the first write of inherited code to the child's files. A recording that covers
-/// the fork has the names of this code from the parent's files, so a child that ends earlier does not need to write this code.
+/// The time between a child's first call and the first write of inherited code to the child's files. If a child ends before
+/// this time is over, the child does not write the inherited code. A recording that covers the fork has the names of this code
+/// from the parent's files.
 const INHERIT_AFTER: Duration = Duration::from_secs(2);
-/// The child writes the inherited code in parts. The pause after a part takes this many times as long as the part.
+/// The child writes the inherited code in parts, with a pause after each part. The pause is this many times as long as the
+/// write of the part took.
 const INHERIT_PAUSE: u32 = 4;
 /// How long the child waits if the jitdump cannot be written, or if memory is short.
 const INHERIT_AGAIN: Duration = Duration::from_secs(1);
@@ -99,8 +101,9 @@ impl Writer {
         let (begin, applier) = (Instant::now(), &mut self.applier);
         let time = self.until.max(applier.last_time);
         let written = applier.sinks.write_inherited(!self.is_inheriting, &mut applier.registry, time);
-        // A record that is published late may register code that overlaps some of the code written here. That record must have
-        // a later time than the code written here.
+        // The inherited code gets the time `time`. A record that is published late may have an earlier time, and may register
+        // code that overlaps the inherited code. `last_time` is set so that such a record gets a later time than the inherited
+        // code.
         applier.last_time = time + 1;
         self.round_inside(false);
         let pause = match written {

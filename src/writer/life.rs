@@ -14,8 +14,9 @@ use crate::queue::requests::Requests;
 use crate::queue::shared::Shared;
 use crate::sys::{barrier, host_fds, thread};
 
-/// How long an exit waits for threads that are writing a record, and the minimum number of checks of these threads. A time
-/// limit alone is not enough, because the whole process may be stopped during the wait.
+/// `RECORD_TIMEOUT` is how long an exit waits for threads that are writing a record. `RECORD_LOOKS` is the minimum number of
+/// times that the exit checks these threads. A time limit alone is not enough, because the whole process may be stopped during
+/// the wait.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(1);
 const RECORD_LOOKS: u32 = 100;
 
@@ -69,7 +70,7 @@ impl Writer {
         self.heed_notices();
         self.collect();
         let mut requests = self.shared.requests();
-        // Requests made since `collect` count as answered too, because no later round answers them.
+        // Requests that were made after `collect` are marked as answered here, because no later round answers these requests.
         self.asked = requests.asked;
         (self.told, self.answered) = (self.asked, self.asked);
         let (asked, told, answered) = (self.asked, self.told, self.answered);
@@ -113,7 +114,7 @@ impl Writer {
         if self.short {
             self.shared.set_left_unread();
         }
-        // The thread of `host_fds` is stopped here, because its end takes about as long as the rest of this function.
+        // The thread of `host_fds` is stopped here, so that the thread ends while the rest of this function runs.
         host_fds::stop();
         let problem = if self.short { Some(Error::NoMemory) } else { problem };
         self.shared.status.counters.live.set(0);
@@ -128,8 +129,8 @@ impl Writer {
         problem.map_or(Ok(()), Err)
     }
 
-    /// Makes the calls of all threads except the exiting thread return an error, while the process exits. The registrations of
-    /// these threads would no longer be written.
+    /// While the process exits, makes calls return an error, except for calls of the exiting thread. Registrations of other
+    /// threads would no longer be written.
     pub(super) fn shut_out(&mut self) {
         self.shared.shut_out();
         barrier::all_threads();
@@ -165,7 +166,7 @@ pub fn fail(host: &Host, shared: &Shared) {
 fn end_requests(shared: &Shared, problem: Option<Error>) {
     let mut requests = shared.requests();
     (requests.open, requests.result) = (false, problem);
-    // When both requests are dropped, the waiting threads learn that there will be no answer.
+    // The requests `stop` and `change` are dropped, so that the waiting threads learn that there will be no answer.
     (requests.stop, requests.change) = (None, None);
     shared.tell_waiting();
     drop(requests);

@@ -6,7 +6,8 @@ use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, Event, EventKind};
 use crate::sys::prefetch;
 
-/// Names are prefetched this many events before they are read. The events themselves are prefetched twice as far ahead.
+/// The name of an event is prefetched this many events before the name is read. The event is prefetched 2 * `AHEAD` events
+/// before it is read.
 const AHEAD: u32 = 8;
 
 /// If the writer has more records to read than this, a fork waits only for the records of its own thread. The writer reads this
@@ -24,8 +25,8 @@ struct Reading {
     order: Order,
 }
 
-/// The time stamp of an event, and a flag that is false for a registration and true for other events. So of events with the
-/// same time, registrations come first. The clock may stand still between the registration of code and the end of the same
+/// The time stamp of an event, and a flag that is false for a registration and true for other events. If several events have
+/// the same time, registrations come first. The clock may stand still between the registration of code and the end of the same
 /// code, and the registration must precede the end.
 type Order = (u64, bool);
 
@@ -62,7 +63,7 @@ impl Merge {
         self.next_if(until, |_| true)
     }
 
-    /// Does the same as `next`, but only if `may` returns true for the event. Otherwise the event stays the next event.
+    /// Like `next`, but takes the event only if `may` returns true for the event.
     pub fn next_if(&mut self, until: u64, may: impl FnOnce(&Event) -> bool) -> Option<(Chunk, Event)> {
         loop {
             let (lane, bound) = match self.run {
@@ -122,8 +123,8 @@ impl Merge {
         self.lanes.iter().flatten().map(|reading| u64::from(reading.end - reading.next)).sum()
     }
 
-    /// Records in each chunk how far this round has read the chunk. Chunks that are read to their end are not touched again.
-    /// Returns whether any record was read since the last call.
+    /// Stores in each chunk the number of events that have been read from the chunk. Chunks that are read to their end are not
+    /// touched again. Returns whether any record was read since the last call.
     pub fn mark(&mut self, round: u64) -> bool {
         let mut any = false;
         for reading in self.lanes.iter_mut().filter_map(VecDeque::front_mut).chain(&mut self.done) {
@@ -144,8 +145,8 @@ impl Reading {
         (next < end).then(|| Reading { chunk, marked: next, next, end, order: order(&chunk.event(next)) })
     }
 
-    /// Prefetches the name of an event that will be read soon. The name lies in the cache of another processor, whose thread
-    /// registered the code. Without the prefetch, the writer would wait for each name.
+    /// Prefetches the name of an event that will be read soon. The name is in the cache of the processor on which the code was
+    /// registered. Without the prefetch, the writer would wait for each name.
     #[inline(always)]
     fn look_ahead(&self) {
         let number = self.next + AHEAD;

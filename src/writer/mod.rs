@@ -84,9 +84,9 @@ pub struct Writer {
     asked_to_write: u64,
     /// The time of the latest request.
     asked_at: u64,
-    /// Some calls wait until certain sinks have reported the calls' code. `to_be_told` is the number of the last request that
-    /// was made before this round. In this round, these sinks report all code that was registered before that request. `told`
-    /// is the number of the last request for which the sinks have done that.
+    /// Some calls wait until certain sinks have reported the calls' code. `to_be_told` is the number of the last request before
+    /// this round. In this round, the sinks report the code of all requests up to `to_be_told`. `told` is the number of the
+    /// last request whose code the sinks have reported.
     to_be_told: u64,
     told: u64,
     answered: u64,
@@ -111,7 +111,7 @@ pub struct Writer {
     /// Before this time, the writer does not pause in the middle of a round. So the writer also makes progress in a process
     /// that forks all the time.
     works_until: Option<sync::Instant>,
-    /// Whether the gdb sink must not start automatically.
+    /// If this field is set, the gdb sink does not start automatically.
     no_debugger: bool,
     /// The last time at which the writer found that the spool exists.
     spool_seen: Option<Instant>,
@@ -209,8 +209,7 @@ impl Writer {
                 barrier::register();
             }
             pause = if bytes >= BUSY_BYTES { pause / 2 } else { pause * 2 }.clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
-            // If a request was the reason for this round, the pause before the round was shorter, so the round does not count
-            // as idle.
+            // A request shortens the pause before a round. So a round that was made for a request does not count as idle.
             let is_idle = bytes == 0 && pause == LONGEST_PAUSE;
             idle_rounds = if is_idle { idle_rounds + u32::from(!asked) } else { 0 };
             if idle_rounds <= IDLE_ROUNDS {
@@ -227,7 +226,7 @@ impl Writer {
         }
     }
 
-    /// Quiesces for a fork if a fork waits, makes a round, and answers requests.
+    /// Makes a round, and answers requests. If a fork waits, quiesces for the fork before the round.
     fn turn(&mut self) -> Turn {
         if self.quiesce().is_asked() {
             self.be_quiescent();
@@ -301,8 +300,8 @@ impl Writer {
         self.shared.tell_waiting();
     }
 
-    /// Makes the sinks that calls wait for report their changes, and then answers these calls. This happens before the writes
-    /// at the end of the round.
+    /// Some calls wait until sinks have reported code. This function makes these sinks report their changes, and then answers
+    /// the calls. The round calls this function before it writes files.
     fn tell(&mut self) {
         if self.to_be_told > self.told {
             let applier = &mut self.applier;
@@ -346,8 +345,8 @@ impl Writer {
 
     /// Returns the time of this round. The round must read all records that were stamped before the last request, but a
     /// thread's clock may be ahead of the writer's clock. So this function waits until the writer's clock reaches the time of
-    /// the request, at most for `CLOCK_AHEAD`. A thread's clock can be ahead if the kernel stops the writer while the clock is
-    /// being changed (`sys/tsc`). The old and the new clock then diverge until the writer continues.
+    /// the request, at most for `CLOCK_AHEAD`. The clocks can differ if the kernel stops the writer while the writer changes
+    /// the clock (`sys/tsc`). The old and the new clock then diverge until the writer continues.
     fn time_of_round(&self) -> u64 {
         let begin = Instant::now();
         // A signal handler cannot record the time of its request, so the latest possible time is used.
@@ -375,8 +374,8 @@ impl Writer {
             self.shared.set_short(true);
             return 0;
         }
-        // Records stamped later than `until` are read in the next round. If the call that wrote record A had returned before
-        // the call that wrote record B began, B is stamped after A was published. So a round that reads B also finds A.
+        // Records stamped later than `until` are read in the next round. Suppose that the call for record A has returned before
+        // the call for record B begins. Then A is published before B is stamped. So a round that reads B also finds A.
         let until = self.time_of_round();
         self.until = until;
         fence(Ordering::SeqCst);
@@ -443,8 +442,8 @@ impl Writer {
         let has_dump = applier.sinks.dump().is_some();
         let announce = |_, file: FileState| {
             header.set_next_map(file.identity);
-            // If a jitdump runs, the rename of the map does not commit the round, because recovery reads the addresses of code
-            // from the jitdump.
+            // If a jitdump runs, recovery reads the addresses of code from the jitdump. So the rename of the map does not
+            // commit the round. The round is committed later, together with the state of the jitdump.
             if !has_dump {
                 header.prepare(round, &Progress { last_time: time, map: Some(file), ..Progress::default() });
             }
@@ -511,18 +510,20 @@ impl Writer {
         memory.commit(&self.applier.state());
     }
 
-    /// Removes the empty spools of forked children that ended without exit handlers. If `any` is true, one fork is enough for
-    /// this. Otherwise several forks are necessary.
+    /// Removes the empty spools of forked children that ended without exit handlers. The function looks for such spools only
+    /// after several forks, or after a single fork if `any` is true.
     fn tidy_children(&self, any: bool) {
         let Some(config) = self.config.as_ref().filter(|config| config.spool) else { return };
-        // Checks the number of forks first, because the check of the rights takes several system calls.
+        // The number of forks is checked before the rights of the process, because the check of the rights takes several system
+        // calls.
         if self.shared.children_are_due(any) && !rights::are_more() {
             recover::remove_empty(&config.spool_dir);
         }
     }
 
-    /// Locks the requests. Returns `None` if another thread has the lock while a signal handler waits for the writer, because
-    /// the handler may have interrupted that thread.
+    /// Locks the requests. Returns `None` if another thread has the lock and a signal handler waits for the writer. The signal
+    /// handler may have interrupted the thread that has the lock. This thread cannot release the lock before the handler
+    /// returns.
     fn requests(&self) -> Option<MutexGuard<'static, Requests>> {
         match self.shared.try_requests() {
             None if !self.shared.signal_flush.is_pending() => Some(self.shared.requests()),

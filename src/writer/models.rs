@@ -32,13 +32,14 @@ struct Model {
     /// The maximum number of times that loom interrupts a thread which could continue.
     switches: usize,
     body: fn(&World),
-    /// The lines whose memory order is weakened, one line at a time. Each entry has the file and the text of a line.
+    /// Source lines with a memory order. Each entry has the file and the text of a line. For each of these lines, the model
+    /// runs once with the order in this line weakened.
     weak: &'static [(&'static str, &'static str)],
 }
 
 const FENCE: &str = "            fence(Ordering::SeqCst);";
 
-/// The line by which a thread marks a record as ended, and the line by which the writer reads this mark.
+/// The source line in which a thread marks the end of a record, and the source line in which the writer reads this mark.
 const END: (&str, &str) = ("src/queue/thread_slot.rs", "self.busy.store(false, Ordering::Release)");
 const IS_BUSY: (&str, &str) = ("src/queue/thread_slot.rs", "self.busy.load(Ordering::Acquire)");
 
@@ -86,8 +87,8 @@ impl World {
         let config = Config { max_memory: units * CHUNK_SIZE, ..config.clone() };
         let shared = Shared::new(&config, &process.host.last_error).expect("shared");
         assert_eq!(shared.pool.open(None), None);
-        // The threads find chunks that the writer has made, and need not take the lock for making chunks. This is also true in
-        // a busy process.
+        // Chunks are made in advance, as the writer does in a busy process. So the threads find chunks, and need not take the
+        // lock for making chunks.
         shared.pool.ask_for(CHUNK_SIZE);
         // Records have bodies, although no file is written.
         shared.status.set_sinks(Sinks::GROUPS.with(Sinks::BYTES), Sinks::NONE);
@@ -208,7 +209,7 @@ fn sleep(world: &World) {
         register(&mut local, 16);
         local
     });
-    // The writer may also be woken for another reason.
+    // The writer may wake up before the thread has registered the code, so the writer sleeps in a loop.
     while world.registered() == 0 {
         writer.sleep();
         writer.round(false);
@@ -235,8 +236,8 @@ fn flush(world: &World) {
 /// A session is closed while a thread registers code. The record is written, or the call returns that the session is closed.
 fn close(world: &World) {
     let world = *world;
-    // The session's place. The model does not use the places in `process`, because these are made only once, and loom needs new
-    // atomics in each run.
+    // The word that tells whether the session is open. The model does not use the atomics in `process`, because `process` is
+    // made only once, and loom needs new atomics in each run.
     let place = std::sync::Arc::new(AtomicU64::new(1));
     let stop = world.start();
     let mut local = world.thread();
@@ -313,8 +314,8 @@ fn place(file: &str, text: &str) -> String {
     format!("{file}:{line}")
 }
 
-/// Runs a model. If a place is given, the memory order there is weakened. Panics if the model fails. Returns false if no
-/// model has this name.
+/// Runs a model. If `weak` is given, weakens the memory order in the source line `weak`. Panics if the model fails. Returns
+/// false if no model has this name.
 pub fn run(name: &str, weak: Option<&str>) -> bool {
     let Some(model) = MODELS.iter().find(|model| model.name == name) else { return false };
     atomic::weaken(weak);
@@ -346,8 +347,8 @@ fn holds(name: &str, weak: Option<&str>) -> bool {
 }
 
 /// Runs each model with unchanged memory orders. Then runs the model once for each line in `Model::weak`, with the memory order
-/// in this line weakened. Returns true if every model holds with unchanged memory orders, and fails with each of its lines
-/// weakened.
+/// in this line weakened. Returns true if all runs with unchanged memory orders succeed, and all runs with a weakened line
+/// fail.
 pub fn run_all() -> bool {
     let mut well = true;
     for model in MODELS {
@@ -365,7 +366,7 @@ pub fn run_all() -> bool {
     well
 }
 
-/// Weakens each line of the source that names a memory order, one line at a time, and prints which models fail then.
+/// Weakens one source line after another: all lines that name a memory order. For each line, prints which models fail.
 pub fn sweep() -> bool {
     for model in MODELS {
         for file in [

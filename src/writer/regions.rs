@@ -16,7 +16,7 @@ use crate::sink::Origin;
 use crate::sys::reserve;
 
 impl Applier {
-    /// The region whose file must name code that was registered at `time`. `None` if the other sinks must name the code.
+    /// The region whose file must name code that was registered at `time`. `None` if the region sink does not name the code.
     #[inline(always)]
     pub(super) fn region_of(&mut self, addr: u64, size: u64, time: u64) -> Option<&'static Region> {
         if self.watching {
@@ -36,8 +36,8 @@ impl Applier {
         Some(region)
     }
 
-    /// Removes live code from the other sinks when the code's memory has become a region. From now on the region's file names
-    /// the code, because profilers read no other file for that memory.
+    /// If memory with live code has become a region, removes this code from all sinks except the region sink. From now on the
+    /// region's file names the code, because profilers read no other file for that memory.
     fn take_in(&mut self, region: &'static Region) {
         if !region.is_new.load(Ordering::Relaxed) || !region.is_new.swap(false, Ordering::Relaxed) {
             return;
@@ -57,7 +57,7 @@ impl Applier {
             }
             let (name_len, info_len) = self.lens_of(id);
             if !self.registry.make_room(id, name_len, info_len, true) {
-                // The other sinks continue to name the code until memory is available.
+                // The sinks that named the code so far continue to name the code until memory is available.
                 region.is_new.store(true, Ordering::Relaxed);
                 return;
             }
@@ -146,8 +146,8 @@ impl Applier {
         true
     }
 
-    /// Ends a registration that the host has not ended by its id. Other code has replaced the code, or the host has ended all
-    /// code in a range.
+    /// Ends a registration without an unregister call for the id of the registration. Other code has replaced the code, or the
+    /// host has ended all code in a range.
     pub(super) fn end_uncalled(&mut self, id: u64) {
         if let Some(live) = self.registry.remove(id) {
             self.has_ended(id, live.home);
@@ -255,8 +255,8 @@ impl Applier {
     }
 
     /// Takes over the live code of the parent's regions in a forked child. If a piece of this code lies in a region of the
-    /// child, the file of that region names the piece. Otherwise the other sinks name the piece. Returns whether all code of
-    /// the parent's regions lies in regions of the child.
+    /// child, the file of that region names the piece. Otherwise all sinks except the region sink name the piece. Returns
+    /// whether all code of the parent's regions lies in regions of the child.
     pub(super) fn inherit_regions(&mut self, time: u64) -> bool {
         let mut are_all_in_regions = true;
         self.watching = self.regions.are_watching();
@@ -280,10 +280,10 @@ impl Applier {
             self.registry.insert(id, &Live { home: Home::Plain, ..live }, &name, &mut Vec::new());
             self.registry.keep_info(id, Info::new(&info));
         }
-        // Code that lies in no region of the child has just been registered outside of regions. Each such registration has left
-        // a dead entry among the code of regions. These dead entries are removed here.
+        // The loop has moved code that lies in no region of the child from `Home::Region` to `Home::Plain`. Each move has left
+        // a dead entry in `Home::Region`. The dead entries are removed here.
         self.registry.forget_dead(Home::Region);
-        // `region_code` counts only code registered in this process. Inherited code has another counter.
+        // `region_code` counts only code registered in this process. A separate counter counts inherited code.
         self.status.counters.region_code.set(0);
         are_all_in_regions
     }
@@ -297,8 +297,8 @@ impl Applier {
             }
             has_regions && self.sinks.region.write_files(&mut self.registry, now, until)
         };
-        // When a file that had failed can be written again, some code is in no file yet. A flush must not report success in
-        // this case, so the files are written once more.
+        // After the first write, a file that had failed may be writable again. In this case, some code is in no file yet. A
+        // flush must not report success before all code is in a file, so the files are written once more.
         if write() && now {
             write();
         }
@@ -307,9 +307,9 @@ impl Applier {
         }
     }
 
-    /// If only the region sink writes files, no file names code that lies outside of regions. The first flush that finds such
-    /// code reports this in `last_error`. If the library adopts unknown memory, nothing is reported, because the memory of this
-    /// code may still become a region.
+    /// If only the region sink writes files, code outside of regions is in no file. The first flush after which there is code
+    /// in no file writes a text to `last_error`. If the library adopts unknown memory, nothing is reported, because the memory
+    /// of this code may still become a region.
     fn note_what_no_file_names(&self) {
         static IS_NOTED: AtomicBool = AtomicBool::new(false);
         let (sinks, live) = (self.status.sinks(), self.registry.live_count(Home::Plain));

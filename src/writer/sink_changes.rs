@@ -50,7 +50,8 @@ impl Writer {
     }
 
     /// Returns the gdb sink if it should run in addition to `others`, for core files and for a debugger that starts later. The
-    /// sink should run if `others` want the same records anyway, so that callers do not pay for the gdb sink.
+    /// gdb sink should run only if `others` already want complete records. In this case, calls do not become slower because of
+    /// the gdb sink.
     pub(super) fn by_default(&self, config: &Config, others: Sinks) -> Sinks {
         let is_wanted = config.debugger && !self.no_debugger && !others.has(Sinks::GDB);
         let is_free = with_wants(others).has(Sinks::GROUPS) && debugger::is_alone();
@@ -62,17 +63,17 @@ impl Writer {
     }
 
     fn change(&mut self, on: Sinks, off: Sinks, config: Config) -> Result<()> {
-        // A host that disables the gdb sink does not want it to start automatically either.
+        // If the host has disabled the gdb sink, the gdb sink does not start automatically.
         self.no_debugger = (self.no_debugger || off.has(Sinks::GDB)) && !on.has(Sinks::GDB);
         let applier = &mut self.applier;
         let status = applier.status.clone();
         // The gdb sink may have started automatically since the change was asked for.
         let by_default = status.sinks_by_default();
-        // If a sink that runs by default is asked for now, it continues to run.
+        // A sink may already run by default when the host asks for the sink. Such a sink continues to run.
         let raised = Sinks(by_default.0 & on.0);
         let fresh = on.without(status.sinks());
         let left = status.sinks().without(by_default).without(off).with(on);
-        // When the last other sink that wants complete records stops, the sink that runs by default stops too.
+        // If no sink in `left` wants complete records, the sink that runs by default stops.
         let unwanted = by_default.without(raised);
         let ends = if with_wants(left).has(Sinks::GROUPS) { Sinks::NONE } else { unwanted };
         if config.remember {
@@ -98,13 +99,13 @@ impl Writer {
             applier.registry.forget_dead(Home::Plain);
             applier.sinks.changed();
         }
-        // Uses a current time, not the time of the registrations. Otherwise, in a perf recording that began earlier, mappings
-        // recorded before the marker would hide the code.
+        // Uses a current time, not the time of the registrations. A perf recording may already run, and may contain mappings
+        // that were recorded before the marker. If the code had an older time, these mappings would hide the code.
         let time = self.until.max(applier.last_time);
         let has_all = applier.sinks.load_live(started.with(raised), &mut applier.registry, time);
         if started.has(Sinks::JITDUMP) {
-            // A record that is published late may register code that overlaps some of the code written here. That record must
-            // have a later time than the code written here.
+            // The live code gets the time `time`. A record that is published late may have an earlier time, and may register
+            // code that overlaps the live code. `last_time` is set so that such a record gets a later time than the live code.
             applier.last_time = time + 1;
         }
         self.config = Some(config);
@@ -129,7 +130,7 @@ impl Writer {
         let shared = self.shared;
         shared.status.end_wants();
         shared.pool.forget_asked();
-        // While the process exits, the other threads are already shut out, and they keep their chunks. So the loop does not
+        // While the process exits, all threads except the exiting thread keep their chunks (`shut_out`). So the loop does not
         // wait for these chunks.
         let is_exit = self.exiting;
         let end = Instant::now() + TURN_OFF_TIMEOUT;

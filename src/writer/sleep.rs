@@ -9,8 +9,8 @@ use crate::sys::{barrier, host_fds};
 
 /// After the writer has answered a signal handler, the writer writes nothing for this time.
 const REST: Duration = Duration::from_millis(100);
-/// Once the process's first thread has ended, the writer checks at this interval whether other threads exist. At the same
-/// interval, the writer checks whether a debugger is gone.
+/// Once the process's first thread has ended, the writer checks at this interval whether other threads exist. The check whether
+/// a debugger is gone has this interval too.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
 /// The end of the first thread wakes the writer, if this thread has used the library. Otherwise, the writer checks at this
 /// interval whether the first thread has ended.
@@ -26,8 +26,8 @@ impl Writer {
         self.shared.clock.rest();
         self.shared.set_asleep(true);
         barrier::all_threads();
-        // From now on, a thread that publishes a record or sends a message finds that the writer sleeps. `collect` finds
-        // earlier records and messages.
+        // From now on, a thread that publishes a record or sends a message finds that the writer sleeps. `collect` finds the
+        // records and messages from before this point.
         self.collect();
         let is_asked = self.is_asked();
         if !is_asked && self.sources.iter().any(Source::has_unread) {
@@ -58,8 +58,8 @@ impl Writer {
         self.shared.set_asleep(false);
     }
 
-    /// Ends the process if only this thread is left. Without this library, the C library would end the process at the end of
-    /// its last thread. If nobody closed the session, the threads of libjitsym would keep the process alive.
+    /// Ends the process if only this thread is left. The C library ends a process when the last thread of the process ends. But
+    /// if nobody has closed the session, the threads of libjitsym keep the process alive. So the writer ends the process.
     fn end_with_the_last_thread(&mut self) {
         if last_thread::first_has_ended() && last_thread::is_this_one() {
             host_fds::end_process();

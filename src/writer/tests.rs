@@ -21,7 +21,8 @@ struct World {
     writer: Box<Writer>,
 }
 
-/// A process that writes no file. It has at most `max_memory` for records, and its threads wait at most `max_wait` for memory.
+/// A process that writes no file. The process has at most `max_memory` bytes for records. Its threads wait at most `max_wait`
+/// for memory.
 fn world(max_memory: usize, max_wait: Duration) -> World {
     let options = Options { sinks: Some(Sinks::NONE), no_spool: true, max_wait: Some(max_wait), ..Options::default() };
     let config = Config { spool: false, max_memory, ..Config::new(&options).unwrap() };
@@ -36,7 +37,7 @@ fn world(max_memory: usize, max_wait: Duration) -> World {
 }
 
 impl World {
-    /// The library's state of a registering thread.
+    /// Makes the data that the library keeps for a thread that registers code.
     fn thread(&self) -> Local {
         Local::new(self.process, self.shared).unwrap()
     }
@@ -52,7 +53,8 @@ fn register(local: &mut Local, size: usize) -> Result<()> {
     local.register(&code, 0).map(drop)
 }
 
-/// As long as there is memory, each of many threads that begin at once gets a chunk. No thread waits for the writer.
+/// If many threads begin at the same time, each thread gets a chunk, as long as there is memory. No thread waits for the
+/// writer.
 #[test]
 fn a_thousand_threads_have_a_chunk_each() {
     let mut world = world(64 << 20, Duration::ZERO);

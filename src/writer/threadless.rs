@@ -7,7 +7,7 @@ use crate::queue::oneshot::Give;
 use crate::sys::panic_guard;
 
 struct InPlace {
-    /// The writer, and the sender by which it is passed back when it ends. `None` after the end.
+    /// The writer, and the sender that gives the writer back when the writer ends. `None` after the end.
     running: Option<(Box<Writer>, Give<Box<Writer>>)>,
 }
 

@@ -3,7 +3,7 @@
 use super::{Abi, Vendor};
 
 /// `stp x29, x30, [sp, #-n]!` allocates the whole frame of n bytes and stores the two registers at the frame's lowest
-/// addresses. `mov x29, sp` follows, so CFA - FP is also n.
+/// addresses. `mov x29, sp` follows, so CFA - FP is n.
 pub static ABI: Abi = Abi {
     elf_machine: 183,
     registers: &[0..=31, 64..=95],

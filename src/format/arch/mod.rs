@@ -1,4 +1,5 @@
-//! The architectures for which the library can write unwind tables, one file for each. All are 64-bit and little-endian.
+//! The architectures for which the library can write unwind tables, one file for each. All supported architectures are 64-bit
+//! and little-endian.
 
 mod aarch64;
 mod riscv64;
@@ -73,12 +74,13 @@ pub struct Abi {
     pub pushed: u32,
     pub set: u32,
     pub fp_to_cfa: i32,
-    /// In a frame with a frame pointer, the distance from the CFA to the slot of the caller's frame pointer. The return
-    /// address is in the next higher slot. `None` if both values are in the frame's lowest slots, to which the frame pointer
-    /// points.
+    /// In a frame with a frame pointer, the distance from the CFA to the slot of the caller's frame pointer. The return address
+    /// is in the slot directly above the caller's frame pointer. `None` if the caller's frame pointer and the return address
+    /// are in the two lowest slots of the frame. The frame pointer then points to the lowest slot.
     pub frame_record: Option<i32>,
-    /// Whether the caller's frame pointer and the return address are in their slots from offset `pushed` on. If this field is
-    /// false, both values are still in their registers until the frame pointer is set.
+    /// Whether the caller's frame pointer and the return address are on the stack when execution reaches the code offset
+    /// `pushed`. If this field is false, the caller's frame pointer and the return address stay in their registers until the
+    /// frame pointer is set.
     pub record_is_pushed: bool,
     /// The machine code of the default prologue, in each form that [`makes_frame_pointer`] recognizes.
     pub prologues: &'static [&'static [u8]],

@@ -2,8 +2,8 @@
 
 use super::{Abi, Register, Vendor};
 
-/// The call pushes the return address, and then the code pushes the frame pointer. So both values are at fixed distances from
-/// the CFA, wherever the frame pointer points.
+/// The call pushes the return address, and then the code pushes the frame pointer. So the return address and the caller's frame
+/// pointer are at fixed distances from the CFA, wherever the new frame pointer points.
 pub static ABI: Abi = Abi {
     elf_machine: 62,
     registers: &[0..=32],
@@ -20,9 +20,9 @@ pub static ABI: Abi = Abi {
     // push rbp; mov rbp, rsp
     prologues: &[&[0x55, 0x48, 0x89, 0xe5], &[0x55, 0x48, 0x8b, 0xec]],
     sign: None,
-    // If no rule names rbx, libdw assumes that its value is lost: libdw's list of registers that the ABI preserves has rax
-    // (0) where rbx (3) should be (elfutils 0.196, perf 7.2). Without the rule, unwinding stops at a frame whose CFA is an
-    // offset from rbx.
+    // libdw has a list of the registers that the ABI preserves. This list wrongly contains rax (0) instead of rbx (3) (elfutils
+    // 0.196, perf 7.2). So libdw assumes that the value of rbx is lost, unless a rule names rbx. Without the rule, unwinding
+    // stops at a frame whose CFA is an offset from rbx.
     kept: Some(Register(3)),
     vendor: Vendor::Default,
     // int3

@@ -18,8 +18,8 @@ const FDE_ADDR: usize = 8;
 const FDE_SIZE: usize = 16;
 /// Offset of the LSDA's address in an FDE. The length of the augmentation data precedes this address.
 const FDE_LSDA: usize = 25;
-/// An upper bound for the growth of the entries in bytes: addresses and sizes of code have 8 bytes, there may be a handler,
-/// both entries are padded, and an end mark follows.
+/// An upper bound for the number of bytes by which a CIE and its FDE grow. Addresses and sizes of code grow to 8 bytes, and a
+/// handler may be added. The CIE and the FDE are padded, and an end mark follows.
 const MORE: usize = 8 + 8 + 12 + 2 * 8 + END.len();
 /// The mark after the last entry of a table.
 const END: [u8; 4] = [0; 4];
@@ -77,7 +77,8 @@ pub struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// Returns the handler that is hidden in the FDE (see `handlers`), and the FDE's other instructions.
+    /// Returns the handler that is hidden in the first instructions of the FDE (see `handlers`), and the instructions that
+    /// follow.
     pub fn program(&self) -> Option<(Option<Handler>, &[u8])> {
         let (handler, instructions) = Handler::find(self.bytes);
         Some((handler, self.bytes.get(instructions..)?))
@@ -152,8 +153,8 @@ pub fn frames(section: &[u8], place: (u64, u64)) -> Option<Vec<Frame>> {
     Some(frames)
 }
 
-/// Copies a CIE that `format/cfi` has made to `out`, and adapts the copy to FDEs that contain absolute addresses. If there is
-/// a handler, the copy contains the address of the personality routine.
+/// Appends a copy of a CIE to `out`. The CIE must come from `format/cfi`. The copy is for FDEs that contain absolute addresses.
+/// If there is a handler, the copy contains the address of the personality routine.
 fn cie_for(cie: &[u8], handler: Option<&Handler>, out: &mut Vec<u8>) -> Option<()> {
     let begin = out.len();
     let [head, letters, numbers, rest] = split_cie(cie)?;

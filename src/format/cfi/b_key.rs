@@ -1,8 +1,8 @@
 //! Reads and writes the letter `B` in the augmentation string of a CIE. This letter means that the code signs its return
 //! addresses with key B (DWARF for the Arm 64-bit Architecture, "Common information entries").
 //!
-//! gimli cannot read or write this letter. So gimli gets the letter `S` of signal trampolines in its place. `B` and `S` have
-//! no augmentation data.
+//! gimli cannot read or write the letter `B`. So `B` is replaced by `S` before gimli reads a CIE, and `S` by `B` after gimli
+//! has written a CIE. The letter `S` marks signal trampolines. `B` and `S` have no augmentation data.
 
 use std::borrow::Cow;
 
@@ -22,7 +22,7 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// The marks of the CIE at the offset `at` of a section. A CIE in the 64-bit format has none.
+    /// The marks of the CIE at the offset `at` of a section. For a CIE in the 64-bit format, no marks are returned.
     pub fn of(section: &[u8], at: usize) -> Marks {
         let string = at.checked_add(AUGMENTATION).and_then(|begin| section.get(begin..)).unwrap_or_default();
         let string = string.split(|&byte| byte == 0).next().unwrap_or_default();

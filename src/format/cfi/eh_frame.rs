@@ -3,7 +3,7 @@
 //! Each CIE keeps its alignment factor for data, its return address column, its initial instructions, and its mark for signal
 //! trampolines or for key B. Personality routines and LSDAs are kept for the unwinder of the process ([`super::handlers`]).
 //!
-//! gimli can convert only whole tables, and only if the section's address is not given separately. The arithmetic of gimli
+//! gimli can convert only whole tables, and cannot convert a section whose address is given separately. The arithmetic of gimli
 //! also overflows if the bytes are hostile. So this module reads the entries with `gimli::read` and passes them to
 //! `gimli::write` one instruction at a time.
 
@@ -44,8 +44,8 @@ struct Kept<'a> {
 /// Converts the entries of the section `bytes` that overlap `code`. pc-relative pointers count from the section's address,
 /// `addr`.
 ///
-/// An entry that starts before the code or ends after it is cut, so that no table claims addresses of other code. The
-/// instructions for the part before the code determine the state at the start of the code.
+/// If an entry starts before the code or ends after the code, the entry is cut to the code. So no table claims addresses of
+/// other code. The instructions for the part before the code determine the state at the start of the code.
 pub(super) fn entries(bytes: &[u8], addr: u64, code: Range<u64>, placement: &Placement) -> Result<Entries> {
     let readable = readable(bytes, placement.arch)?;
     let mut section = EhFrame::new(&readable, LittleEndian);
@@ -109,8 +109,8 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Range<u64>, placement: &Pla
             }
         };
         let mut to = placement.fde(start, len);
-        // Offsets in an LSDA count from the start of the entry's code. If the cut has removed this start, the handler is left
-        // out.
+        // Offsets in an LSDA count from the start of the entry's code. If the start of the entry's code was cut off, the
+        // handler is left out.
         let handler = handler(&fde, addr, &code).filter(|_| kept.start == whole.start);
         if handler.is_some() {
             to.add_instruction(0, Handler::room());
@@ -151,9 +151,9 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Range<u64>, placement: &Pla
 
 /// The personality routine and the LSDA of an entry, or `None` if both are missing.
 ///
-/// An LSDA inside the code moves with the code. An LSDA in other memory does not move.
+/// An LSDA inside the code moves with the code. An LSDA outside of the code keeps its address when the code moves.
 fn handler(fde: &read::FrameDescriptionEntry<Reader>, section: u64, code: &Range<u64>) -> Option<Handler> {
-    // In an entry, a stored 0 means "no pointer", even if the pointer is relative.
+    // If an entry stores 0 as a pointer, the pointer is missing, even if its encoding is relative.
     let given = |pointer, encoding: DwEhPe, offset: usize, len: usize| {
         let (addr, is_indirect) = match pointer {
             Pointer::Direct(addr) => (addr, false),
@@ -214,8 +214,8 @@ fn cie(
     Ok((to, state))
 }
 
-/// The part of an unwinder's state on which some instructions depend. Unwinders reject a table if an instruction does not
-/// match this state.
+/// The part of an unwinder's state on which some instructions depend. Unwinders reject a table if an instruction is invalid in
+/// the current state.
 #[derive(Clone, Copy, Default)]
 struct CfaState {
     /// One bit for each state. The lowest bit is for the current state, and the other bits are for the remembered states. A
@@ -280,7 +280,8 @@ fn convert(
     use read::CallFrameInstruction as From;
     use CallFrameInstruction as To;
 
-    // gimli writes offsets as `i32` and divides them by the factor. The division can overflow for the lowest `i32`.
+    // gimli writes an offset as an `i32`, and divides the offset by the data alignment factor. The division of the lowest `i32`
+    // can overflow, so this offset is refused.
     let narrow = |value: i64| i32::try_from(value).ok().filter(|&value| value != i32::MIN).ok_or(Error::UnwindFormat);
     let plain = |value: u64| i64::try_from(value).map_err(|_| Error::UnwindFormat).and_then(narrow);
     let signed = |factored: i64| factored.checked_mul(cie.data_alignment_factor()).ok_or(Error::UnwindFormat);

@@ -1,12 +1,12 @@
 //! Hides personality routines and LSDAs in unwind entries, so that only this library finds them.
 //!
-//! Personality routines and LSDAs are addresses in this process, for the process's own unwinder. The files contain the same
-//! entries, and other processes read the files. If an augmentation string contained the letters for the addresses, perf with
-//! libunwind would follow the addresses as indirect pointers, and unwind nothing. If the augmentation data contained the
-//! addresses without a letter in the string, some readers would not skip them (gdb 13 in a CIE, llvm-dwarfdump in an FDE).
+//! Personality routines and LSDAs are addresses in this process, for the process's own unwinder. The unwind entries are also
+//! written to files, which other processes read. If an augmentation string contains the letters for the addresses, perf with
+//! libunwind follows the addresses as indirect pointers, and unwinds nothing. If the letters are left out, some readers do not
+//! skip the addresses in the augmentation data (gdb 13 in a CIE, llvm-dwarfdump in an FDE).
 //!
-//! Instead, an FDE with a handler begins with `DW_CFA_GNU_args_size` instructions, whose operands are the addresses. All
-//! readers accept these instructions, which change no register.
+//! So an FDE with a handler begins with `DW_CFA_GNU_args_size` instructions. The operands of these instructions contain the
+//! addresses of the personality routine and the LSDA. All readers accept these instructions, which change no register.
 
 use gimli::constants::{DW_CFA_GNU_args_size, DW_EH_PE_indirect};
 use gimli::write::{CallFrameInstruction, Expression};
@@ -28,8 +28,8 @@ pub struct Handler {
 const ARGS_SIZE: u8 = DW_CFA_GNU_args_size.0;
 /// A LEB128 number of 64 bits, always with the maximum length.
 type Number = [u8; 10];
-/// A LEB128 number with one byte more than necessary. gimli never writes such a number, so it marks the instructions that
-/// hide a handler.
+/// A LEB128 number that is one byte longer than necessary. gimli never writes a number in this form, so this form marks the
+/// instructions that hide a handler.
 type Mark = [u8; 2];
 /// Size of the four instructions that hide a handler. The operand of the first instruction is the mark, which contains the
 /// three flags of the handler. The operands of the next two instructions are the two addresses. The last operand is 0.
@@ -64,7 +64,7 @@ impl Handler {
         room.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
     }
 
-    /// The handler that is hidden in an FDE, and the offset of the FDE's other instructions.
+    /// The handler that is hidden in the first instructions of an FDE, and the offset of the instructions that follow.
     pub fn find(fde: &[u8]) -> (Option<Handler>, usize) {
         let found = fde.get(INSTRUCTIONS..).and_then(|instructions| {
             let (&[ARGS_SIZE, bits @ 0x80..=0x87, 0, ARGS_SIZE], rest) = instructions.split_first_chunk()? else {

@@ -47,7 +47,7 @@ pub struct Tables {
     fde: Option<usize>,
 }
 
-/// Offsets of the words in the tables that depend on the size of the code.
+/// Offsets in the tables, one for each word whose value depends on the size of the code.
 #[derive(Clone, Copy, Debug)]
 pub struct Places {
     /// The distances back to the code, one in the FDE and one in the table of `.eh_frame_hdr`. Each pair is the offset at
@@ -64,7 +64,7 @@ impl Tables {
     }
 
     /// The largest code size, in bytes, for which the tables can be used. The distance from `.eh_frame_hdr` back to the code
-    /// must fit in 32 bits. The distance from the FDE back to the code is shorter.
+    /// must fit in 32 bits. The FDE is nearer to the code than `.eh_frame_hdr`, so the distance from the FDE needs no check.
     pub fn code_max(&self) -> u64 {
         const FARTHEST: u64 = 1 << 31;
         let farthest = if self.fde.is_some() { FARTHEST - self.eh_frame_size() as u64 } else { FARTHEST };
@@ -89,11 +89,12 @@ impl Tables {
 
     /// Copies the tables to `out`, which must have the same length, and adapts the copy to code of `code_size` bytes.
     /// `check_size` must accept this size. The result is the same as that of [`encode`] for this size. Tables from an
-    /// `.eh_frame` section are copied unchanged, because they may cover only a part of the code.
+    /// `.eh_frame` section may cover only a part of the code, so the size of the code does not determine their contents. These
+    /// tables are copied unchanged.
     ///
-    /// The description must be valid for this size. The rows of an [`Unwind::Rows`] must lie in the code. For an
-    /// [`Unwind::FramePointer`] or an [`Unwind::FixedFrame`], [`resolve_frame_pointer`] or [`resolve_fixed`] must return the
-    /// same frame for this size as for the size for which the tables were made.
+    /// The description must be valid for this size. The rows of an [`Unwind::Rows`] must lie in the code. If the description is
+    /// an [`Unwind::FramePointer`] or an [`Unwind::FixedFrame`], `code_size` and the size with which the tables were made must
+    /// give equal results in [`resolve_frame_pointer`] or [`resolve_fixed`].
     pub fn copy_to(&self, out: &mut [u8], code_size: u64) {
         out.copy_from_slice(&self.bytes);
         let Some(places) = self.places() else { return };
@@ -112,7 +113,7 @@ impl Tables {
         out
     }
 
-    /// Makes tables from these bytes. Like tables from an `.eh_frame` section, `copy_to` copies them unchanged.
+    /// Makes tables from finished bytes. `copy_to` copies these tables unchanged.
     #[cfg(test)]
     pub fn ready(bytes: &[u8], hdr_size: usize) -> Tables {
         Tables { bytes: bytes.to_vec(), hdr_size, fde: None }
@@ -146,8 +147,7 @@ pub fn encode(arch: Arch, unwind: &Unwind, code_addr: u64, code_size: u64) -> Re
     Ok(Some(tables))
 }
 
-/// Returns an error for sizes that no FDE can contain. The limit for code with tables is a little lower, because the distance
-/// from the tables back to the code must also fit in 32 bits: see [`Tables::check_size`].
+/// Returns an error for sizes that no FDE can contain. [`Tables::check_size`] has a slightly lower limit for code with tables.
 pub fn check_code_size(code_size: u64) -> Result<()> {
     match code_size {
         0 => Err(Error::SizeZero),

@@ -1,4 +1,5 @@
-//! Converts a description by frame pointer, fixed frame or rows into one CIE and one FDE.
+//! Converts an unwind description into one CIE and one FDE. The description is a [`FramePointer`], a [`FixedFrame`] or a list
+//! of rows.
 
 use gimli::write::{CallFrameInstruction, FrameTable};
 use gimli::Register;
@@ -45,8 +46,8 @@ fn sign_size(abi: &Abi, signed: Option<SigningKey>) -> Result<u32> {
     }
 }
 
-/// Checks that the instruction that signs the return address has room before `first`, the offset at which the next
-/// instruction ends.
+/// Checks that the instruction that signs the return address fits before the next instruction. `first` is the offset at which
+/// the next instruction ends.
 fn check_signed(first: u32, sign: u32) -> Result<()> {
     if first < 2 * sign {
         let text = "the frame begins at byte {}, and the instruction that signs the return address precedes it";
@@ -218,8 +219,8 @@ impl Program {
         Ok(())
     }
 
-    /// Returns a new state with this CFA, in which the registers of `saved` are saved. Otherwise the new state equals the
-    /// state that `called` returns. The current state has no influence.
+    /// Returns a new state with this CFA, in which the registers of `saved` are saved. Otherwise the new state equals the state
+    /// that `called` returns.
     fn state(&self, cfa_register: u32, cfa_offset: i32, saved: &[SavedRegister]) -> Result<FrameState> {
         if !self.abi.general.contains(&cfa_register) {
             return Err(Error::UnwindRegister.because("the CFA cannot count from register {}", [cfa_register.into()]));
@@ -298,8 +299,9 @@ impl Program {
         self.sign(frame.signed, first_place(frame))?;
         let mut pushed = self.called();
         if frame.pushed != 0 {
-            // If `pushed` equals `sp_set`, the instruction that stores the frame pointer allocates the whole frame. If they
-            // differ, the instruction allocates as many bytes as in most code, and then the CFA is SP + `fp_to_cfa`.
+            // If the ABI has no `frame_record`, the instruction that stores the frame pointer also allocates stack memory. If
+            // `pushed` equals `sp_set`, this instruction allocates the whole frame. Otherwise the instruction allocates
+            // `fp_to_cfa` bytes, as in most code.
             let whole = frame.pushed == frame.sp_set;
             let taken = if whole { frame.cfa_offset.checked_neg() } else { abi.fp_to_cfa.checked_neg() };
             let record = abi.frame_record.or(taken).ok_or(Error::UnwindFormat)?;
@@ -340,9 +342,9 @@ impl Program {
             self.to(offset, state);
         }
         self.to(down, self.called());
-        // The last instruction of the epilogue may be `retaa`, which checks the return address itself. If `retaa` is also the
-        // last instruction of the code, the row for the next instruction covers no code. This row is emitted anyway, because
-        // the tables would otherwise depend on the size of the code.
+        // The last instruction of the epilogue may be `retaa`, which checks the signature of the return address and returns. If
+        // `retaa` is also the last instruction of the code, the row for the next instruction covers no code. This row is
+        // emitted anyway, because the tables would otherwise depend on the size of the code.
         let checked = down.saturating_add(self.sign);
         if end == 0 || checked < end {
             self.to(checked, entry(self.abi));

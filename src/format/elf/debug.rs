@@ -63,8 +63,8 @@ pub const ARANGES_SIZE: u64 = 48;
 /// Offset of the function's address in a unit's entry in `.debug_aranges`. Each unit has one entry.
 const ARANGES_ADDR: u64 = 16;
 
-/// The address that replaces the address of dead code. The unit of dead code keeps its size, so no file has code at this
-/// address or in the 4 GiB above it.
+/// The address that replaces the address of dead code. The unit of dead code then describes at most the 4 GiB from this address
+/// on. No file has code there.
 pub const NOWHERE: u64 = 1 << 62;
 
 /// Offset of the function's address in a unit.
@@ -80,8 +80,8 @@ pub struct Sections<'a> {
     pub head: &'a mut Head,
 }
 
-/// The offsets in each section at which a unit has the address of its function. After `NOWHERE` is written at these offsets,
-/// the unit no longer describes code.
+/// For each section, the offsets of the fields in which a unit stores the address of its function. After `NOWHERE` is written
+/// to these fields, the unit no longer describes code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
     pub info: [u32; 2],
@@ -114,9 +114,9 @@ fn rows<'a>(parts: &Parts<'a>, skipped: u64) -> Option<Vec<Row<'a>>> {
     Some(rows)
 }
 
-/// Appends a unit with the inlined functions, the lines, or both. `function` may be a part of the code that `parts`
-/// describes. `before` bytes of the code precede this part. Returns `None` and changes nothing if the inlined functions or
-/// the lines are invalid, if a section is full, or if there is no memory.
+/// Appends a unit with the inlined functions, the lines, or both. `function` can be all of the code that `parts` describes, or
+/// a part of this code. `before` bytes of the code precede the part. Returns `None` and changes nothing if the inlined
+/// functions or the lines are invalid, if a section is full, or if there is no memory.
 pub fn append(parts: &Parts<'_>, function: &Function<'_>, before: u64, mut to: Sections<'_>) -> Option<Addresses> {
     let lens = (to.info.1.len(), to.line.1.len(), to.aranges.1.len(), to.ranges.1.len());
     let done = try_to_append(parts, function, before, &mut to);

@@ -6,8 +6,8 @@ use crate::format::jitdump::raw::RawEntry;
 pub struct Function<'a> {
     /// The function's name, without NUL.
     pub name: &'a [u8],
-    /// The address of the function. In the file of a region, this address is relative to the file. In all other files and
-    /// objects, it is the address at run time.
+    /// The address of the function. In the ELF file of a region, the address is a file offset. In other ELF objects, the
+    /// address is the address at run time.
     pub addr: u64,
     pub size: u64,
 }
@@ -16,7 +16,7 @@ pub struct Function<'a> {
 pub type Row<'a> = (Option<u64>, RawEntry<'a>);
 
 /// Writes the length of a structure to the first four bytes of the structure. The structure begins at the offset `begin` of
-/// `out`, and ends at the end of `out`. The length does not include the four bytes.
+/// `out`, and ends at the end of `out`. The length does not include the four bytes in which the length is stored.
 pub(super) fn set_length(out: &mut [u8], begin: usize) -> Option<()> {
     let len = u32::try_from(out.len() - begin - 4).ok()?;
     out.get_mut(begin..begin + 4)?.copy_from_slice(&len.to_ne_bytes());

@@ -11,7 +11,7 @@ pub const COUNT_AT: u64 = 8;
 /// A row of the table. The two fields of a row are offsets, so that the row does not depend on the table's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Start of the code. In the section's table, `start` is an offset in `.text`. In the rows of one function, it is an
+    /// Start of the code. In the section's table, `start` is an offset in `.text`. In the rows of one function, `start` is an
     /// offset in the function.
     pub start: u32,
     /// Offset of the FDE in `.eh_frame`.

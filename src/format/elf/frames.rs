@@ -1,8 +1,9 @@
 //! Makes `.eh_frame` of a region from the entries that `format/cfi` has made for each piece of code. The pointers of the
 //! entries are adapted to the file. Equal CIEs are written once.
 //!
-//! The section only grows at its end. The next entry would overwrite a zero word at the end while other programs read the
-//! section. So the section does not end with a zero word, and only the section header states its size.
+//! The section only grows at its end. If the section ended with a zero word, the next entry would overwrite this word while
+//! other programs read the section. So the section has no zero word at its end, and only the section header states the size of
+//! the section.
 
 use super::eh_frame_hdr::Row;
 use crate::format::cfi::absolute::each_entry;

@@ -53,9 +53,9 @@ pub struct Image {
     pub text: Range<u64>,
     /// How much memory the loaded segment reserves for code. Code beyond this size is not in the segment.
     pub text_room: u64,
-    /// If the text begins at file offset 0, the header page occupies the file offsets of the first code. `first` is the range
-    /// of this code in the file. A final copy that contains bytes of code has this code at another offset. In all other
-    /// files, the range is under the header page. `first` is empty if the text does not begin at file offset 0.
+    /// If the text begins at file offset 0, the header page occupies the file offsets of the first code. In a final copy with
+    /// the bytes of the code, `first` is the range to which this code was copied. In all other files, `first` is the range of
+    /// file offsets that the header page occupies. `first` is empty if the text does not begin at file offset 0.
     pub first: Range<u64>,
     pub eh_frame: Range<u64>,
     pub eh_frame_hdr: Range<u64>,
@@ -94,10 +94,10 @@ impl Image {
         let text = &(self.text.start + self.first.end - self.first.start..self.text.end);
         let all = [
             section(name_at!(".text"), SHT_PROGBITS, code, text, 16),
-            // This section has the code of `first`, because the header page occupies the file offsets of this code. The
-            // symbols of this code refer to the first `.text`. The reason is that old readers compute, for each section, the
-            // section's address minus its file offset, and subtract the result from the symbols of the section. In a final
-            // copy, the result is not 0 for this section.
+            // The header page occupies the file offsets of the first code. So this code has a separate section, whose range is
+            // `first`. The symbols of this code refer to the first `.text` section, because old readers adjust symbols: they
+            // subtract the address of the symbol's section, and add the file offset of the section. For the separate section in
+            // a final copy, the address differs from the file offset.
             Entry { addr: self.text.start, ..section(name_at!(".text"), SHT_PROGBITS, code, &self.first, 16) },
             section(name_at!(".note.gnu.build-id"), SHT_NOTE, if self.begin == 0 { SHF_ALLOC } else { 0 }, &note, 4),
             section(name_at!(".eh_frame"), SHT_PROGBITS, SHF_ALLOC, &self.eh_frame, 8),
@@ -131,8 +131,8 @@ impl Image {
             page[at..at + usize::from(PROGRAM_HEADER)].copy_from_slice(&program_header(kind, flags, words));
             segments += 1;
         };
-        // libdw identifies an object by its start and end. So both are the same in all epochs, and for all lengths of the
-        // code.
+        // libdw identifies an object by its start and end. So the start and the end of the object stay the same in all epochs,
+        // and for all lengths of the code.
         let end = self.text.start + self.text_room;
         let align = HEADER_SIZE as u64;
         let mut begin = self.begin;
@@ -174,7 +174,7 @@ impl Image {
 pub fn elf_header(kind: u16, segments: u16, sections: u16, sections_at: u64) -> [u8; ELF_HEADER as usize] {
     let mut header = [0; ELF_HEADER as usize];
     let mut put = Put::new(&mut header);
-    // The file has 64 bits, this machine's byte order, version 1 and the ABI of System V.
+    // The file has the 64-bit format, this machine's byte order, ELF version 1 and the System V ABI.
     put.bytes(b"\x7fELF");
     put.bytes(&[2, if cfg!(target_endian = "little") { 1 } else { 2 }, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     put.bytes(&kind.to_ne_bytes());

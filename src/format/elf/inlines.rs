@@ -14,14 +14,15 @@ const DW_INL_INLINED: u8 = 1;
 /// The inlined functions of a unit, each after the function that contains it.
 #[derive(Debug, Default)]
 pub struct Inlines<'a> {
-    /// Each inlined function with its index in the record. `parent` refers to such an index.
+    /// Each inlined function with its index in the record. The field `parent` of a function is the index of another inlined
+    /// function.
     all: Vec<(usize, Inline<'a>)>,
     size: usize,
 }
 
 impl<'a> Inlines<'a> {
-    /// Reads a record whose content has not been checked. Leaves out the first `skipped` bytes of the code, and the bytes
-    /// after the following `size` bytes. `None` if there is no memory.
+    /// Reads a record whose content has not been checked. Uses only a part of the code: the `size` bytes after the first
+    /// `skipped` bytes. `None` if there is no memory.
     pub fn read(record: &RawRecord<'a>, skipped: u32, size: u32) -> Option<Inlines<'a>> {
         let mut all = Vec::new();
         let within = |at: u32| at.saturating_sub(skipped).min(size);
@@ -48,8 +49,9 @@ impl<'a> Inlines<'a> {
 
     /// An upper bound for the bytes that are appended to each section.
     pub fn room(&self) -> usize {
-        // In the record, an inlined function needs at least 22 bytes in addition to its name. In `.debug_info`, it needs at
-        // most 34 bytes and twice its name. In `.debug_ranges`, it needs 32 bytes.
+        // In the record, an inlined function needs at least 22 bytes in addition to its name. In `.debug_info`, an inlined
+        // function needs at most 34 bytes, and twice the length of its name. In `.debug_ranges`, an inlined function needs 32
+        // bytes.
         2 * self.size
     }
 
@@ -96,9 +98,9 @@ impl<'a> Inlines<'a> {
         Some(origins)
     }
 
-    /// Appends the inlined functions to `info`. The last entry of `info` is the function that contains them. The inlined
-    /// functions become the children of this entry, and the list of the children is ended. The appended ranges begin at the
-    /// offset `ranges_at` of their section. `None` if the inlined functions are invalid.
+    /// Appends the inlined functions to `info`. The last entry of `info` is the function into which the functions were inlined.
+    /// The inlined functions become the children of this entry, and the list of the children is ended. The appended ranges
+    /// begin at the offset `ranges_at` of their section. `None` if the inlined functions are invalid.
     pub fn append(
         &self,
         code_size: u64,
@@ -128,7 +130,7 @@ impl<'a> Inlines<'a> {
             let _ = unsigned(info, u64::from(*files.of(inline.call_file)?));
             let _ = unsigned(info, inline.call_line.into());
             let _ = unsigned(info, inline.call_column.into());
-            // Ranges count from the start of the unit's code, whatever its address is.
+            // The two offsets of a range count from the start of the unit's code.
             for word in [inline.begin, inline.end, 0, 0] {
                 ranges.extend_from_slice(&u64::from(word).to_ne_bytes());
             }

@@ -12,7 +12,8 @@ const LINE_RANGE: u64 = 14;
 const ADVANCE_MOST: u64 = 17;
 const OPCODE_BASE: u64 = 13;
 
-/// The beginning of a line program, before its tables of directories and files. The two lengths are filled in later.
+/// The beginning of a line program, before its tables of directories and files. The length of the line program and the length
+/// of its header are filled in later.
 const LINE_HEAD: &[u8] = &[
     0, 0, 0, 0, // length
     VERSION[0], VERSION[1], //
@@ -35,8 +36,8 @@ const DW_LNS_SET_COLUMN: u8 = 5;
 const DW_LNE_END_SEQUENCE: u8 = 1;
 const DW_LNE_SET_ADDRESS: u8 = 2;
 
-/// The beginning of a line program that has a single file. This beginning is kept for the next function, which is often from
-/// the same file.
+/// The beginning of a line program that has a single file. The bytes are kept, because the next function is often from the same
+/// file.
 #[derive(Debug, Default)]
 pub struct Head {
     /// Whether file names are split into directory and base name. valgrind assumes that a name without a directory is relative.

@@ -31,9 +31,10 @@ const LOCAL_FUNCTION: u8 = 2;
 const LOCAL_COMMON: u8 = 5;
 
 /// How many bytes at the beginning of code get no line information: 1 for code at address 0, otherwise 0. After each address,
-/// perf 6 also asks addr2line about address 0. The answer for address 0 marks the end of the previous answer. So perf expects
-/// that addr2line has no information about address 0 (linux tools/perf/util/srcline.c). addr2line also uses the symbols of
-/// the section that contains an address. So address 0 is outside of `TEXT`, the section of all symbols.
+/// perf 6 also asks addr2line about address 0. When addr2line replies that it has no information about address 0, perf knows
+/// that the reply for the previous address has ended (linux tools/perf/util/srcline.c). So addr2line must not have information
+/// about address 0. addr2line also uses the symbols of the section that contains an address. All symbols refer to the section
+/// `TEXT`, so address 0 is outside of `TEXT`.
 pub fn hidden(addr: u64) -> u64 {
     u64::from(addr == 0)
 }
@@ -43,9 +44,9 @@ pub fn symbol(name: u32, addr: u64, size: u64) -> [u8; SYMBOL_SIZE] {
     symbol_in(TEXT.into(), name, addr, size)
 }
 
-/// A second symbol for code at address 0, which covers all bytes of the code except the first. This symbol is for readers
-/// that skip symbols at address 0, but accept symbols of any type (bcc src/cc/bcc_elf.c). Other readers skip this symbol,
-/// because its type is not the type of a function. With a second function symbol, perf would show two rows for the code.
+/// A second symbol for code at address 0, which covers all bytes of the code except the first. This symbol is for readers that
+/// skip symbols at address 0, but accept symbols of any type (bcc src/cc/bcc_elf.c). Readers that accept only function symbols
+/// skip this symbol. With a second function symbol, perf would show two rows for the code.
 pub fn symbol_after_0(name: u32, size: u64) -> [u8; SYMBOL_SIZE] {
     put_symbol(LOCAL_COMMON, TEXT.into(), name, 1, size - 1)
 }

@@ -2,7 +2,7 @@
 
 use crate::sys::sort::sort;
 
-/// Maps each different name to a number, which is 0 at first. Usually there is only one name.
+/// Maps each name to a number, which is 0 at first. Equal names share a number. Usually there is only one name.
 #[derive(Debug)]
 pub struct Numbers<'a> {
     only: Option<(&'a [u8], u32)>,

@@ -17,7 +17,8 @@ use super::{symbol_in, SYMBOL_SIZE};
 use crate::format::code_info::Info;
 use crate::format::name_and_file::without_tier;
 
-/// The maximum number of functions in an object. Each may need a separate section, and section numbers have 16 bits.
+/// The maximum number of functions in an object. Each function may need a separate section, and section numbers have only 16
+/// bits.
 pub const FUNCTIONS_MAX: usize = 60_000;
 /// All code of an object must be within this number of bytes, because distances in unwind tables have 32 bits with a sign.
 pub const SPAN_MAX: u64 = 0x7000_0000;
@@ -137,9 +138,9 @@ pub(super) fn section(name: u32, kind: u32, align: u64, bytes: &[u8]) -> (Entry,
 }
 
 impl Parts {
-    /// Adds a function, whose code is in the section with the index `section`. The symbol of the function covers the
-    /// addresses in `symbol`. Returns the function's `.eh_frame`, if the function has one. The distances in it are those for
-    /// the address right after the code. The outer `Option` is `None` if there is no memory.
+    /// Adds a function, whose code is in the section with the index `section`. The symbol of the function covers the addresses
+    /// in `symbol`. Returns the function's `.eh_frame`, if the function has one. The distances in the `.eh_frame` are right for
+    /// an `.eh_frame` directly after the code. The outer `Option` is `None` if there is no memory.
     pub fn add<'a>(&mut self, function: &Function<'a>, section: u16, symbol: Range<u64>) -> Option<Option<&'a [u8]>> {
         self.add_symbol(function.name, section, symbol)?;
 

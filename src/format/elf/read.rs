@@ -60,7 +60,8 @@ struct Symbol {
 
 impl<'a> Image<'a> {
     /// Returns `None` if this module cannot read the object. Also returns `None` if the object's tables of symbols and
-    /// relocations together are larger than the object. Such tables overlap, and the same bytes would be read for each table.
+    /// relocations together are larger than the object. Tables that are together larger than the object overlap, so the same
+    /// bytes would be read several times.
     pub fn parse(bytes: &'a [u8]) -> Option<Image<'a>> {
         let is_elf = bytes.starts_with(b"\x7fELF\x02")
             && bytes.get(5) == Some(&if cfg!(target_endian = "little") { 1 } else { 2 });
@@ -138,8 +139,8 @@ impl<'a> Image<'a> {
         let (info, section) = (*raw.get(4)?, u16_at(raw, 6)?);
         let (value, size) = (u64_at(raw, 8)?, u64_at(raw, 16)?);
         let of = self.sections.get(usize::from(section));
-        // In unlinked objects, and in the linked objects of wasmtime, the value of a symbol is an offset in its section. In
-        // other objects it is an address.
+        // In unlinked objects, and in the linked objects of wasmtime, the value of a symbol is an offset in its section. In all
+        // other objects, the value of a symbol is an address.
         let addr = match of {
             Some(of) if !(of.addr..of.addr.saturating_add(of.size)).contains(&value) && value <= of.size => {
                 of.addr.wrapping_add(value)
@@ -248,8 +249,8 @@ impl<'a> Image<'a> {
     }
 }
 
-/// Describes a type of relocation in data. The number is the number of bytes that such a relocation changes. The `bool` is
-/// true if the value is relative to the address of these bytes.
+/// Returns how many bytes a relocation of this type changes in data. The `bool` is true if the stored value is relative to the
+/// address of the changed bytes.
 fn kind_of(number: u32) -> Option<(usize, bool)> {
     if cfg!(target_arch = "x86_64") {
         match number {
@@ -276,8 +277,8 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(at..at.checked_add(2)?)?.try_into().ok()?))
 }
 
-/// The text at an offset, up to the NUL. A text of more than `most` bytes is cut, because many texts may overlap. If
-/// `strings` ends before the NUL and before the cut, the result is empty.
+/// The text at an offset. The text ends at a NUL, or after `most` bytes. If `strings` ends before the text ends, the result is
+/// empty. Texts can overlap, so only the limit `most` keeps the total size of many texts small.
 pub fn text_at(strings: &[u8], at: usize, most: usize) -> &[u8] {
     let from = strings.get(at..).unwrap_or_default();
     let part = &from[..from.len().min(most)];

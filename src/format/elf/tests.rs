@@ -28,7 +28,7 @@ fn golden_search_table() {
     assert_eq!(places.row(&row).as_slice(), [word(0xb020), word(-0x3fe8)].concat());
 }
 
-/// Checks the fields of a header page that count segments and sections. Tests with real readers check the rest.
+/// Checks the fields of a header page that count segments and sections. Tests with real readers check the other fields.
 #[test]
 fn what_is_empty_is_left_out() {
     let counts = |page: &[u8]| [56, 60, 62].map(|at| u16::from_ne_bytes([page[at], page[at + 1]]));
@@ -50,7 +50,8 @@ fn what_is_empty_is_left_out() {
     // The file has abbreviations if it has `.debug_info`.
     (image.debug_info, image.debug_line, image.debug_aranges) = (0x5000..0x5010, 0x6000..0x6010, 0x7000..0x7030);
     assert_eq!(counts(&image.header_page()), [4, 12, 11]);
-    // There is one segment if it begins at the code, or if the header page is right before the code.
+    // The file has only one loaded segment in two cases: the segment begins at the code, or the header page is directly before
+    // the code.
     image.begin = 0x2000;
     assert_eq!(counts(&image.header_page()), [3, 12, 11]);
     (image.begin, image.text) = (0, 0x1000..0x3000);
@@ -186,14 +187,14 @@ fn golden_inlined_functions() {
     let [plain_info, plain_line, plain_aranges, _] = unit(&lines).unwrap();
     let [info, line, aranges, ranges] = unit(&[inlined(), lines].concat()).unwrap();
     assert_eq!(aranges, plain_aranges);
-    // The files of calls follow the files of lines.
+    // In the table of files, the files that contain inlined calls come after the files of source lines.
     let (with, without) = (&b"\0a\0\0\0\0/b\0\0\0\0\0"[..], &b"\0a\0\0\0\0\0"[..]);
     assert!(line.windows(with.len()).any(|bytes| bytes == with));
     assert_eq!(line.len() - with.len(), plain_line.len() - without.len());
     let place = |begin: u64, end: u64| [begin, end, 0, 0].map(u64::to_ne_bytes).concat();
     assert_eq!(ranges, [place(8, 40), place(8, 16), place(20, 40), place(40, 64)].concat());
 
-    // Both units have the same beginning, except for their lengths.
+    // The unit with inlined functions and the unit without them begin with the same bytes, except for their lengths.
     let head = 30;
     assert_eq!(info[..4], (info.len() as u32 - 4).to_ne_bytes());
     assert_eq!(info[4..head], plain_info[4..head]);
@@ -212,7 +213,7 @@ fn golden_inlined_functions() {
         // The null entry that ends the children of the first `outer`.
         &[0],
         &instance(6, inner, 3, &[1, 7, 0]),
-        // The end of the children of the function, and of the unit.
+        // The null entry that ends the children of the function, and the null entry that ends the children of the unit.
         &[0, 0],
     ];
     assert_eq!(info[head..], expected.concat());

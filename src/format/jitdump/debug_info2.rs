@@ -12,10 +12,10 @@
 //! | strings, each with a NUL                                                       |
 //! ```
 //!
-//! A code offset applies up to the next code offset, and the reader uses a binary search. `source_position`, `function_name`
-//! and `file` are indices. `caller_index` is the index of the position of the call in the caller, or -1 if the function is
-//! not inlined. An unknown `file` is -1, and an unknown line or column is 0. If there is such a record, the reader ignores
-//! the lines of the DEBUG_INFO record.
+//! A code offset applies up to the next code offset. The code offsets are sorted, because the reader uses a binary search.
+//! `source_position`, `function_name` and `file` are indices. `caller_index` is the index of the position of the call in the
+//! caller, or -1 if the function is not inlined. An unknown `file` is -1, and an unknown line or column is 0. If there is a
+//! DEBUG_INFO2 record, the reader ignores the lines of the DEBUG_INFO record.
 
 use super::raw::{c_string, Fields, RawDebug, RawEntry, RawRecord, RawRecords};
 use super::record::{id, put_prefix};
@@ -33,7 +33,8 @@ const POSITION_SIZE: usize = 28;
 /// The value of an index that is missing.
 const NONE: u32 = u32::MAX;
 
-/// Makes the record for a group. `inlines` is the record of its inlined functions (`inlines::record`). The time stamp is 0.
+/// Makes the record for a group. `inlines` is the record of the group's inlined functions (`inlines::record`). The time stamp
+/// is 0.
 pub fn record(group: &Group<'_>, inlines: &[u8]) -> Result<Vec<u8>> {
     let mut debug = Vec::new();
     if !group.lines.is_empty() {
@@ -55,11 +56,12 @@ pub fn record(group: &Group<'_>, inlines: &[u8]) -> Result<Vec<u8>> {
 struct Parts<'a> {
     all: Vec<Inline<'a>>,
     rows: Vec<RawEntry<'a>>,
-    /// The offsets at which a function or a row begins or ends, in the upper 32 bits. The lower bits are the index of the
-    /// function that begins there, or `NONE`. So a function comes before the functions that are inlined into it.
+    /// The offsets at which a function or a row begins or ends, in the upper 32 bits. If a function begins at an offset, the
+    /// lower 32 bits are the index of the function. Otherwise the lower 32 bits are `NONE`. So a function comes before the
+    /// functions that are inlined into it.
     places: Vec<u64>,
-    /// Names and files in sorted order. The numbers are always 0; the pairs exist because the library already has code that
-    /// sorts such pairs.
+    /// Names and files in sorted order. The number in each pair is always 0. Pairs are used because the library already has
+    /// code that sorts pairs of this type.
     strings: Vec<(&'a [u8], u32)>,
     offsets: Vec<u8>,
     positions: Vec<u8>,
@@ -164,14 +166,14 @@ fn put(out: &mut Vec<u8>, bytes: &[u8]) -> Option<()> {
 pub struct RawDebug2<'a> {
     /// Start of the code.
     pub addr: u64,
-    /// The number of strings that the record states.
+    /// The value of the field for the number of strings.
     pub string_count: u64,
     offsets: Fields<'a>,
     positions: Fields<'a>,
     strings: &'a [u8],
 }
 
-/// A source position. An unknown value is -1 or 0.
+/// A source position. An unknown file is -1, and an unknown line or column is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawPosition {
     /// The index of the position of the call in the caller, or -1 if the function is not inlined.
@@ -185,7 +187,7 @@ pub struct RawPosition {
 }
 
 impl<'a> RawRecord<'a> {
-    /// The fields of a DEBUG_INFO2. `None` if the record is too short for the code offsets and positions that it states.
+    /// The fields of a DEBUG_INFO2. `None` if the record is too short for the stated numbers of code offsets and positions.
     pub fn debug_info2(&self) -> Option<RawDebug2<'a>> {
         let fields = self.fields;
         let count = |at| usize::try_from(fields.u64_at(at)?).ok();
@@ -363,7 +365,8 @@ mod tests {
         }
     }
 
-    /// A group with the record is a whole group. A group whose record lacks a part is not whole.
+    /// A group with a complete DEBUG_INFO2 record is recognized as a group. A group with an incomplete DEBUG_INFO2 record is
+    /// not recognized.
     #[test]
     fn torn_records_are_no_groups() {
         let inline =

@@ -3,8 +3,8 @@
 //! No jitdump contains this record, because perf's format has no inlined functions. The record that samply reads in a
 //! jitdump, `debug_info2`, is made from this record.
 //!
-//! If the code is in a region, this record is at the beginning of the code's group, in the chunks of the queue and in other
-//! memory. The record must be removed before the group is written to a jitdump.
+//! In memory, the group of code in a region begins with this record. The record must be removed before the group is written to
+//! a jitdump.
 
 use super::raw::{c_string, RawRecord};
 use super::record::{id, put_prefix, raw, PREFIX_SIZE};

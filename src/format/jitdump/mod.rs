@@ -6,9 +6,9 @@
 //!
 //! Each piece of code has a *group* of up to three records with the same time stamp. The records are adjacent and in this
 //! order: `JIT_CODE_DEBUG_INFO`, `JIT_CODE_UNWINDING_INFO`, `JIT_CODE_LOAD`. perf applies the first two records to the next
-//! LOAD, whatever the address of the LOAD is. If the user requests it and the code has inlined functions, another record
-//! (`debug_info2`) precedes these three. Records have no padding, because perf reads the code from the end of the LOAD
-//! record.
+//! LOAD, whatever the address of the LOAD is. If the code has inlined functions and the user requests their description, the
+//! record `JIT_CODE_DEBUG_INFO2` (`debug_info2`) precedes the other records of the group. Records have no padding, because perf
+//! reads the code from the end of the LOAD record.
 
 pub mod debug_info2;
 pub mod inlines;
@@ -78,8 +78,9 @@ pub struct Group<'a> {
     pub name: &'a [u8],
     pub lines: Lines<'a>,
     /// Unwind tables in the order that perf reads: first `.eh_frame`, then `.eh_frame_hdr` (tools/perf/util/genelf.c,
-    /// `jit_add_eh_frame_info`). The specification reverses the order, but no version of perf can unwind with tables in the
-    /// reversed order. `.eh_frame_hdr` is never empty, because perf would otherwise use the tables for all later code.
+    /// `jit_add_eh_frame_info`). The specification puts `.eh_frame_hdr` before `.eh_frame`, but no version of perf can unwind
+    /// with tables in that order. `.eh_frame_hdr` is never empty: if `.eh_frame_hdr` is empty, perf uses the tables of the
+    /// group for all later code.
     pub unwind: Option<&'a Tables>,
 }
 
@@ -99,9 +100,9 @@ impl Group<'_> {
         Ok(debug + self.fixed_size())
     }
 
-    /// Writes the group without its code bytes to the start of `out`. Returns the size of the written bytes. After the group,
-    /// `behind` further bytes must fit into `out`. Returns `None` if `out` is too small. After `None` or an error, the bytes
-    /// in `out` are undefined.
+    /// Writes the group without its code bytes to the start of `out`. Returns the size of the written bytes. `behind` is the
+    /// number of bytes that must be free in `out` after the group. Returns `None` if `out` is too small. After `None` or an
+    /// error, the bytes in `out` are undefined.
     pub fn write(&self, timestamp: u64, out: &mut [u8], behind: usize) -> Result<Option<usize>> {
         let fixed_size = self.fixed_size();
         let Some(room) = out.len().checked_sub(fixed_size + behind) else { return Ok(None) };
@@ -263,9 +264,10 @@ fn relocate_debug(record: &mut [u8], addr: u64) {
     }
 }
 
-/// Makes perf map the unwind tables of a group after its code, if the code has a gap there and the tables fit into the gap. A
-/// perf with libunwind reads the tables in this mapping. The tables begin at the next multiple of 8, counted from the start
-/// of the code (linux tools/perf/util/jitdump.c, `jit_repipe_code_load`). `size` is the size of the code.
+/// Sets the mapped size in the UNWINDING_INFO record of a group, so that perf maps the unwind tables into the gap after the
+/// code. The mapped size is 0 if there is no gap, or if the tables do not fit into the gap. A perf with libunwind reads the
+/// tables in this mapping. The tables begin at the next multiple of 8, counted from the start of the code (linux
+/// tools/perf/util/jitdump.c, `jit_repipe_code_load`). `size` is the size of the code.
 pub fn map_tables(group: &mut [u8], size: u64, has_gap: bool) {
     let room = if has_gap { CODE_GAP_SIZE - (size.wrapping_neg() & 7) } else { 0 };
     for_each_record(group, |id, record| {

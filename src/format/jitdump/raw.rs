@@ -246,9 +246,9 @@ pub struct RawLoad<'a> {
     pub pid: u32,
     /// The thread that registered the code.
     pub tid: u32,
-    /// Address of the code. Some readers use this field.
+    /// Address of the code, for readers that use `vma` instead of `addr`.
     pub vma: u64,
-    /// Address of the code. The other readers use this field.
+    /// Address of the code, for readers that use `addr` instead of `vma`.
     pub addr: u64,
     pub size: u64,
     /// A number that should be unique.
@@ -291,7 +291,7 @@ pub struct RawMove {
 pub struct RawDebug<'a> {
     /// Start of the code that the lines belong to.
     pub addr: u64,
-    /// The number of entries that the record states.
+    /// The value of the field for the number of entries.
     pub count: u64,
     tail: Fields<'a>,
 }
@@ -328,8 +328,8 @@ impl<'a> RawEntries<'a> {
         self.rest.bytes.len() / (DEBUG_ENTRY_FIXED_SIZE + 1)
     }
 
-    /// Returns the number of entries that are still unread, and the unread bytes. When the iteration has ended, the unread
-    /// entries are missing or incomplete.
+    /// Returns the number of entries that are still unread, and the unread bytes. After the iteration has ended, the number
+    /// counts only entries that are missing or incomplete in the record.
     pub fn rest(&self) -> (u64, &'a [u8]) {
         (self.left, self.rest.bytes)
     }
@@ -361,7 +361,7 @@ pub struct RawUnwinding<'a> {
     pub size: u64,
     /// Size of `.eh_frame_hdr` alone.
     pub hdr_size: u64,
-    /// The number of bytes after the code into which perf maps the tables.
+    /// The number of bytes into which perf maps the tables. These bytes follow the code.
     pub mapped_size: u64,
     /// The tables, and the bytes after them.
     pub tail: &'a [u8],

@@ -17,8 +17,9 @@ pub struct UnwindingTemplate {
     /// The largest code size in bytes.
     code_max: u64,
     len: usize,
-    /// The two distances back to the code, which depend on the size of the code. Each pair is the offset of a distance in the
-    /// record, and the value of this distance for code of size 0.
+    /// The record contains two distances back to the code, which depend on the size of the code. Each pair describes a
+    /// distance: the first value is the offset in the record at which the distance is stored. The second value is the distance
+    /// for code of size 0.
     to_code: [(u32, u32); 2],
     size_at: usize,
     bytes: [u8; MAX],
@@ -44,7 +45,8 @@ impl UnwindingTemplate {
         record[..UNWINDING_FIXED_SIZE].copy_from_slice(&unwinding_head(0, tables_len, tables.hdr_size));
         record[UNWINDING_FIXED_SIZE..].copy_from_slice(&tables.bytes);
         let in_record = |at: usize| UNWINDING_FIXED_SIZE + at;
-        // Each distance counts from the offset `from` in the tables back to the code.
+        // A distance is the start of the code minus the position of `from` in the tables. For code of size 0, the distance is
+        // -`from`.
         template.to_code = places.to_code.map(|(at, from)| (in_record(at) as u32, (from as u32).wrapping_neg()));
         template.size_at = in_record(places.size);
         Some(template)
@@ -69,7 +71,8 @@ impl UnwindingTemplate {
     #[inline(always)]
     pub unsafe fn copy_to(&self, out: *mut u8, code_size: u64) {
         let from = self.bytes.as_ptr();
-        // SAFETY: the caller's promise, and `new` has checked that all places lie within the record.
+        // SAFETY: the caller promises that `out` has room for the record and for `SLACK` more bytes. `new` has checked that all
+        // offsets lie within the record.
         unsafe {
             copy_part(from, out);
             if self.len > PART {

@@ -15,8 +15,8 @@ pub type Raw = [u64; RAW_WORDS];
 
 pub const RAW_WORDS: usize = 12;
 
-/// The description that was used last, as the words of the caller's struct, and a template of the record with the
-/// description's tables.
+/// The description that was used last, and a template of the UNWINDING_INFO record for this description. The description is
+/// stored as the words of the caller's struct.
 #[derive(Debug)]
 #[repr(C)]
 struct Recent {
@@ -37,8 +37,8 @@ impl Default for Recent {
 }
 
 impl Recent {
-    /// Whether the words are equal to the remembered words. The comparison is written out, because `==` or a loop would take
-    /// twice as many instructions when compiled for size.
+    /// Whether the words are equal to the remembered words. The comparison is written out, because compilers that optimize for
+    /// size make twice as many instructions of `==` or a loop.
     ///
     /// # Safety
     /// `raw` points to a readable `Raw`, which need not be aligned.
@@ -89,7 +89,7 @@ pub struct Cache {
     ready: Recent,
     /// Index of the entry that is replaced next.
     oldest: usize,
-    /// The tables of the last description that was not cached. The tables of the next such description replace them.
+    /// The tables of the last description that was not cached.
     passing: Option<Tables>,
 }
 
@@ -174,8 +174,8 @@ impl Cache {
     }
 
     /// Stores the words and the saved registers of the description that was passed to the last call of `template`. The tables
-    /// must depend only on `raw`, `saved` and the code size. For larger code, the tables must be the same, except for the
-    /// fields that contain the code's size and the distances to the code.
+    /// must depend only on `raw`, `saved` and the code size. For larger code, only the fields that contain the code's size and
+    /// the distances to the code may differ.
     pub fn remember(&mut self, raw: &Raw, saved: &[SavedRegister], code_size: u64) {
         (self.ready.raw, self.ready.least) = (*raw, code_size);
         // Reuses the memory, because runtimes with several frame layouts call this function often.
@@ -269,7 +269,8 @@ impl Cache {
     }
 }
 
-/// The first word of a key: the kind of the description, and the key that signs the return address.
+/// The first word of a cache key. The word contains the kind of the description, and says whether key A or key B signs the
+/// return address.
 fn head(kind: u32, signed: Option<SigningKey>) -> u32 {
     let signed = match signed {
         None => 0,

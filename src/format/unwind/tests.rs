@@ -75,7 +75,8 @@ fn equal_descriptions_share_an_entry() {
 #[test]
 fn keys_tell_rows_apart() {
     let mut cache = Cache::default();
-    // Without the number of saved registers in the key, both descriptions would have the same words: 0 7 16, 3 8 24, 32 6 40.
+    // The cache key contains the number of saved registers. Without this number, the keys of `one` and `three` would have the
+    // same words: 0 7 16, 3 8 24, 32 6 40.
     let row = |offset, cfa_register, cfa_offset| UnwindRow { offset, cfa_register, cfa_offset, saved: &[] };
     let saved = [(3, 8), (24, 32), (6, 40)].map(|(reg, offset)| SavedRegister { reg, offset });
     let one = [UnwindRow { saved: &saved, ..row(0, 7, 16) }];

@@ -62,10 +62,10 @@ impl Ids {
         }
     }
 
-    /// For a forked child: returns a copy of the parent's ids. Only the ids in the registry stay live. All other slots become
-    /// free, because the parent's threads do not use them in the child. A registration is removed from the registry if its id
-    /// is no longer live or has another address. In this case the parent's writer had not yet read the record that ended or
-    /// moved the code.
+    /// For a forked child: returns a copy of the parent's ids. Only the ids in the registry stay live. A slot becomes free if
+    /// its id is not in the registry. A thread of the parent may have reserved such a slot, but this thread does not exist in
+    /// the child. A registration is removed from the registry if its id is no longer live or has another address. In this case
+    /// the parent's writer had not yet read the record that ended or moved the code.
     pub fn inherit(&self, registry: &mut Registry) -> Ids {
         let segments = self.segments.each_ref().map(|start| AtomicPtr::new(start.load(Ordering::Acquire)));
         let fresh = self.fresh.load(Ordering::Relaxed);
@@ -129,8 +129,8 @@ impl Ids {
             let places = unsafe { alloc::alloc_zeroed(layout) }.cast::<IdSlot>();
             let exchange = start.compare_exchange(ptr::null_mut(), places, Ordering::AcqRel, Ordering::Acquire);
             if exchange.is_err() && !places.is_null() {
-                // SAFETY: another thread has published its segment first. So the segment that is freed here was never
-                // published, and no other thread has a reference to it.
+                // SAFETY: the exchange failed, because another thread had already published a segment. So the segment that is
+                // freed here was never published, and no other thread has a reference to this segment.
                 unsafe { alloc::dealloc(places.cast(), layout) };
             }
         }
@@ -144,8 +144,8 @@ impl Ids {
         let mut ready = self.ready.load(Ordering::Relaxed).max(fresh);
         while ready < fresh.saturating_add(ahead(fresh)) {
             let Some(place) = self.place_or_new(ready) else { break };
-            // This exchange makes the kernel provide the page. The exchange never changes the word, even if a registration has
-            // begun to use the slot.
+            // This exchange makes the kernel provide the page. The exchange can only replace 0 by 0, so a registration may
+            // already use the slot.
             let _ = place.word.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
             ready += IN_A_PAGE as u32;
         }
@@ -225,8 +225,8 @@ impl Ids {
         let dead = word_of(split(id).0.wrapping_add(1), 0);
         loop {
             let Some((place, word)) = self.live(id) else { return false };
-            // The end of the session may retire the id first. Then this call returns false, and the caller finds that the
-            // session has ended.
+            // If the end of the session retires the id before this exchange, this call returns false. The caller then finds
+            // that the session has ended.
             match place.word.compare_exchange(word, dead, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return true,
                 // Another thread has just retired the id, or has recorded that the code's bytes are read.

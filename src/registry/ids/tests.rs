@@ -154,7 +154,7 @@ fn a_child_has_the_ids_of_live_code_and_no_other() {
         assert_eq!(child.size_of(id), (at % 4 == 3).then_some(40), "{at}");
         assert!(!child.is_unread(id));
     }
-    // All other slots are free, and their ids are not used again.
+    // All slots without a live id are free, and ended ids are not used again.
     let mut id_pool = IdPool::new();
     let fresh: Vec<Id> = (0..75).map(|_| id_pool.take(&child, 0, 1, false).unwrap()).collect();
     assert!(fresh.iter().all(|id| (id.0 as u32) < 128 && !all.contains(id)));

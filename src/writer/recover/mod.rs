@@ -6,8 +6,8 @@
 //! same round.
 //!
 //! A spool is the memory of a process that may have been killed because it misbehaved. Somebody may even have forged the spool,
-//! to make recovery write files. So recovery trusts no data in a spool. Recovery does not map the spool either, because an
-//! access to the mapping of a truncated file raises a signal.
+//! to make recovery write files. So recovery trusts no data in a spool. Recovery reads the spool instead of mapping the spool:
+//! an access to a mapping raises a signal if somebody has truncated the file.
 
 mod apply_unread;
 pub mod clean;
@@ -49,16 +49,17 @@ pub struct Report {
     pub records: u64,
     /// The steps that failed, and why.
     pub problems: Vec<String>,
-    /// Whether the spool was kept, because another attempt may succeed.
+    /// Whether the spool was kept. A spool is kept if another attempt may succeed.
     pub kept: bool,
 }
 
-/// How many spools with unwritten records stay when a session without the option for recovery opens. Each spool takes some MiB
-/// of memory. If there are more spools, such a session recovers the oldest spools, or removes spools that no process can
-/// recover. If the directory has less free space than `FOR_OTHERS`, every spool is recovered.
+/// If a session does not ask for recovery, its start keeps up to this number of spools with unwritten records. Each spool takes
+/// some MiB of memory. If there are more spools than `LEFT_ALONE`, the session recovers the oldest spools, or removes spools
+/// that no process can recover. If the directory has less free space than `FOR_OTHERS`, every spool is recovered.
 const LEFT_ALONE: usize = 16;
-/// A session that does not ask for recovery opens the spools of processes that seem to be alive only if there are more of these
-/// spools than this number. A process of an ended container may seem to be alive, because a living process has the same pid.
+/// Spools may belong to processes that seem to be alive. If a session does not ask for recovery, the session opens these spools
+/// only if their number exceeds `LEFT_OPEN`. A process of an ended container may seem to be alive, because a living process has
+/// the same pid.
 const LEFT_OPEN: usize = 64;
 /// How long to wait for another process that recovers a spool.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -86,12 +87,12 @@ pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Repor
 }
 
 /// Cleans up the spools of dead processes when a session opens. `all`: whether the options or the environment ask for recovery.
-/// If `all` is true, removes the empty spools, and recovers the spools with unwritten records. If `all` is false, does this
-/// only if other processes have too many spools (`excess`), and then recovers only the oldest spools.
+/// If `all` is true, removes the empty spools, and recovers the spools with unwritten records. If `all` is false, cleans up
+/// only if other processes have too many spools (`excess`), and recovers only the oldest spools.
 ///
-/// An earlier program of this process (before `exec`) may have left a spool. In this case, completes the spool's files. But if
-/// `all` is false, and the new files replace or continue the spool's files, only removes the spool. If the work takes too long
-/// for a session, the work continues in the background.
+/// An earlier program of this process (before `exec`) may have left a spool. The files of this spool are completed, with one
+/// exception. If `all` is false, and the session's files replace or continue the files of this spool, the spool is only
+/// removed. If the work takes too long for a session, the work continues in the background.
 pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
     let dir = &*config.spool_dir;
     let (mut own, mut full, mut elsewhere, mut outdated) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -163,8 +164,8 @@ pub fn remove_empty(dir: &Path) {
     }
 }
 
-/// How many of `count` spools must be removed. If the directory has too little free space for the next spool, all of them must
-/// be removed. Otherwise `most` of them may stay.
+/// How many of `count` spools must be removed. If the directory has too little free space for another spool, all spools must be
+/// removed. Otherwise up to `most` spools may stay.
 fn excess(dir: &Path, count: usize, most: usize) -> usize {
     if count == 0 {
         return 0;
@@ -175,7 +176,8 @@ fn excess(dir: &Path, count: usize, most: usize) -> usize {
     }
 }
 
-/// Removes spools of another version of the library. Without this, each start would open them, until the system restarts.
+/// Removes spools of another version of the library. If these spools stayed, each start of a session would open them, until the
+/// system restarts.
 fn remove_outdated(paths: &[PathBuf]) {
     for path in paths {
         if let Opened::Outdated(file) = Dead::open(path) {
@@ -300,7 +302,7 @@ impl Dead {
         map && dump
     }
 
-    /// The offset of each chunk in the file, and the chunk's room.
+    /// The offset of each chunk in the file, and the number of bytes that are reserved for the chunk.
     fn places(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
         let units = self.units;
         let directory = self.header.directory(units);
@@ -336,7 +338,7 @@ impl Dead {
         // SAFETY: the region is `len` bytes long, and nobody else has it yet.
         let bytes = unsafe { std::slice::from_raw_parts_mut(memory.start().as_ptr(), len) };
         self.file.file().read_exact_at(&mut bytes[..HEAD], offset)?;
-        // SAFETY: the region begins with the head of a chunk, whatever its bytes are.
+        // SAFETY: the region begins with `HEAD` bytes, and a chunk's head may have any values in these bytes.
         let chunk = unsafe { Chunk::at(memory.start()) };
         let unread = chunk.consumed_up_to(self.header.committed());
         if !is_size_in(chunk.size(), room) || unread >= chunk.committed() {
@@ -356,8 +358,8 @@ impl Dead {
     fn recover(self) -> Report {
         let mut report = Report { pid: self.owner.pid, ..Report::default() };
         if self.header.settle(|sink, identity| self.has_name(sink, identity)) {
-            // Records the commit in the spool. Otherwise only an announcement in the spool proves the commit, and `announce`
-            // overwrites this announcement later.
+            // Records the commit in the spool. Without this record, only an announcement in the spool proves the commit.
+            // `announce` overwrites this announcement later, so another recovery would no longer find the commit.
             self.note(committed_cell(self.header.committed()));
         }
         if self.is_completed() {
@@ -409,8 +411,8 @@ impl Dead {
         is_alone && self.header.awaits_all() && self.has_name(Sinks::MAP, self.header.next_map())
     }
 
-    /// Records in the spool which file is about to replace the map. If this recovery is interrupted or fails, the next recovery
-    /// recognizes both that file and the present file.
+    /// Writes to the spool the identity of the file that is about to replace the map. If this recovery is interrupted or fails,
+    /// the next recovery recognizes the old map and the new map.
     fn announce(&self, identity: Identity) {
         let (known, next) = (self.header.state().map, self.header.next_map());
         if known.is_none_or(|known| known.identity != next) && self.has_name(Sinks::MAP, next) {
@@ -420,8 +422,8 @@ impl Dead {
     }
 
     fn note(&self, (at, bytes): (u64, Vec<u8>)) {
-        // A failure is ignored. Without this record, the next recovery does not change the new map, which is complete unless
-        // this recovery is interrupted.
+        // A failure to write is ignored. If `bytes` are missing in the spool, the next recovery does not change the new map.
+        // The new map is incomplete only if this recovery is interrupted.
         let _ = self.file.write_at(&bytes, at);
     }
 

@@ -283,7 +283,8 @@ fn eh_frame_numbers_too_large() {
     }
 }
 
-/// Some instructions are valid only in a certain state. In other states they are refused, because unwinders reject them.
+/// Some instructions are valid only in a certain state. In any other state, unwinders reject such an instruction, so the
+/// library refuses it.
 #[test]
 fn eh_frame_instructions_out_of_place() {
     let expression = &[0x0f, 1, 0x57][..];
@@ -325,8 +326,8 @@ fn eh_frame_refused() {
         let unwind = Unwind::EhFrame { bytes, addr: SECTION };
         assert_eq!(refused(Arch::X86_64, &unwind, 100), Error::UnwindFormat);
     }
-    // The test changes single bytes of the CIE. gimli divides by the data alignment factor, and would write the return address
-    // column 128 as two bytes.
+    // Each change of the CIE makes the CIE invalid, except for the first. gimli divides by the data alignment factor, so a
+    // factor of 0 is refused. gimli would write the return address column 128 as two bytes, so this column is refused.
     let patch = |at: usize, to: &[u8]| {
         let mut bytes = bytes.clone();
         bytes[at..at + to.len()].copy_from_slice(to);
@@ -383,8 +384,8 @@ fn eh_frame_hostile_bytes() {
             assert!(start + len <= 100 && len > 0, "{bytes:02x?}");
         }
     }
-    // Some changes are harmless, so some inputs are accepted. If too few inputs were accepted, the parser would refuse nearly
-    // all inputs, and the test would not reach the code after the parser.
+    // Some changes are harmless, so some inputs are accepted. If the parser refused nearly all inputs, the test would not reach
+    // the code after the parser.
     assert!(accepted > ROUNDS / 100, "{accepted} accepted");
 }
 

@@ -1,4 +1,4 @@
-//! Tests of descriptions by frame pointer, fixed frame and rows.
+//! Tests of the unwind descriptions `FramePointer`, `FixedFrame` and `Rows`.
 
 use super::*;
 use crate::api::code::{FixedFrame, FramePointer, UnwindRow};
@@ -240,7 +240,8 @@ fn fixed_frame_between_prologue_and_epilogue() {
     let with = |more: Vec<(u64, _)>| head().into_iter().chain(more).collect::<Vec<_>>();
     let whole = with(vec![(89, pushed()), (90, entry()), (91, saved())]);
     check(Arch::X86_64, &fixed(MOAR_BY_SP), 100, &whole);
-    // The code ends with the return instruction. A description can express this in two ways.
+    // The code ends with the return instruction. A description can express an epilogue at the end of the code in two ways:
+    // `epilogue_end` is the size of the code, or 0.
     let to_end = with(vec![(89, pushed()), (90, entry())]);
     check(Arch::X86_64, &fixed(MOAR_BY_SP), 91, &to_end);
     check(Arch::X86_64, &fixed(FixedFrame { epilogue_end: 0, ..MOAR_BY_SP }), 91, &to_end);

@@ -120,7 +120,7 @@ fn eh_frame_key_b() {
     let unwind = Unwind::EhFrame { bytes: &made.bytes[..made.eh_frame_size()], addr: CODE + 104 };
     assert_eq!(tables_of(Arch::Aarch64, &unwind, 100).bytes, made.bytes);
     assert_eq!(refused(Arch::X86_64, &unwind, 100), Error::UnwindFormat);
-    // The unwinder of the process also gets the mark.
+    // The CIE for the unwinder of the process contains the letter `B`.
     let frames = absolute::frames(&made.bytes[..made.eh_frame_size()], (CODE, 100)).unwrap();
     assert_eq!(frames[0].bytes[9..13], *b"zRB\0");
 
