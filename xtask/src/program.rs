@@ -57,22 +57,21 @@ pub fn build_random() -> Result<PathBuf> {
     compile(&build_library()?, "random_code", &sources, &["-fomit-frame-pointer"])
 }
 
-/// Builds the program `jitsym` as it is shipped. Returns its path.
+/// Builds the program `jitsym` with the profile that scripts/install.sh uses. Returns the program's path.
 pub fn build_tool() -> Result<PathBuf> {
-    let target = root().join("target/c");
+    let target = root().join("target");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     cargo.current_dir(root()).args([
         "build",
         "--quiet",
         "--locked",
-        "--release",
-        "-p",
+        "--profile",
+        "program",
+        "--package",
         "jitsym-tool",
-        "--bin",
-        "jitsym",
     ]);
     run::success(cargo.arg("--target-dir").arg(&target))?;
-    Ok(target.join("release/jitsym"))
+    Ok(target.join("program/jitsym"))
 }
 
 /// Builds the C library as it is shipped. Returns the directory that it lies in.
