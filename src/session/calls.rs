@@ -124,7 +124,7 @@ impl Ref {
 
     #[cold]
     fn register_and_tell(&self, code: &Code<'_>, flags: u8) -> Result<Id> {
-        // As in `end`, no fork can happen between the steps.
+        // The fork lock prevents a fork between the registration and the report to the unwinder.
         let _inside = fork_lock::enter();
         let frames = register::frames(self, code)?;
         let id = self.outcome(register::register(self, code, flags))?;
@@ -188,7 +188,7 @@ impl Ref {
 
     pub fn move_code(&self, id: Id, target: &MoveTarget<'_>) -> Result<()> {
         let Some(wanted) = self.wanted()? else { return self.still_open(()) };
-        // As in `end`, no fork can happen between the steps.
+        // The fork lock prevents a fork between the move of the code and the report of the move to the unwinder.
         let inside = wanted.has(Sinks::BY_CALLERS).then(fork_lock::enter);
         let moving =
             inside.as_ref().map(|_| told_in_calls::Moving::new(&self.shared.ids, id, target.addr)).transpose()?;

@@ -71,7 +71,7 @@ impl Ref {
     }
 }
 
-/// The place of an open session in `Process::sessions`.
+/// The entry of an open session in `Process::sessions`.
 #[inline]
 pub fn place_of(process: &Process, handle: u64) -> Result<&AtomicU64> {
     let place = &process.sessions[place_number(handle)];

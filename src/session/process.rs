@@ -37,7 +37,7 @@ pub struct Process {
     pub host: Host,
     /// In a forked child: the parent's state. Because of this pointer, leak checkers do not report the parent's state as lost.
     inherited: Option<&'static Process>,
-    /// The handles of the open sessions; 0 is a free place.
+    /// The handles of the open sessions; 0 marks a free entry.
     pub sessions: [AtomicU64; SESSIONS],
     pub configs: Configs,
     /// Serial number of the next session.

@@ -215,7 +215,7 @@ pub fn descriptor_addr() -> u64 {
 /// there is no such entry).
 pub fn own_entries() -> Option<(u64, u64)> {
     let ends = ENDS.get()?;
-    // SAFETY: the ends are never freed.
+    // SAFETY: the marker entries are never freed.
     let after = unsafe { ends.last.as_ref() }.next.load(Ordering::Acquire);
     Some((ends.first.as_ptr() as u64, after as u64))
 }

@@ -22,7 +22,7 @@ pub(super) const NO_HANDLE: u64 = 1;
 /// call reads. So the fields that each call needs lie together, in few cache lines.
 #[repr(C, align(128))]
 pub struct Local {
-    /// The handle of the session that the thread used last, and the session's place in `Process::sessions`.
+    /// The handle of the session that the thread used last, and the session's entry in `Process::sessions`.
     pub(super) handle: u64,
     pub(super) place: &'static AtomicU64,
     pub(super) process: &'static Process,
