@@ -33,7 +33,8 @@ use crate::writer::{Inheritance, Writer};
 /// child is copying shared memory (`COPY_PATIENCE`).
 const PATIENCE: Duration = Duration::from_millis(75);
 
-/// The maximum time that a fork waits for the child's copy of shared code memory: a base, and a time for each `COPY_PART` bytes.
+/// The maximum time that a fork waits until the child has copied shared code memory. The limit is this time, plus this time
+/// again for each `COPY_PART` bytes.
 const COPY_PATIENCE: Duration = Duration::from_secs(1);
 const COPY_PART: u64 = 256 << 20;
 

@@ -30,7 +30,7 @@ use crate::writer::Inheritance;
 /// The state of a process.
 #[derive(Debug)]
 pub struct Process {
-    /// A number that each handle of this process contains. A child that takes over its parent's state also keeps the
+    /// A number that is contained in each handle of this process. A child that takes over its parent's state also keeps the
     /// generation, so the inherited handles stay valid. A child that opens a session without the parent's state gets the next
     /// generation.
     pub generation: u16,

@@ -135,8 +135,8 @@ fn called() {
     let _ = thread::quietly(|| look_beside_host(follow));
 }
 
-/// Runs `look` inside `panic_guard::beside_host`, because other threads may change the listed code meanwhile. Other threads may
-/// change the listed code even during a call of `called`, because a list contains the code of all threads.
+/// Runs `look` inside `panic_guard::beside_host`, because other threads may change the listed code meanwhile. Even a call of
+/// `called` does not prevent such changes, because a list contains the code of all threads.
 fn look_beside_host(compare: fn(&mut State) -> Result<bool>) -> Result<bool> {
     panic_guard::beside_host(|| guarded(|| look(compare)))
 }

@@ -29,7 +29,7 @@ impl Registrations for Ref {
     fn register(&self, code: &Code<'_>) -> Result<Id> {
         let registered = Ref::register(self, code, None);
         if registered.is_ok() {
-            // `known` fails if a sink does not know the code yet. The API has no error code for this, so the failure is
+            // `known` fails if a sink does not know the code yet. The API cannot report this to the runtime, so the failure is
             // ignored.
             let _ = self.known();
         }
