@@ -4,8 +4,8 @@
 //! the library.
 //!
 //! Exit handlers run in the reverse order of their registration. So a handler that is registered at load runs after all
-//! handlers of the host, and code that the host registers while it shuts down is written too. The exit handlers are the only
-//! cost for a process that ends without a session.
+//! handlers of the host. Even code that the host registers during its shutdown is therefore written to the files. The exit
+//! handlers are the only cost for a process that ends without a session.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,14 +36,15 @@ fn at_load() {
 }
 
 /// Registers the exit handler, once. The first session calls this too, because the linker may leave constructors out of a
-/// static library. A handler that the session registers runs a little earlier at exit than a handler that was registered at
-/// load.
+/// static library. If the session registers the exit handler, the handler runs before the exit handlers that the host
+/// registered earlier.
 pub fn arm() {
     if !ARMED.swap(true, Ordering::Relaxed) {
-        // The waiting handler has to run last, so it is registered first.
+        // Exit handlers run in the reverse order of their registration. So the waiting handler, which has to run last, is
+        // registered first.
         arm_waiting();
-        // SAFETY: the handler may run at any time. When a plugin that contains this code is unloaded, the C library removes the
-        // handler.
+        // SAFETY: it is sound to call the handler at any time. When a plugin that contains this code is unloaded, the C library
+        // removes the handler.
         unsafe {
             libc::atexit(at_exit);
             // A program that calls quick_exit runs no destructors, but still needs complete files. This handler uses nothing

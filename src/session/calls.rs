@@ -108,9 +108,9 @@ impl Ref {
         self.outcome(registered)
     }
 
-    /// Unregisters code. `lay_down` writes the record. With `Sinks::BY_CALLERS`, `tell` then removes the code's frame tables
-    /// from the unwinder. No fork can happen between these steps, because the child would inherit only the effect of the first
-    /// step.
+    /// Unregisters code. `lay_down` writes the record. If `wanted` contains `Sinks::BY_CALLERS`, `tell` afterwards removes the
+    /// code's frame tables from the unwinder. The fork lock prevents a fork between `lay_down` and `tell`, because the child
+    /// would inherit only the effect of `lay_down`.
     #[inline]
     fn end(
         &self,
@@ -124,7 +124,7 @@ impl Ref {
 
     #[cold]
     fn register_and_tell(&self, code: &Code<'_>, flags: u8) -> Result<Id> {
-        // As in `end`, no fork can happen between the steps.
+        // The fork lock prevents a fork between the registration and the report to the unwinder.
         let _inside = fork_lock::enter();
         let frames = register::frames(self, code)?;
         let id = self.outcome(register::register(self, code, flags))?;
@@ -134,13 +134,13 @@ impl Ref {
         })
     }
 
-    /// Waits until all sinks that need a change before the call returns have this change. These are the sinks for the unwinder
-    /// and for valgrind, and the sink for debuggers while a debugger listens. Right after the call, the host may run the new
-    /// code, throw an exception through this code, or reach an address where a breakpoint must already be set. After code is
-    /// unregistered, the host may overwrite its memory, even where a breakpoint is still set.
+    /// Waits until certain sinks know the change that a call has made. These are the sinks for the unwinder and for valgrind,
+    /// and the sink for debuggers while a debugger listens. Right after the call, the host may run the new code, throw an
+    /// exception through this code, or reach an address where a breakpoint must already be set. After code is unregistered, the
+    /// host may overwrite its memory, even where a breakpoint is still set.
     ///
-    /// An error means that a sink does not have the change yet. If only the debugger does not have the change, the call
-    /// succeeds, because the debugger may have stopped the writer alone.
+    /// An error means that a sink does not know the change yet. If only the debugger does not know the change, the call
+    /// succeeds. In that case, the debugger may have stopped the writer but not the calling thread.
     #[inline]
     pub fn known(&self) -> Result<()> {
         if self.shared.wanted().has(Sinks::MUST_WAIT) {
@@ -152,15 +152,15 @@ impl Ref {
 
     #[cold]
     fn wait_until_known(&self) -> Result<()> {
-        /// A debugger may stop all threads during the wait. Such a stop counts as at most one step of this length, however long
-        /// the stop takes.
+        /// A debugger may stop all threads during the wait. However long a debugger stops all threads, the stop uses up at most
+        /// one `STEP` of the waiting time.
         const STEP: Duration = Duration::from_millis(50);
         // Under valgrind only one thread runs at a time, so the writer may wait long before it runs. If `is_called` returns
         // true, a debugger has stopped the writer, and soon stops the other threads.
         let is_slow = valgrind::is_running();
         let most = || if is_slow || debugger::is_called() { 1200 } else { 20 };
-        // While these counts change, the writer is reporting other changes to the sinks, and will report this call's change
-        // later.
+        // `told` counts the changes that the writer has reported to the sinks. While the counts grow, the writer makes
+        // progress, and will report this call's change later.
         let told = || (self.shared.status.counters.told.get(), debugger::times_told());
         let (mut last, mut idle) = (told(), 0);
         let goes_on = || {
@@ -188,7 +188,7 @@ impl Ref {
 
     pub fn move_code(&self, id: Id, target: &MoveTarget<'_>) -> Result<()> {
         let Some(wanted) = self.wanted()? else { return self.still_open(()) };
-        // As in `end`, no fork can happen between the steps.
+        // The fork lock prevents a fork between the move of the code and the report of the move to the unwinder.
         let inside = wanted.has(Sinks::BY_CALLERS).then(fork_lock::enter);
         let moving =
             inside.as_ref().map(|_| told_in_calls::Moving::new(&self.shared.ids, id, target.addr)).transpose()?;
@@ -230,8 +230,8 @@ impl Ref {
     pub fn unregister_range(&self, addr: u64, size: u64, unmap: bool) -> Result<()> {
         self.end_range(addr, size)?;
         if unmap && self.process.regions.are_watching() {
-            // This step may mark a region as unmapped. The record must be written before, because the writer ends such a region
-            // as soon as it has read all records that are older than the mark.
+            // This step may mark a region as unmapped. The record of `end_range` must be older than this mark, because the
+            // writer ends a marked region as soon as all records that are older than the mark have been read.
             self.process.regions.before_unmapping(&self.shared.status, addr, size);
         }
         Ok(())
@@ -261,7 +261,8 @@ impl Ref {
             (false, _) => match self.shared.flush(timeout.unwrap_or(STOP_TIMEOUT)) {
                 // The writer has ended because of a failure, not because of a close.
                 Err(_) if self.process.host.is_broken() => Err(Error::Internal),
-                // The session was closed, or the sinks were disabled after a last write.
+                // The writer has ended because the session was closed or the sinks were disabled. The writer's last answer
+                // tells whether everything was written.
                 Err(Error::Closed) => self.outcome(self.shared.last_answer()),
                 result => self.outcome(result),
             },
@@ -381,7 +382,7 @@ impl Ref {
     }
 
     pub fn discard_region(&self, addr: u64, size: u64) -> Result<()> {
-        // Code that was registered in this memory must be written before the memory is discarded.
+        // The writer must write the code that was registered in this memory before the memory is discarded.
         let _ = self.flush(None);
         self.outcome(thread::quietly(|| self.process.regions.discard(addr, size)))
     }
@@ -400,8 +401,8 @@ impl Ref {
             Sinks::REGION => self.process.regions.last_path(STOP_TIMEOUT),
             _ => self.shared.status.path(sink).ok_or(Error::NotRunning),
         };
-        // A close ends the session before it ends the sinks. So if the session is still open here, the sinks ran while this
-        // call looked for the path.
+        // A close ends the session first, and the sinks afterwards. If `outcome` finds that the session is still open, the
+        // sinks were running while this call looked for the path.
         self.outcome(path)
     }
 }

@@ -3,9 +3,9 @@
 //! The mistakes are: new code overwrites code that is still registered, registered bytes differ from the bytes in memory, and
 //! memory is unmapped before its code is unregistered.
 //!
-//! Code may be registered before its bytes are written to memory. So the bytes are compared only once. The comparison is made
-//! when the code is unregistered, at an exit, or when the thread that registered the code flushes and the memory is executable
-//! and not writable.
+//! Code may be registered before its bytes are written to memory. So the bytes are compared only once. The bytes are compared
+//! when the code is unregistered, or when the process exits. A flush by the thread that registered the code also compares the
+//! bytes, if the memory is executable and not writable.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::session::lifecycle;
 use crate::sys::timed_lock::TimedLock;
 use crate::sys::{debug, maps, process_memory, reserve, thread};
 
-/// The number of findings of each kind that are printed one by one. At exit, the number of further findings is printed.
+/// Of each kind of finding, at most this many are printed one by one. At exit, the number of further findings is printed.
 const SAID_MOST: u32 = 20;
 /// If another thread holds the lock of the table for longer than this, a call is not checked.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -33,8 +33,8 @@ struct Table {
     codes: Vec<Known>,
     /// The number of findings of each kind.
     found: [u32; 3],
-    /// The value of `lifecycle::ends` at the last use. If the value has changed since then, all ids have ended, and the
-    /// table is emptied.
+    /// The value of `lifecycle::ends` at the last use. When `lifecycle::ends` no longer returns the stored value, all ids are
+    /// invalid, and the table is emptied.
     ends: u32,
 }
 
@@ -136,7 +136,7 @@ impl Table {
             return;
         }
         for old in self.take(addr, size) {
-            // Disabling the sinks ends all ids.
+            // The old id may be invalid, because all ids become invalid when the sinks are disabled.
             if shared.ids.size_of(old.id).is_some() && self.is_to_be_said(0) {
                 debug::say(format_args!(
                     "check: `{}` at {addr:#x} ends `{}` at {:#x} ({} bytes), which is registered; unregister code before its memory \

@@ -13,7 +13,7 @@ use crate::sys::clock::Clock;
 use crate::sys::rights;
 use crate::sys::valgrind::{self, Tool};
 
-/// The minimum values of `map_max` and `jitdump_max`. Smaller values are raised to these, because smaller files would be
+/// The minimum values of `map_max` and `jitdump_max`. Smaller values are raised to the minimum, because smaller files would be
 /// useless.
 const MAP_MAX_LEAST: u64 = 4096;
 const JITDUMP_MAX_LEAST: u64 = 65536;
@@ -59,8 +59,8 @@ impl Config {
         let for_valgrind =
             tool != Tool::Nothing && env_sinks != Some(Sinks::NONE) && switch("JITSYM_VALGRIND").unwrap_or(true);
         let sinks = prefer(options, options.sinks, env_sinks).unwrap_or(default_sinks);
-        // Adopted memory needs the region sink. So if the environment requests adoption, the region sink is turned on too,
-        // unless `JITSYM` lists the sinks.
+        // Adopted memory needs the region sink. So the region sink is turned on if the environment requests adoption and
+        // `JITSYM` does not list the sinks.
         let adds_files = adopt == Some(true) && env_sinks.is_none() && sinks != Sinks::NONE;
         let sinks = if adds_files { sinks.with(Sinks::REGION) } else { sinks };
         // valgrind assumes that code in mappings of files never changes.
@@ -124,8 +124,9 @@ impl Config {
             adopt: adopt.unwrap_or(options.adopt) && !for_valgrind,
             bridge,
             // Whether the gdb sink may start by itself. With the bridge, the gdb sink must not start, because debuggers already
-            // have the code that the bridge finds, and cannot handle code that is reported twice. Under a valgrind profiler, no
-            // debugger is used, and the gdb sink would cause half of the cost of a registration.
+            // have the code that the bridge finds, and cannot handle code that is reported twice. Under a valgrind profiler,
+            // the gdb sink does not start either. No debugger is used there, and the gdb sink would cause half of the cost of a
+            // registration.
             debugger: late && !bridge && switch("JITSYM_GDB").unwrap_or(!for_valgrind || tool != Tool::Other),
             map_max: bound(options.map_max, "JITSYM_MAP_MAX", MAP_MAX_LEAST),
             jitdump_max: bound(options.jitdump_max, "JITSYM_JITDUMP_MAX", JITDUMP_MAX_LEAST),
@@ -254,7 +255,7 @@ mod tests {
         assert_eq!(sinks(map_only(), &[("JITSYM", "jitdump")]), Sinks::MAP);
         assert_eq!(sinks(Options { env_wins: true, ..map_only() }, &[("JITSYM", "jitdump")]), Sinks::JITDUMP);
         assert_eq!(sinks(Options { env_wins: true, ..map_only() }, &[]), Sinks::MAP);
-        // If the environment requests adoption, the region sink is turned on too, unless the environment lists the sinks.
+        // The region sink is turned on if the environment requests adoption and does not list the sinks.
         let adopt = ("JITSYM_ADOPT", "1");
         assert_eq!(sinks(map_only(), &[adopt]), Sinks::MAP.with(Sinks::REGION));
         assert_eq!(sinks(Options::default(), &[adopt, ("JITSYM", "map")]), Sinks::MAP);

@@ -8,8 +8,8 @@ use crate::api::options::Config;
 /// The maximum number of sessions that a process may have open at a time.
 pub const SESSIONS: usize = 256;
 
-/// The options of each session, indexed by the session's place. Even if a fork happens during a change, the child finds
-/// complete options at each place.
+/// The options of each session, with the same indices as `Process::sessions`. Each change is atomic, so even a child that is
+/// forked during a change finds complete options.
 #[derive(Debug)]
 pub struct Configs([AtomicPtr<Config>; SESSIONS]);
 
@@ -20,8 +20,9 @@ impl Default for Configs {
 }
 
 impl Configs {
-    /// Stores the options of the session at a place. The caller of each function here holds the lock of the lifecycle. Only a
-    /// forked child reads its parent's options without this lock, because no thread changes them in the child.
+    /// Stores the options of the session that has the index `place` in `Process::sessions`. The caller of each function here
+    /// holds the lock of the lifecycle. A forked child reads its parent's options without this lock, because no thread of the
+    /// child changes the parent's options.
     pub fn set(&self, place: usize, config: Config) {
         let old = self.0[place].swap(Box::into_raw(Box::new(config)), Ordering::AcqRel);
         if !old.is_null() {

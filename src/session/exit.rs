@@ -25,7 +25,8 @@ pub fn flush_at_exit() {
     // Another thread may be about to open the first session.
     let opened_elsewhere = || process.with_lifecycle(end, |_| Ok(process.shared())).ok().flatten();
     let Some(shared) = process.shared().or_else(opened_elsewhere) else { return };
-    // The exit is recorded even if no sink runs, so that a sink that another thread starts now writes nothing.
+    // The exit is recorded even if no sink runs. Another thread may be starting a sink, and the recorded exit keeps this sink
+    // from writing.
     if !shared.signal_flush.exit() {
         return wait_for_exit();
     }
@@ -49,12 +50,12 @@ pub fn flush_at_exit() {
     explain::summary(process, &shared.status);
 }
 
-/// Registers the exit handler `after_exit`. Several threads may call `exit` at once. In C libraries that allow such calls, each
-/// handler runs on one of these threads, and the first thread that finds no further handler ends the process. `after_exit`
-/// waits until the pending records are written, so that a second thread does not end the process too early.
+/// Registers the exit handler `after_exit`. Some C libraries allow several threads to call `exit` at once, and run each handler
+/// on one of these threads. The first thread that finds no handler left ends the process. `after_exit` waits until the pending
+/// records are written, so that a second thread does not end the process too early.
 pub fn arm_waiting() {
-    // SAFETY: the handler may run at any time. When a plugin that contains this code is unloaded, the C library removes the
-    // handler.
+    // SAFETY: it is sound to call the handler at any time. When a plugin that contains this code is unloaded, the C library
+    // removes the handler.
     unsafe {
         libc::atexit(after_exit);
         at_quick_exit(after_exit);
@@ -66,8 +67,8 @@ extern "C" {
 }
 
 extern "C" fn after_exit() {
-    // If a signal handler that exits has interrupted this library, the same thread may hold the library's locks. `is_inside` is
-    // called before the guard, because it always returns true inside the guard.
+    // If a signal handler that exits has interrupted this library, the same thread may hold the library's locks. Inside the
+    // guard, `is_inside` always returns true. So `is_inside` is called before the guard is entered.
     let may_write = !panic_guard::is_inside();
     process::blocking_guarded(|| {
         // The C library may have assigned the first handler to another thread, which has not run this handler yet.

@@ -242,8 +242,8 @@ impl fmt::Display for InWords {
     }
 }
 
-/// The text of the last failure in this process, or of the last refused call of this thread if that is later. Empty if there
-/// was no failure and no refusal.
+/// The text of the latest error: the last failure in this process, or the last refused call of this thread. Empty if there was
+/// no failure and no refusal.
 pub fn last_error() -> String {
     let failed = process::current().map(|process| process.host.last_error.get()).unwrap_or_default();
     let refused = last_error::last();

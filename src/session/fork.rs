@@ -28,12 +28,13 @@ use crate::sys::futex::keeping_errno;
 use crate::sys::{clock, fork_lock, panic_guard, reserve, thread};
 use crate::writer::{Inheritance, Writer};
 
-/// The maximum total time that a fork waits for the library. A fork waits longer in only two cases: while a thread makes
-/// private copies of the pages of a file mapping (`fork_lock::Parting`), and while the child copies shared memory
-/// (`COPY_PATIENCE`).
+/// The maximum total time that a fork waits for the library. A fork may wait longer than `PATIENCE` in only two cases. In the
+/// first case, a thread is making private copies of the pages of a file mapping (`fork_lock::Parting`). In the second case, the
+/// child is copying shared memory (`COPY_PATIENCE`).
 const PATIENCE: Duration = Duration::from_millis(75);
 
-/// The maximum time that a fork waits for the child's copy of shared code memory: a base, and a time for each `COPY_PART` bytes.
+/// The maximum time that a fork waits until the child has copied shared code memory. The limit is this time, plus this time
+/// again for each `COPY_PART` bytes.
 const COPY_PATIENCE: Duration = Duration::from_secs(1);
 const COPY_PART: u64 = 256 << 20;
 
@@ -78,7 +79,8 @@ static WATCHING: AtomicBool = AtomicBool::new(false);
 /// The function that restarts the bridge's thread in a child. Empty if the bridge was never started.
 static START_BRIDGE: OnceBox<fn()> = OnceBox::new();
 
-/// Registers a function that is called in each child whose fork waited for other threads.
+/// Registers a function that is called in a forked child, if the parent waited for the threads inside the fork lock before the
+/// fork.
 pub fn call_in_children(start_bridge: fn()) {
     START_BRIDGE.get_or_init(|| Box::new(start_bridge));
     watch();
@@ -113,12 +115,12 @@ fn prepare() {
     UNDERWAY.with(|of_thread| {
         let mut underway = of_thread.get();
         underway.depth += 1;
-        // A fork in a signal handler does not wait, because the handler may have interrupted this thread while it holds the
-        // library's locks.
+        // A signal handler may have interrupted this thread while the thread was holding the library's locks. So a fork in this
+        // signal handler does not wait.
         if underway.depth == 1 && !panic_guard::is_inside() {
             let end = Instant::now() + PATIENCE;
-            // The writer is waited for last, because the other threads may wait for the writer too. A third of the time is
-            // reserved for the writer.
+            // The fork waits for the writer last, because the threads inside the fork lock may need the writer. A third of the
+            // time is reserved for the writer.
             fork_lock::wait(end - PATIENCE / 3);
             (underway.is_alone, underway.is_counted) = (true, true);
             if thread::are_forbidden() {
@@ -180,7 +182,8 @@ fn go_on_in_parent() {
         if underway.is_counted {
             fork_lock::over();
         }
-        // If a signal handler has interrupted this thread while it writes a record, no writer may run on this thread.
+        // A signal handler may have interrupted this thread while the thread was writing a record. In that case, no writer may
+        // run on this thread.
         let is_inside = panic_guard::is_inside();
         if let Ok(process) = process::current() {
             process::shielded(|| {
@@ -211,10 +214,11 @@ fn take_note_in_child(underway: Underway) {
     }
     let (words, shared) = (parent.host.page.words, parent.shared());
     let Underway { held, found, depth, copy, .. } = underway;
-    // With a larger depth, the page belongs to another fork of this thread, which a signal handler has interrupted to make this
-    // fork.
+    // If `depth` exceeds 1, a signal handler has interrupted an earlier fork of this thread to make this fork. Then the page
+    // belongs to the earlier fork.
     let copy = copy.filter(|_| depth == 1);
-    // The parent's threads may continue while the child copies memory, so the child reads their shared state first.
+    // The parent's threads may continue while the child copies memory. So the child first reads the state that it shares with
+    // the parent.
     let mut rest = if held { found.rest_in_child(parent.host.page.shared) } else { found.rest };
     if let Some(shared) = shared {
         copy.inspect(|copy| copy.begin());
@@ -225,7 +229,8 @@ fn take_note_in_child(underway: Underway) {
                 rest = Rest::Disturbed;
             }
         };
-        // `quietly` discards SIGXFSZ, by which a limit on file sizes would end the child.
+        // If the child exceeds a limit on file sizes, the kernel sends SIGXFSZ, which would end the child. `quietly` discards
+        // this signal.
         thread::quietly(|| parent.regions.part_in_child(&shared.status, go_on));
         clock::find_host();
         words.forked_at.store(shared.status.clock.now(), Ordering::Relaxed);

@@ -17,13 +17,13 @@ pub fn new_handle(process: &Process, serial: u32, place: usize) -> u64 {
     u64::from(process.generation) << 48 | u64::from(serial) << 16 | (place as u64) << 8 | TAG
 }
 
-/// While no sink runs: the handle of the session that was opened last, or of the session whose call has changed the sinks since
-/// then. While a sink runs: `NO_HANDLE`. Each call first compares its handle with this value. So while no symbols are wanted, a
-/// call costs the runtime only a load and a branch. A forked child inherits this value: calls with its parent's session have
-/// nothing to do in the child either.
+/// While no sink runs: the handle of the last session that was opened, or that changed the sinks by a call. While a sink runs:
+/// `NO_HANDLE`. Each call first compares its handle with this value. So while no symbols are wanted, a call costs the runtime
+/// only a load and a branch. A forked child inherits this value. So in the child, too, calls with the parent's handle return at
+/// once.
 static OFF: AtomicU64 = AtomicU64::new(NO_HANDLE);
 
-/// A value without the tag, which no caller passes by mistake.
+/// A value without the tag of a handle. No caller passes this value by mistake.
 const NO_HANDLE: u64 = u64::from_be_bytes(*b"\xffnot off");
 
 /// Whether a call with this handle has nothing to do and nothing to check.
@@ -62,16 +62,16 @@ impl Ref {
         }
     }
 
-    /// The result of a call, or `Closed` if the session is no longer open. A close ends all ids and the writer. A call that
-    /// races with the close may therefore fail with another error, for instance because its id is unknown. Such a call returns
-    /// `Closed` instead.
+    /// The result of a call, or `Closed` if the session is no longer open. A close ends the writer, and makes all ids invalid.
+    /// A call that races with a close may therefore fail because an id is unknown. The function then returns `Closed`, not the
+    /// error of the call.
     #[inline]
     pub fn outcome<T>(&self, result: Result<T>) -> Result<T> {
         self.still_open(()).and(result)
     }
 }
 
-/// The place of an open session in `Process::sessions`.
+/// The entry of an open session in `Process::sessions`.
 #[inline]
 pub fn place_of(process: &Process, handle: u64) -> Result<&AtomicU64> {
     let place = &process.sessions[place_number(handle)];
@@ -82,7 +82,7 @@ pub fn place_of(process: &Process, handle: u64) -> Result<&AtomicU64> {
     }
 }
 
-/// The number of a session's place.
+/// The index of a session in `Process::sessions`.
 #[inline]
 pub fn place_number(handle: u64) -> usize {
     (handle >> 8 & 0xff) as usize
@@ -101,8 +101,8 @@ fn why_not(process: &Process, handle: u64) -> Error {
     }
 }
 
-/// Stores the session's handle in `OFF` if no sink runs and no sink will start before another call changes the sinks.
-/// Otherwise stores `NO_HANDLE`. The caller holds the lock of the lifecycle.
+/// Stores the session's handle in `OFF` if all sinks are off and stay off until another call changes the sinks. Otherwise
+/// stores `NO_HANDLE`. The caller holds the lock of the lifecycle.
 pub fn set_off(shared: &Shared, lifecycle: &Lifecycle, handle: u64) {
     valgrind::share(&OFF);
     let is_off = shared.is_off() && !lifecycle.is_starting() && lifecycle.unstarted() == Sinks::NONE;

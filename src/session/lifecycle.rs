@@ -84,7 +84,7 @@ impl Running {
 
 /// A change of the sinks that the writer has been asked to make.
 struct Changing {
-    /// The options before the change.
+    /// The options that applied before the sinks were changed.
     before: Config,
     answer: Take<Result<()>>,
 }
@@ -92,7 +92,7 @@ struct Changing {
 /// A writer thread that has not opened its files yet.
 struct Starting {
     config: Config,
-    /// Receives whether a sink could be opened.
+    /// The channel through which the writer thread reports whether a sink could be opened.
     is_open: Take<bool>,
 }
 
@@ -107,8 +107,8 @@ impl Lifecycle {
         self.end.map_or(STOP_TIMEOUT, |end| end.saturating_duration_since(Instant::now()))
     }
 
-    /// Subtracts sessions that were closed while another call held the lock. If no session is left, asks the writer to end,
-    /// without waiting.
+    /// Reduces the number of open sessions by `closed`, the number of sessions that were closed while another call held the
+    /// lock. If no session is left, asks the writer to end, without waiting.
     pub fn note_closed(&mut self, shared: Option<&Shared>, closed: u32) {
         self.open = self.open.saturating_sub(closed);
         if let Some(shared) = shared.filter(|_| closed > 0 && self.open == 0) {
@@ -163,7 +163,7 @@ impl Lifecycle {
 
     fn start_with(&mut self, parts: Parts, config: Config, inheritance: &mut Option<Inheritance>) -> Result<()> {
         let Parts { host, shared, regions } = parts;
-        // A session that writes nothing recovers no files of dead processes, and leaves nothing to clean up.
+        // A session that writes nothing starts no writer. Such a session also does not recover files of dead processes.
         if !config.starts_writer() {
             shared.status.set_sinks(Sinks::NONE, Sinks::NONE);
             return Ok(());
@@ -179,15 +179,15 @@ impl Lifecycle {
             Error::Thread
         };
         if thread::is_alone() && !barrier::is_light() {
-            // In a process with several threads, the kernel takes milliseconds to register the process for this barrier. In
-            // such a process, the writer registers the process later.
+            // In a process with several threads, the kernel takes milliseconds to register the process for this barrier. So if
+            // the process has several threads, the writer registers the process after the writer has started.
             barrier::register();
         }
         if thread::are_forbidden() {
             return self.start_in_place(parts, config, inheritance);
         }
-        // The thread of `host_fds` must exist before the writer opens files. Only that thread, in the host's descriptor table,
-        // can detect other writers of these files.
+        // The thread of `host_fds` must exist before the writer opens files. Only the thread of `host_fds`, which uses the
+        // host's descriptor table, can detect other writers of the library's files.
         host_fds::want();
         self.threads.push(host_fds::start().map_err(no_thread)?);
         let recover = recovers(shared, &config, inheritance);
@@ -199,8 +199,8 @@ impl Lifecycle {
         let inherited = inheritance.is_some().then_some((inherited, ready));
         let begin = Box::new(Begin { writer, config: config.clone(), recover, home, opened, inherited });
         let (hand, take) = oneshot();
-        // `hand.give` passes the arguments to the writer's thread. This thread does this just before it waits, so that the
-        // kernel then runs the writer at once.
+        // `hand.give` passes the arguments to the writer's thread. The calling thread calls `hand.give` just before it waits,
+        // so that the kernel then runs the writer at once.
         let spawned = thread::spawn_quiet(thread::WRITER, thread::STACK, move || {
             take.wait().into_iter().for_each(|begin: Box<Begin>| begin.run());
         });
@@ -222,8 +222,8 @@ impl Lifecycle {
             self.starting.take().map(|starting| starting.is_open.give_up());
         } else if let Some(inheritance) = inheritance.take() {
             if let Some(inherited) = &inheritance.regions {
-                // This thread inherits the regions, because its descriptor table holds the inherited descriptors. The writer
-                // has a separate table.
+                // The calling thread, not the writer, takes over the regions. The reason is that only the descriptor table of
+                // the calling thread contains the inherited descriptors.
                 regions.inherit(&shared.status, inherited);
             }
             inherit.give(inheritance);
@@ -265,7 +265,7 @@ impl Lifecycle {
         Ok(())
     }
 
-    /// Whether a thread of this library runs the writer, or is about to end.
+    /// Whether the writer has a thread. Also true while this thread is about to end.
     pub fn has_thread(&self) -> bool {
         self.home.is_some()
     }
@@ -274,7 +274,8 @@ impl Lifecycle {
     fn finish_start(&mut self, shared: &Shared) -> Result<()> {
         let Some(starting) = &self.starting else { return Ok(()) };
         let is_open = starting.is_open.take(self.left());
-        // `starting` stays in place only after a timeout, because the thread may still open its files.
+        // After a timeout, the thread may still open its files, so `starting` is kept. After any other result, `starting` is
+        // removed.
         let ended = self.starting.take_if(|_| is_open != Err(Error::Timeout));
         if !is_open? {
             return self.fetch_writer(shared).and(Err(Error::NoSink));
@@ -284,21 +285,21 @@ impl Lifecycle {
         Ok(())
     }
 
-    /// Calls `finish_start` for a writer whose start an earlier call did not wait for.
+    /// Calls `finish_start`, if an earlier call stopped waiting before the writer had started.
     fn finish_earlier_start(&mut self, shared: &Shared) -> Result<()> {
         // The error `NoSink` concerns only the earlier call, so this call ignores the error.
         self.finish_start(shared).or_else(|error| if error == Error::NoSink { Ok(()) } else { Err(error) })
     }
 
-    /// Waits until the writer has done the work of earlier calls that timed out.
+    /// Waits until the writer has completed the requests of earlier calls that timed out.
     pub fn finish_earlier(&mut self, shared: &Shared) -> Result<()> {
         self.finish_earlier_start(shared)?;
         match self.finish_change(shared) {
             Err(Error::Timeout) => Err(Error::Timeout),
             // Other errors concern only the earlier call, so this call ignores them.
             _ if self.running.is_some() => Ok(()),
-            // A writer that was asked to end may still be writing records. Only after its end may a call report that there is
-            // nothing to write.
+            // A writer that was asked to end may still be writing records. A call may report that there is nothing to write
+            // only after this writer has ended.
             _ => self.fetch_writer(shared),
         }
     }
@@ -312,8 +313,9 @@ impl Lifecycle {
     fn fetch_writer(&mut self, shared: &Shared) -> Result<()> {
         let Some(home) = &self.home else { return Ok(()) };
         let writer = await_answer(shared, home, self.left());
-        // `home` is kept only after a timeout, because the thread may still return the writer. Any other error means that the
-        // thread has ended. In that case, a kept `home` would make later calls fail.
+        // After a timeout, `home` is kept, because the thread may still return the writer. Any error other than a timeout means
+        // that the thread has ended. Then `home` is removed, because later calls would fail if they waited for the ended
+        // thread.
         self.home.take_if(|_| !matches!(writer, Err(Error::Timeout)));
         self.writer = Some(writer?);
         self.join_threads();
@@ -372,7 +374,8 @@ impl Lifecycle {
             return Err(Error::Conflict);
         }
         match config.sinks.without(started) {
-            // In a forked child, inherited code may be missing from the files. Each change of the sinks writes this code.
+            // In a forked child, inherited code may be missing from the files. The writer adds the inherited code to the files
+            // at each change of the sinks.
             Sinks::NONE if shared.status.counters.inherited.get() == 0 => Ok(()),
             on => self.change(shared, &config, on, Sinks::NONE),
         }
@@ -434,7 +437,8 @@ impl Lifecycle {
         let Some(running) = &mut self.running else { return Ok(()) };
         let Some(changing) = &running.changing else { return Ok(()) };
         let answer = await_answer(shared, &changing.answer, left);
-        // `changing` stays in place only after a timeout, because the writer may still make the change.
+        // After a timeout, the writer may still make the change, so `changing` is kept. After any other result, `changing` is
+        // removed.
         let ended = running.changing.take_if(|_| answer != Err(Error::Timeout));
         let result = answer?;
         if let Some(Changing { before, .. }) = ended.filter(|_| !matches!(result, Ok(()) | Err(Error::SinkFailed))) {
@@ -464,7 +468,8 @@ impl Lifecycle {
         self.fetch_writer(shared)
     }
 
-    /// Ends the writer thread once the thread has written everything. `off`: whether sessions stay open.
+    /// Ends the writer thread once the thread has written everything. `off`: true if the sinks are turned off while sessions
+    /// stay open.
     pub fn stop(&mut self, shared: &Shared, off: bool) -> Result<()> {
         if let Err(error) = self.finish_earlier_start(shared) {
             match self.starting.take().map(|starting| (starting.is_open.give_up(), starting.config)) {
@@ -495,8 +500,8 @@ impl Lifecycle {
     }
 }
 
-/// Whether a writer that starts now recovers the files of dead processes. A process with more rights than other processes of
-/// its user does this only if the options request it.
+/// Whether a writer that starts now recovers the files of dead processes. By default, a process with more rights than other
+/// processes of its user recovers no files. The options can request the recovery.
 fn recovers(shared: &Shared, config: &Config, inheritance: &Option<Inheritance>) -> bool {
     let by_default = !shared.pool.is_open() && !rights::are_more();
     inheritance.is_none() && (config.recover || by_default)

@@ -38,7 +38,7 @@ pub fn open(options: &Options) -> Result<u64> {
     let opened = open_in(process, options);
     explain::opened(&opened.as_ref().map(|_| process.shared().map(|shared| &*shared.status)).map_err(|error| *error));
     if let Err(error) = &opened {
-        // For `NoSink` and `Thread`, a more exact text is already set.
+        // For `NoSink` and `Thread`, a text with more details is already set.
         if !matches!(error, Error::NoSink | Error::Thread) {
             process.host.last_error.set(error.to_string());
         }
@@ -58,7 +58,7 @@ fn open_in(process: &'static Process, options: &Options) -> Result<u64> {
     process.with_lifecycle(end, |lifecycle| open_alone(process, lifecycle, config))
 }
 
-/// Joins the sinks that run, or starts the session's sinks.
+/// Lets the session use the sinks that already run, or starts the session's sinks if no sink runs.
 fn join_or_start(
     process: &'static Process,
     shared: &'static Shared,
@@ -88,7 +88,7 @@ fn open_alone(process: &'static Process, lifecycle: &mut Lifecycle, config: Conf
             return Err(Error::Timeout);
         }
     }
-    // The free place is looked up before the steps below, because these steps would have to be undone if no place were free.
+    // A free entry of `sessions` is looked up first. If no entry is free, the call thus fails before there is anything to undo.
     let place = process.sessions.iter().position(|place| place.load(Ordering::Relaxed) == 0);
     let place = place.ok_or(Error::TooManySessions)?;
     let forbids = !config.threads && !lifecycle.has_thread() && !thread::are_forbidden();

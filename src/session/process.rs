@@ -1,8 +1,9 @@
 //! The library's state in this process. The first session makes the state, and a forked child replaces it.
 //!
 //! The state is never freed, so a call that races with `close` finds valid memory. A forked child has a copy of the parent's
-//! state, which the child detects by the fork page. Another thread may have been changing the locks and queues during the fork.
-//! So the child does not use the copy's locks and queues, and makes a separate state (`fork`).
+//! state. The fork page shows the child that the state is a copy. During the fork, another thread of the parent may have been
+//! changing the locks and queues in the state. So the child does not use the copied locks and queues, and makes a separate
+//! state (`fork`).
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -29,14 +30,14 @@ use crate::writer::Inheritance;
 /// The state of a process.
 #[derive(Debug)]
 pub struct Process {
-    /// Part of the handles of this process. A child that takes over its parent's state also keeps the generation, so the
-    /// inherited handles stay valid. A child that opens a session without the parent's state gets the next generation.
+    /// A number that is contained in each handle of this process. A child that takes over its parent's state also keeps the
+    /// generation, so the inherited handles stay valid. A child that opens a session without the parent's state gets the next
+    /// generation.
     pub generation: u16,
     pub host: Host,
-    /// In a forked child: the parent's state. The child uses only the parts that it takes over. With this pointer, leak
-    /// checkers do not report the memory as lost.
+    /// In a forked child: the parent's state. Because of this pointer, leak checkers do not report the parent's state as lost.
     inherited: Option<&'static Process>,
-    /// The handles of the open sessions; 0 is a free place.
+    /// The handles of the open sessions; 0 marks a free entry.
     pub sessions: [AtomicU64; SESSIONS],
     pub configs: Configs,
     /// Serial number of the next session.
@@ -95,8 +96,8 @@ pub fn current_or_new() -> Result<&'static Process> {
     // SAFETY: no other thread has this state yet, and the state is freed only if it was not published.
     let process = unsafe { &*new };
     if let Some(faster) = process.publish() {
-        // SAFETY: as above. (The fork page of the dropped state stays mapped. Few pages stay in this way, because only the
-        // first sessions of a process can race here.)
+        // SAFETY: as above. The fork page of the dropped state stays mapped. Few fork pages leak like this, because only the
+        // first sessions of a process can race to publish a state.
         drop(unsafe { Box::from_raw(new) });
         return Ok(faster);
     }
@@ -123,8 +124,8 @@ pub fn shielded(body: impl FnOnce()) {
     });
 }
 
-/// Does the same as `shielded`, with thread cancellation disabled. Use this for a body that accesses files or waits, because
-/// such calls are cancellation points of POSIX threads.
+/// Does the same as `shielded`, with thread cancellation disabled. If `body` accesses files or waits, use this function,
+/// because file access and waiting are cancellation points of POSIX threads.
 pub fn blocking_guarded(body: impl FnOnce()) {
     thread::uncancelled(|| shielded(body));
 }
@@ -179,7 +180,7 @@ impl Process {
     }
 
     /// Runs `body` with the lock of the lifecycle, under which sessions open and close. Fails if another call holds the lock
-    /// until `end`. `body` may also wait for the writer until `end`.
+    /// until the time `end`. `end` is also the time until which `body` may wait for the writer.
     pub fn with_lifecycle<T>(&self, end: Instant, body: impl FnOnce(&mut Lifecycle) -> Result<T>) -> Result<T> {
         if self.shared().is_some_and(|shared| shared.in_place.is_mine()) {
             return Err(Error::Writer);

@@ -77,14 +77,14 @@ impl Session {
     /// the flag `JITSYM_RANGE_UNMAP`.
     ///
     /// # Safety
-    /// Until the caller unmaps the range, no thread reads, writes or executes the whole pages in it. The caller unmaps these
-    /// pages before anything else is mapped there.
+    /// Until the caller unmaps the range, no thread reads, writes or executes the pages that lie completely in the range. The
+    /// caller unmaps these pages before anything else is mapped there.
     pub unsafe fn unregister_mapping(&self, addr: u64, size: u64) -> Result<()> {
         told(|| find(self.0)?.unregister_range(addr, size, true))
     }
 
-    /// Returns which parts of a description of code the sinks want now; `jitsym_wanted` in C. The host can omit the other
-    /// parts. The call takes no lock, makes no system call and changes nothing, even in a forked child.
+    /// Returns which parts of a description of code the sinks want now; `jitsym_wanted` in C. The host can omit the parts that
+    /// no sink wants. The call takes no lock, makes no system call and changes nothing, even in a forked child.
     ///
     /// ```
     /// use jitsym::{Options, Session, Sinks, Wanted};
@@ -195,8 +195,8 @@ impl Session {
         told(|| find(self.0)?.create_region(options))
     }
 
-    /// Turns whole pages of the runtime's memory into a region; `jitsym_region_adopt` in C, which describes the effects. A
-    /// private mapping of an ELF file, with the same bytes and protections, replaces the pages.
+    /// Turns whole pages of the runtime's memory into a region; `jitsym_region_adopt` in C. The description of the C function
+    /// explains the effects. A private mapping of an ELF file, with the same bytes and protections, replaces the pages.
     ///
     /// # Safety
     /// During the call no thread writes to the memory or changes its protection. Otherwise writes may be lost. Threads may

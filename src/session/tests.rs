@@ -38,8 +38,8 @@ fn names(seen: &Seen) -> Vec<(u64, &str)> {
     names
 }
 
-/// A record that unregisters all code in the 4096 bytes from the first number on. The second number is added to the record's
-/// time stamp.
+/// A record that unregisters all code in 4096 bytes of memory. The fields of the struct are the start of this memory, and a
+/// number that is added to the record's time stamp.
 struct EndAhead(u64, u64);
 
 impl Fill for EndAhead {
@@ -63,7 +63,7 @@ fn a_flush_finds_what_is_stamped_ahead() {
     let mut queue = ThreadQueue::new(shared).unwrap();
     const AHEAD: u64 = 8_000_000;
     queue.append(&EndAhead(0x7000, AHEAD)).unwrap();
-    // The request gets the time that a thread whose clock is ahead would give it.
+    // A thread whose clock is ahead of the writer's clock would give the request this time.
     shared.requests().asked_at = shared.clock.now() + AHEAD;
     session.flush(LONG).unwrap();
     assert_eq!(names(&seen()), []);
@@ -204,8 +204,8 @@ fn all_sinks_are_those_that_there_are() {
     assert_eq!(sink::every(), Sinks::ALL.with(COUNTING));
 }
 
-/// Refusals of the Rust interface are counted and explained like those of the C interface. If a call notes a reason and
-/// succeeds, no later call reports this reason.
+/// Refusals of the Rust interface are counted and explained like those of the C interface. A call may note a reason for a
+/// refusal and then succeed after all. No later call reports this reason.
 #[test]
 fn refusals() {
     let _alone = alone();

@@ -11,11 +11,12 @@ pub struct Begin {
     pub config: Config,
     /// Whether to recover the files of dead processes first.
     pub recover: bool,
-    /// Receives the writer when the thread no longer uses it.
+    /// The channel through which the thread returns the writer when it no longer uses the writer.
     pub home: Give<Box<Writer>>,
-    /// Receives whether a sink could be opened.
+    /// The channel through which the thread reports whether a sink could be opened.
     pub opened: Give<bool>,
-    /// In a forked child: receives the inherited state, and reports that the writer has taken over this state.
+    /// In a forked child: the channel that delivers the inherited state, and the channel on which the thread reports that the
+    /// writer has taken over this state.
     pub inherited: Option<(Take<Inheritance>, Give<()>)>,
 }
 

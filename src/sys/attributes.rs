@@ -7,8 +7,8 @@ pub struct Attributes {
     /// A bit for each entry of `ADVICE`.
     advice: u16,
     is_locked: bool,
-    /// Whether the mapping has an attribute that a mapping of a file cannot have, or that this library cannot give to another
-    /// mapping.
+    /// Whether the mapping has an attribute that this library cannot give to a mapping of a file. Either such mappings cannot
+    /// have the attribute, or the library cannot set the attribute.
     is_stuck: bool,
     key: u32,
 }
@@ -27,7 +27,7 @@ const ADVICE: [(&str, i32); 7] = [
 const STUCK: [&str; 4] = ["wf", "um", "uw", "ui"];
 
 impl Attributes {
-    /// Whether a mapping of a file can have the same attributes.
+    /// Whether a mapping of a file can have all these attributes.
     pub fn suit_a_file(&self) -> bool {
         !self.is_stuck
     }
@@ -39,7 +39,7 @@ impl Attributes {
         }
         let (at, len) = (addr as *mut libc::c_void, len as usize);
         let advice = ADVICE.iter().enumerate().filter(|(number, _)| self.advice & 1 << number != 0);
-        // SAFETY: these calls do not change the content of memory. The host has asked for all of them.
+        // SAFETY: these calls do not change the content of memory. The host itself has requested each of these attributes.
         unsafe {
             advice.for_each(|(_, &(_, advice))| _ = libc::madvise(at, len, advice));
             if self.key != 0 {

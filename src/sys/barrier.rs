@@ -1,15 +1,16 @@
 //! A memory barrier that one thread makes on behalf of all others (membarrier(2), Linux 4.14).
 //!
 //! A registering thread publishes a record, and then checks whether the writer sleeps or the session closes. The thread needs
-//! no fence between the two steps, because the writer makes the barrier for itself and for all registering threads. The
+//! no fence between the publication and the check, because the writer makes a barrier on behalf of all registering threads. The
 //! writer rarely needs a barrier.
 //!
 //! The system call may begin to fail at any time, because a sandbox forbids it or memory runs out. After the first failure,
 //! threads make their own fences. The writer waits once, until the earlier stores that had no fence have reached memory.
 //!
 //! No other system call reliably makes all threads pass a barrier. A change of a mapping does not interrupt the other
-//! processors on aarch64 and on newer x86-64 processors (INVLPGB). A thread that moves to each processor in turn
-//! (sched_setaffinity) may wait for real-time threads without limit, and cannot move to processors that it may not use.
+//! processors on aarch64 and on newer x86-64 processors (INVLPGB). A thread could move to each processor in turn
+//! (sched_setaffinity). But real-time threads may keep this thread waiting without limit. Also, the thread cannot move to
+//! processors that it may not use.
 
 use std::sync::atomic::AtomicBool;
 
@@ -88,15 +89,15 @@ mod tests {
             match turn {
                 _ if reached() => return,
                 0..1000 => std::hint::spin_loop(),
-                // The other thread may be waiting for this processor.
+                // The thread that makes `reached` true may be waiting for this processor.
                 _ => std::thread::yield_now(),
             }
         }
     }
 
-    /// Each of two threads makes an announcement, and then looks for the announcement of the other thread. At least one
-    /// thread must find the announcement of the other thread. This must be true before and after a sandbox forbids
-    /// membarrier(2).
+    /// Each of two threads makes an announcement, and then looks for the announcement of the other thread. At least one of the
+    /// two threads must find the other thread's announcement. This rule must hold while membarrier(2) works, and after a
+    /// sandbox has forbidden membarrier(2).
     #[test]
     #[ignore = "long: scripts/test.sh runs it"]
     fn order_outlives_the_barrier() {

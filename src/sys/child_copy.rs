@@ -16,12 +16,12 @@ const RUNS: u32 = 1;
 const COPIED: u32 = 2;
 const LEFT: u32 = 3;
 
-/// How long the parent waits for the first sign of a child if `errno` indicates that the fork has failed. A child may still
-/// exist, because a fork handler of the host may also have set `errno`.
+/// How long the parent waits for the first sign of a child if `errno` indicates that the fork has failed. Not only a failed
+/// fork sets `errno`: a fork handler of the host may have set it. So a child may exist after all.
 const NO_CHILD: Duration = Duration::from_millis(75);
 
-/// A page that a process shares with the child that it is about to fork. Each fork has its own page, because a child may fork
-/// too while the fork of its parent is still under way.
+/// A page that a process shares with the child that it is about to fork. The child may itself fork before its parent's fork is
+/// complete. So each fork has a separate page.
 #[derive(Clone, Copy, Debug)]
 pub struct ChildCopy {
     word: &'static AtomicU32,
@@ -41,7 +41,7 @@ impl ChildCopy {
         Some(ChildCopy { word, errno: errno.0 })
     }
 
-    /// In the parent: waits until the child has its copy, for at most `limit`.
+    /// In the parent: waits until the child has copied the shared memory, for at most `limit`.
     pub fn wait(self, limit: Duration) {
         // The C library calls the handlers of the parent even if the fork has failed. `errno` then contains the reason.
         let (begin, has_failed) = (Instant::now(), matches!(errno::errno().0, libc::EAGAIN | libc::ENOMEM));
@@ -62,7 +62,8 @@ impl ChildCopy {
         let _ = self.word.compare_exchange(NOTHING, RUNS, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// In the child: tells the parent that the child has its copy. Returns false if the parent has stopped waiting.
+    /// In the child: tells the parent that the child has copied the shared memory. Returns false if the parent has stopped
+    /// waiting.
     pub fn copied(self) -> bool {
         self.word.swap(COPIED, Ordering::AcqRel) != LEFT
     }

@@ -19,7 +19,7 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// Whether this machine has a time stamp counter that perf can convert.
+    /// Whether this machine has a time stamp counter that perf can convert to nanoseconds.
     pub const ARCH_AVAILABLE: bool = cfg!(target_arch = "x86_64");
 
     /// The current time, which is never 0.
@@ -44,9 +44,8 @@ pub fn monotonic_ns() -> u64 {
 static AHEAD: AtomicU64 = AtomicU64::new(0);
 
 /// Determines how far the process's clock is ahead of the initial namespace's clock (`AHEAD`). This function must be called
-/// before the first time stamp is made, in each forked child, and after each pause in which no time stamps were made. A
-/// process that has a single thread can change its time namespace, and the process may have had a single thread during the
-/// pause.
+/// before the first time stamp is made, in each forked child, and after each pause in which no time stamps were made. During a
+/// pause, the process may have had a single thread. A process with a single thread can change its time namespace.
 pub fn find_host() {
     if let Some(TimeNamespace { monotonic, .. }) = TimeNamespace::of_this_thread() {
         AHEAD.store(monotonic as u64, Ordering::Relaxed);
@@ -62,7 +61,7 @@ pub struct TimeNamespace {
 }
 
 impl TimeNamespace {
-    /// The offsets of the time namespace of the calling thread. `None` if they cannot be determined.
+    /// The offsets of the time namespace of the calling thread. `None` if the offsets cannot be determined.
     pub fn of_this_thread() -> Option<TimeNamespace> {
         /// The inode number of the initial time namespace (linux include/linux/proc_ns.h, `PROC_TIME_INIT_INO`).
         const HOST: u64 = 0xefff_fffa;
@@ -118,8 +117,9 @@ pub(super) fn read_ns(clock: libc::clockid_t) -> u64 {
 /// loads had completed (four cache misses in a row, Zen 5). So with `rdtsc` alone, a thread that has read the record of
 /// another thread could give its own record an earlier time stamp. The fence makes `rdtsc` wait for the loads.
 ///
-/// Batches of calls were measured. Their minimum and median are 10.2 and 10.3 ns for `rdtsc`, and 17.1 and 17.3 ns for
-/// `lfence; rdtsc`. They are 19.6 and 19.8 ns for `rdtscp`, which also waits, and 24.3 and 24.6 ns for `clock_gettime`.
+/// Measured in batches, a call takes the following time (minimum and median). `rdtsc` takes 10.2 and 10.3 ns. `lfence; rdtsc`
+/// takes 17.1 and 17.3 ns. `rdtscp`, which also waits for earlier instructions, takes 19.6 and 19.8 ns. `clock_gettime` takes
+/// 24.3 and 24.6 ns.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub fn arch_ticks() -> u64 {

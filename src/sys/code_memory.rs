@@ -38,8 +38,8 @@ pub unsafe fn map_over(
     file: &File,
     offset: u64,
 ) -> io::Result<()> {
-    // Without `MAP_NORESERVE`, the kernel counts private pages as used memory once they have been writable. The kernel never
-    // merges a mapping whose pages it counts with a mapping whose pages it does not count.
+    // Without `MAP_NORESERVE`, the kernel counts private pages as used memory once they have been writable. If the kernel
+    // counts the pages of only one of two mappings, it never merges these mappings.
     let private = libc::MAP_PRIVATE | libc::MAP_NORESERVE;
     let flags = if sharing == Sharing::Shared { libc::MAP_SHARED } else { private };
     // SAFETY: the caller's promise.
@@ -94,7 +94,7 @@ pub unsafe fn share_over(addr: u64, len: u64) -> io::Result<()> {
 /// The caller owns both ranges, and may replace the content of the range at `to`.
 pub unsafe fn duplicate_over(from: u64, to: u64, len: u64) -> io::Result<()> {
     let (len, flags) = (len as usize, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED);
-    // SAFETY: the caller's promise. With the length 0, the kernel does not unmap the first mapping.
+    // SAFETY: the caller's promise. Because the old length is 0, the kernel does not unmap the memory at `from`.
     checked(unsafe { libc::mremap(from as *mut _, 0, len, flags, to as *mut libc::c_void) }).map(drop)
 }
 
@@ -124,7 +124,8 @@ unsafe fn map(addr: u64, len: u64, protection: i32, flags: i32, file: i32, offse
 }
 
 /// Whether a range is a single mapping of the kernel. The whole range of a single mapping has the same attributes. The range
-/// must begin where a mapping begins. The page after the range must belong to the caller, and have other rights.
+/// must begin where a mapping begins. The page after the range must belong to the caller, and must have different rights than
+/// the range.
 pub fn is_one_mapping(addr: u64, len: u64) -> bool {
     let page = page_size() as u64;
     // The kernel first checks that the range lies in one mapping, and otherwise fails with `EFAULT`. Then the kernel finds no
@@ -220,7 +221,8 @@ pub fn write_from(addr: u64, len: u64, file: &File, offset: u64) -> io::Result<(
 /// its parts is not written. If a write call can write nothing at all, this function fails.
 pub fn write_parts(parts: impl Iterator<Item = Range<u64>>, file: &File, beyond: u64) -> io::Result<()> {
     static ZEROS: [u8; GAP] = [0; GAP];
-    /// A gap between two parts is filled with zeros if it has at most this many bytes. A longer gap becomes a hole in the file.
+    /// A gap between two parts is filled with zeros if it has at most this many bytes. A gap of more than `GAP` bytes becomes a
+    /// hole in the file.
     const GAP: usize = 4096;
     /// A write call is made when at least this many vectors have been collected. The kernel accepts at most 1024 vectors in one
     /// call.
@@ -260,8 +262,8 @@ pub fn write_parts(parts: impl Iterator<Item = Range<u64>>, file: &File, beyond:
     }
 }
 
-/// Discards all writes to private memory. If the memory is a mapping of a file, it shows the content of the file afterwards.
-/// Other memory reads as zeros afterwards.
+/// Discards all writes to private memory. Afterwards, a mapping of a file shows the content of the file. Memory without a file
+/// reads as zeros.
 ///
 /// # Safety
 /// Nobody uses the memory in the range.
@@ -272,8 +274,8 @@ pub unsafe fn drop_pages(addr: u64, len: u64) -> io::Result<()> {
 
 /// Gives advice about memory (madvise(2)). The memory also works if the kernel ignores the advice.
 pub fn advise(addr: u64, len: u64, advice: Advice) {
-    // SAFETY: the crate memmap2 lets safe code give any advice of this type. No advice of this type changes the content of
-    // memory, except `HwPoison`, with which root tests how the kernel handles broken memory.
+    // SAFETY: the crate memmap2 lets safe code give any advice of this type. Of this advice, only `HwPoison` changes the
+    // content of memory. Only root can give `HwPoison`, to test how the kernel handles broken memory.
     unsafe { libc::madvise(addr as *mut _, len as usize, advice as i32) };
 }
 
@@ -288,8 +290,8 @@ pub fn whole_pages(len: u64) -> Option<u64> {
     len.checked_next_multiple_of(page_size() as u64)
 }
 
-/// Whether the process has locked memory (mlock(2)). Callers check this before they replace memory with a file mapping,
-/// because the file mapping would not be locked.
+/// Whether the process has locked memory (mlock(2)). If a file mapping replaces locked memory, the file mapping is not locked.
+/// So callers call this function before they replace memory with a file mapping.
 pub fn has_locked_memory() -> bool {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:"));

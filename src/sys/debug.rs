@@ -26,7 +26,7 @@ const WAITING_MAX: usize = 4 * LINE_MAX;
 const UNKNOWN: u8 = 0;
 const OFF: u8 = 1;
 const ON: u8 = 2;
-/// The state in which the library writes messages and also checks the host's calls.
+/// In this state, the library checks the host's calls, and writes messages as in the state `ON`.
 const CHECKS: u8 = 3;
 
 static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
@@ -134,7 +134,8 @@ pub fn write_waiting() {
 /// Writes one or more lines in one piece, because other threads and processes write to the same file.
 fn write_out(bytes: &[u8]) {
     if has_room(libc::STDERR_FILENO) {
-        // SAFETY: the descriptor is not closed here, and the host decides which file it is.
+        // SAFETY: `ManuallyDrop` keeps the descriptor from being closed here. The host decides which file the descriptor refers
+        // to.
         let mut stderr = ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(libc::STDERR_FILENO) });
         let _ = stderr.write_all(bytes);
     }
@@ -207,7 +208,7 @@ mod tests {
         let lines: Vec<&str> =
             said.lines().filter_map(|line| line.strip_prefix("jitsym ")?.split_once(": ")).map(|it| it.1).collect();
         assert_eq!(lines[..3], ["line 1", "line 2", "line 3"], "{said}");
-        // All other lines are whole. The buffer had room only for these lines.
+        // All lines after the first three are complete. The buffer had no room for further lines.
         assert!((3..=6).contains(&lines[3..].len()) && lines[3..].iter().all(|line| line.len() == 600), "{said}");
     }
 }

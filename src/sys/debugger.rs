@@ -3,11 +3,11 @@
 //!
 //! The sources are gdb/jit.h and "JIT Compilation Interface" in gdb's manual. lldb reads the same list.
 //!
-//! Debuggers find the list and the function by their symbol names. Other libraries in the process (LLVM, a second copy of
-//! this library) may define the same names. If the linker or the loader binds the names in all these libraries to one
-//! definition, the libraries share one list. The protocol has no lock for the list. So this library first puts two entries
-//! into the list, which are called the ends, and puts all its other entries between the ends. Once the ends are in the list,
-//! this library never writes to an entry of another library.
+//! Debuggers find the list and the function by their symbol names. Other libraries in the process (LLVM, a second copy of this
+//! library) may define the same names. If the linker or the loader binds the names in all these libraries to one definition,
+//! the libraries share one list. The protocol has no lock for the list. So this library first puts two marker entries into the
+//! list (`Ends`), and then puts all its other entries between the marker entries. Once the marker entries are in the list, this
+//! library never writes to an entry of another library.
 
 use std::hint::black_box;
 use std::ptr::{self, NonNull};
@@ -86,8 +86,8 @@ mod names {
     /// the place of this instruction. The next debugger assumes that this breakpoint is part of the program, and continues
     /// with the next instruction.
     ///
-    /// The linker or the loader may bind the name of this function in other libraries to this definition. In that case the
-    /// other libraries also call this function.
+    /// Other libraries that contain the JIT interface may refer to a function of this name. The linker or the loader may bind
+    /// these references to this definition. Then the other libraries also call this function.
     #[no_mangle]
     #[unsafe(naked)]
     pub extern "C" fn __jit_debug_register_code() {
@@ -126,7 +126,7 @@ mod names {
         "__jit_debug_register_code:",
         "jitsym_own_register_code:",
         // This instruction does nothing, because a killed debugger may leave its breakpoint in the place of the instruction.
-        // The function in the C libraries begins in the same way.
+        // The definition of this function for the C libraries also begins with a `nop`.
         "nop",
         "ret",
         ".size __jit_debug_register_code, . - __jit_debug_register_code",
@@ -215,7 +215,7 @@ pub fn descriptor_addr() -> u64 {
 /// there is no such entry).
 pub fn own_entries() -> Option<(u64, u64)> {
     let ends = ENDS.get()?;
-    // SAFETY: the ends are never freed.
+    // SAFETY: the marker entries are never freed.
     let after = unsafe { ends.last.as_ref() }.next.load(Ordering::Acquire);
     Some((ends.first.as_ptr() as u64, after as u64))
 }
@@ -226,8 +226,8 @@ pub fn is_watched() -> bool {
 }
 
 /// Returns true if the list is empty, or if the list contains this library's entries. If the result is false, only other
-/// libraries use the list. Then an entry could be lost, if this library put its ends at the head of the list while another
-/// library inserts an entry there.
+/// libraries use the list. In that case, this library should not put its marker entries at the head of the list. If another
+/// library inserted an entry there at the same time, an entry could be lost.
 pub fn is_alone() -> bool {
     pair().descriptor.first.load(Ordering::Relaxed).is_null() || ENDS.get().is_some()
 }
@@ -243,8 +243,8 @@ fn listener_of_breakpoint() -> Option<Debugger> {
 }
 
 /// Whether the list may contain an old and a new object for the same address during an exchange. gdb accepts this, but lldb
-/// does not. When lldb removes the old object, lldb also removes its data about the section of the new object, if the
-/// sections of both objects begin at the same address (SectionLoadList::SetSectionUnloaded).
+/// does not. If the sections of both objects begin at the same address, the removal of the old object also removes lldb's data
+/// about the new object (SectionLoadList::SetSectionUnloaded).
 fn takes_both() -> bool {
     listener_of_breakpoint() != Some(Debugger::Lldb)
 }
@@ -270,7 +270,7 @@ fn has_breakpoint() -> bool {
     }
 }
 
-/// Two entries of this library, between which all its other entries are in the list.
+/// The two marker entries of this library. In the list, all other entries of this library lie between the two marker entries.
 struct Ends {
     first: NonNull<Entry>,
     last: NonNull<Entry>,
@@ -281,9 +281,9 @@ unsafe impl Send for Ends {}
 // SAFETY: the two entries are never freed, and the fields that change are atomic.
 unsafe impl Sync for Ends {}
 
-/// The ends. `ENDS` is set just before the ends are put into the list, and is read without a lock.
+/// The marker entries. `ENDS` is set just before the marker entries are put into the list, and is read without a lock.
 static ENDS: OnceLock<Ends> = OnceLock::new();
-/// The lock for changes of the entries between the ends.
+/// The lock for changes of the entries between the marker entries.
 static CHANGE: Mutex<()> = Mutex::new(());
 
 /// How many changes this library has reported, whether or not a debugger was attached.
@@ -328,10 +328,10 @@ impl Listed {
 }
 
 /// Replaces the objects `old` in the list with the objects `new`, which describe the same code. Reports the changes to a
-/// debugger. `empty` makes an object that describes no code, for the ends. For gdb the new objects are added first, so the
-/// list always contains all old objects or all new objects. For lldb the old objects are removed first, so lldb may find only
-/// some of the old objects, no object, or only some of the new objects. Returns false if the last reported change is the
-/// removal of an object.
+/// debugger. `empty` makes an object that describes no code, for the marker entries (`Ends`). For gdb the new objects are added
+/// first, so the list always contains all old objects or all new objects. For lldb the old objects are removed first, so lldb
+/// may find only some of the old objects, no object, or only some of the new objects. Returns false if the last reported change
+/// is the removal of an object.
 ///
 /// In a child that was forked while its parent changed the list, this function does nothing and returns false.
 pub fn exchange<'l>(old: Vec<Listed>, new: impl Iterator<Item = &'l Listed> + Clone, empty: fn() -> Vec<u8>) -> bool {
@@ -344,7 +344,7 @@ pub fn exchange<'l>(old: Vec<Listed>, new: impl Iterator<Item = &'l Listed> + Cl
         for puts_new in [is_new_first, !is_new_first] {
             if puts_new {
                 for listed in new.clone() {
-                    // SAFETY: both ends and all entries between them belong to this library.
+                    // SAFETY: both marker entries and all entries between them belong to this library.
                     unsafe { link(ends.first, listed.entry, ends.first.as_ref().next.load(Ordering::Relaxed)) };
                     tell(REGISTER, listed.entry);
                 }
@@ -387,11 +387,11 @@ pub fn unlist_all() -> bool {
     let done = changing(|| {
         let Some(ends) = ENDS.get() else { return Some(()) };
         loop {
-            // SAFETY: all entries between the ends belong to this library.
+            // SAFETY: all entries between the marker entries belong to this library.
             let entry = unsafe { ends.first.as_ref() }.next.load(Ordering::Relaxed);
             let Some(entry) = NonNull::new(entry).filter(|&entry| entry != ends.last) else { return Some(()) };
-            // SAFETY: both ends and all entries between them belong to this library. `next` is the last end, or an entry
-            // between the ends.
+            // SAFETY: both marker entries and all entries between them belong to this library. `next` is the last marker entry,
+            // or an entry between the two marker entries.
             unsafe {
                 let next = entry.as_ref().next.load(Ordering::Relaxed);
                 ends.first.as_ref().next.store(next, Ordering::Release);
@@ -412,8 +412,8 @@ fn changing<T>(body: impl FnOnce() -> Option<T>) -> Option<T> {
     body()
 }
 
-/// Puts the two ends at the head of the list. Debuggers complain about an entry without an object, so both ends have the object
-/// `empty`.
+/// Puts the two marker entries at the head of the list. Debuggers complain about an entry without an object, so both marker
+/// entries have the object `empty`.
 fn put_ends(empty: &'static [u8]) -> Option<&'static Ends> {
     let (first, last) = (new_entry(empty)?, new_entry(empty)?);
     let head = &pair().descriptor.first;
@@ -421,7 +421,7 @@ fn put_ends(empty: &'static [u8]) -> Option<&'static Ends> {
     let [first_ref, last_ref] = unsafe { [first.as_ref(), last.as_ref()] };
     first_ref.next.store(last.as_ptr(), Ordering::Relaxed);
     last_ref.prev.store(first.as_ptr(), Ordering::Relaxed);
-    // `ENDS` is set before anybody can find the ends in the list.
+    // `ENDS` is set before anybody can find the marker entries in the list.
     let ends = ENDS.get_or_init(|| Ends { first, last });
     let mut before = head.load(Ordering::Acquire);
     loop {

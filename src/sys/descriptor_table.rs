@@ -2,8 +2,8 @@
 //!
 //! The background thread has its own table. This thread cannot use, close or even list the host's descriptors, and the host
 //! cannot use, close or list the thread's descriptors. A host that closes all descriptors, as daemons do, therefore closes no
-//! descriptor of this library. And this thread can never write by mistake to a file that the host has opened. If the kernel
-//! or a sandbox refuses a second table, all threads share the host's table.
+//! descriptor of this library. The background thread also cannot write by mistake to a file that the host has opened. If the
+//! kernel or a sandbox refuses a second table, all threads share the host's table.
 
 use std::cell::Cell;
 use std::hash::RandomState;
@@ -46,11 +46,11 @@ thread_local! {
 pub fn separate() -> bool {
     static LAST: AtomicU32 = AtomicU32::new(0);
     // Each thread gets random numbers once, for its first `RandomState`. If a sandbox refuses getrandom, the standard library
-    // reads these numbers from /dev/urandom, and all threads use the same descriptor. This thread gets its numbers now, while
-    // that descriptor is still in the thread's table.
+    // reads these numbers from /dev/urandom, and all threads use the same descriptor. The new descriptor table will not contain
+    // the descriptor of /dev/urandom. So this thread gets its random numbers before it makes the new table.
     let _ = RandomState::new();
-    // Builds for race detectors keep the host's table, because a race detector prints its report on the thread in which it
-    // has found the race.
+    // Builds for race detectors make no new table. A race detector prints its report on the thread in which it has found the
+    // race, and the report must reach the host's standard error output.
     if cfg!(jitsym_locks) || !(close_in_new_table() || copy_and_close()) || !take_standard_numbers() {
         return false;
     }
@@ -84,9 +84,9 @@ fn copy_and_close() -> bool {
     true
 }
 
-/// Gives the three standard numbers to descriptors that cannot be written to. Otherwise a file of this library could get one
-/// of these numbers, and text that is printed on this thread would be written to the file. Returns false if the table was not
-/// empty, or if `/` cannot be opened.
+/// Gives the three standard numbers to descriptors that cannot be written to. If a file of this library got one of the standard
+/// numbers, text that is printed on this thread would be written to the file. Returns false if the table was not empty, or if
+/// `/` cannot be opened.
 fn take_standard_numbers() -> bool {
     let opened = [(); 3].map(|()| open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok());
     let numbers = opened.each_ref().map(|opened| opened.as_ref().map(AsRawFd::as_raw_fd));

@@ -1,14 +1,14 @@
 //! The dynamic loader: finds functions by name, and keeps this library's code loaded.
 //!
 //! A host may unload a plugin that contains this library. Without `keep_this_loaded`, threads would then run code that is no
-//! longer mapped. The writer's thread runs such code at any time. Other threads run it when they end, when they fork, and
-//! when the process exits.
+//! longer mapped. The writer's thread may run the library's code at any time. The host's threads run the library's code when
+//! they end, when they fork, and when the process exits.
 //!
-//! `dlopen` and `dlclose` hold the loader's lock while constructors and destructors of the loaded object run. A constructor
-//! or destructor may call this library, and wait for a lock of this library. So this library never calls the loader on a
-//! thread that holds a lock, or for which a lock's holder waits. `look_up` and `keep_this_loaded` are called before any lock
-//! is taken. This library also has no thread-local storage with a destructor, because the C library takes the loader's lock
-//! to register such a destructor.
+//! `dlopen` and `dlclose` hold the loader's lock while constructors and destructors of the loaded object run. A constructor or
+//! destructor may call this library, and wait for a lock of this library. So a thread that holds a lock of this library never
+//! calls the loader. A thread for which the holder of such a lock waits never calls the loader either. `look_up` and
+//! `keep_this_loaded` are called before any lock is taken. This library also has no thread-local storage with a destructor,
+//! because the C library takes the loader's lock to register such a destructor.
 
 use std::ffi::{c_int, c_void, CStr};
 use std::mem::MaybeUninit;
@@ -31,9 +31,9 @@ static FOUND: [AtomicPtr<c_void>; 3] = [const { AtomicPtr::new(ptr::null_mut()) 
 static LOOKED_UP: AtomicBool = AtomicBool::new(false);
 
 /// Looks up the symbols once. Must be called before any lock is taken. A constructor calls this function when the library is
-/// loaded. In a program that contains the static library, the linker may have omitted the constructor, so opening the first
-/// session calls this function too. If several threads call this function at the same time, each thread looks up the symbols,
-/// because no thread may wait for another.
+/// loaded. The linker may omit the constructor from a program that contains the static library. So the library also calls this
+/// function when the first session is opened. If several threads call this function at the same time, each thread looks up the
+/// symbols, because no thread may wait for another.
 pub fn look_up() {
     // In a program without shared libraries, a look-up would find nothing.
     if LOOKED_UP.load(Ordering::Acquire) || own_dynamic_section().is_none() {
@@ -118,7 +118,7 @@ fn stays_loaded() -> bool {
 
 /// The address of the dynamic section of the program itself.
 fn dynamic_section_of_program() -> Option<u64> {
-    // SAFETY: getauxval returns numbers from the kernel, or from a loader that was run as a command.
+    // SAFETY: getauxval only looks up a number. The numbers come from the kernel, or from a loader that was run as a command.
     let (first, count) = unsafe { (libc::getauxval(libc::AT_PHDR), libc::getauxval(libc::AT_PHNUM)) };
     let headers = match first {
         0 => &[][..],
@@ -157,7 +157,8 @@ pub fn object_at(place: u64) -> Option<u64> {
 /// The loader's information about the object that contains an address.
 fn asked(place: *const c_void) -> Option<libc::Dl_info> {
     let mut info = MaybeUninit::<libc::Dl_info>::uninit();
-    // SAFETY: the function takes any address, and there is room for the answer, which is complete if an object was found.
+    // SAFETY: `dladdr` accepts any address, and `info` has room for the answer. If `dladdr` has found an object, `info` is
+    // completely initialized.
     unsafe { (libc::dladdr(place, info.as_mut_ptr()) != 0).then(|| info.assume_init()) }
 }
 

@@ -1,17 +1,17 @@
 //! The fork lock keeps other threads from forking while a thread changes state that a forked child takes over.
 //!
 //! This state consists of the regions, the code allocator's memory, and the records of the collector, the bridge and the
-//! unwinder. Any number of threads may be inside the lock at a time. While the process forks, no thread may be inside.
+//! unwinder. Any number of threads may be inside the lock at a time. While the process forks, no thread may be inside the lock.
 //!
-//! Every wait has a limit. The wait of a fork has a limit, because a thread inside the lock may be waiting for a disk. The
-//! wait of a thread for a fork has a limit, because the thread may hold a lock of the host, and one of the host's fork
-//! handlers may wait for that lock. The host's fork handlers run between this library's handler and the fork. A thread waits
-//! only once for the same fork. Otherwise the waits of many calls would add up before the thread releases the host's lock.
+//! Every wait has a limit. The wait of a fork has a limit, because a thread inside the lock may be waiting for a disk. The wait
+//! of a thread for a fork has a limit, because the thread may hold a lock of the host, and one of the host's fork handlers may
+//! wait for that lock. The host's fork handlers run between this library's handler and the fork. A thread waits only once for
+//! the same fork. If a thread holds a lock of the host and makes many calls, its waits would otherwise add up.
 //!
-//! `Parting` marks the time in which code memory is a mapping of a file that is about to change. A child that is forked in
-//! this time would execute the changed bytes of the file. The time is short, because the thread waits for no disk. So a fork
-//! may wait longer for a parting thread than for other threads. If a fork does not wait until a parting thread is done, the
-//! thread detects that fork, and does not change the file.
+//! A thread has a `Parting` while code memory still maps a file whose bytes the thread is about to change. A child that is
+//! forked in this time would execute the changed bytes of the file. The time is short, because the thread waits for no disk. So
+//! a fork may wait longer for a thread with a `Parting` than for a thread inside the lock. If a fork stops waiting while the
+//! thread still has the `Parting`, the thread detects this, and does not change the file.
 
 use std::cell::Cell;
 use std::ptr;
@@ -20,12 +20,12 @@ use std::time::{Duration, Instant};
 
 use super::{mapping, thread};
 
-/// How long a thread waits for a fork, and how much longer a fork waits for a parting thread than for other threads. The kernel
-/// needs a while to copy the page tables of a very large process.
+/// How long a thread waits for a fork. A fork waits this much longer for a thread with a `Parting` than for a thread inside the
+/// lock. The kernel needs a while to copy the page tables of a very large process.
 const FORK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How many threads of this process are inside the lock, are forking, or are parting memory. In a forked child the counts are
-/// 0, because the kernel clears the page of the counts.
+/// How many threads of this process are inside the lock, are forking, or have a `Parting`. In a forked child the counts are 0,
+/// because the kernel clears the page of the counts.
 #[derive(Debug)]
 #[repr(C)]
 struct Counts {
@@ -33,14 +33,14 @@ struct Counts {
     inside: AtomicU32,
     /// How many threads are forking.
     forks: AtomicU32,
-    /// How many threads are parting memory from a file (see `Parting`).
+    /// How many threads have a `Parting`.
     partings: AtomicU32,
 }
 
 static COUNTS: AtomicPtr<Counts> = AtomicPtr::new(ptr::null_mut());
 /// Whether a forked child must clear the counts, because the kernel does not clear them.
 static TO_BE_CLEARED: AtomicBool = AtomicBool::new(false);
-/// How many forks continued although a thread may have been parting memory.
+/// How many forks continued although a thread may have had a `Parting`.
 static HASTY: AtomicU64 = AtomicU64::new(0);
 /// The number of forks that have begun.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
@@ -73,8 +73,8 @@ fn counts() -> &'static Counts {
     unsafe { COUNTS.load(Ordering::Acquire).as_ref() }.unwrap_or_else(new_counts)
 }
 
-/// Allocates the counts. The memory comes from the kernel and not from an allocator, because a fork in a signal handler also
-/// calls this function.
+/// Allocates the counts. The memory comes from the kernel and not from an allocator, because a signal handler that forks may
+/// call this function.
 #[cold]
 fn new_counts() -> &'static Counts {
     static WITHOUT_MEMORY: Counts =
@@ -148,25 +148,24 @@ fn inside() -> Inside {
     Inside(())
 }
 
-/// A thread has a value of this type while the thread parts memory from a file. To part memory from a file means to give the
-/// process its own copies of the pages of a file mapping. Afterwards changes of the file do not affect this process or its
-/// children.
+/// A thread has a value of this type while it gives the process private copies of the pages of a file mapping. Afterwards
+/// changes of the file do not affect this process or its children.
 #[derive(Debug)]
 pub struct Parting {
     hasty: u64,
 }
 
 impl Parting {
-    /// Begins to part memory. If a fork is under way, this function first waits for a limited time. Returns `None` if the
-    /// fork is still under way after that time.
+    /// Marks that the calling thread begins to make private copies of the pages of a file mapping. If a fork is under way, this
+    /// function first waits for a limited time. Returns `None` if the fork is still under way after that time.
     pub fn begin() -> Option<Parting> {
         let end = end_of_wait();
         loop {
             let hasty = HASTY.load(Ordering::SeqCst);
             counts().partings.fetch_add(1, Ordering::SeqCst);
             let parting = Parting { hasty };
-            // A fork that is under way may have stopped waiting for parting threads already. So the thread must not part memory
-            // during a fork.
+            // A fork that is under way may already have stopped waiting for threads with a `Parting`. So the thread must not
+            // get a `Parting` during a fork.
             if !is_any(&counts().forks) {
                 return Some(parting);
             }
@@ -179,8 +178,8 @@ impl Parting {
         }
     }
 
-    /// Whether every fork since `begin` has waited until all parting threads were done. If a fork has not waited, its child
-    /// may have memory that is not parted from the file.
+    /// Whether every fork since `begin` has waited until no thread had a `Parting`. If a fork has not waited, memory of its
+    /// child may still map the file.
     pub fn is_undisturbed(&self) -> bool {
         HASTY.load(Ordering::SeqCst) == self.hasty
     }
@@ -200,8 +199,8 @@ fn begin() -> &'static Counts {
 }
 
 /// Must be called before a fork. Keeps threads from entering the lock. Waits until no thread is inside the lock, or until the
-/// time `end`. If threads are parting memory, the wait may last `FORK_TIMEOUT` longer. The parent must call `over` after the
-/// fork.
+/// time `end`. If threads have a `Parting`, the wait may last until `FORK_TIMEOUT` after `end`. The parent must call `over`
+/// after the fork.
 pub fn wait(end: Instant) {
     let counts = begin();
     let is_before = |end| Instant::now() < end;
@@ -265,7 +264,8 @@ mod tests {
             over();
             assert!(try_enter().is_some() && !is_any(&counts().inside) && !is_any(&counts().forks));
         });
-        // A fork waits longer for a thread that parts memory from a file. The thread detects a fork that does not wait.
+        // A fork waits for a thread with a `Parting`, although the fork's usual waiting time is over. If a fork does not wait
+        // for the `Parting`, the thread detects this fork.
         let inside = enter();
         let parting = Parting::begin().unwrap();
         std::thread::scope(|scope| {

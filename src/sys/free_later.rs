@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 /// How long the memory is kept. An unwinder needs only some nanoseconds to read the memory. But on a busy machine, the thread
 /// that runs the unwinder may be preempted before the unwinder has read everything.
 const RETIREMENT: Duration = Duration::from_secs(10);
-/// The time between two calls of `keep` counts only up to this limit. If more time has passed, a debugger or SIGSTOP may have
-/// stopped the whole process, and one of the stopped threads may still be reading the memory.
+/// The time between two calls of `keep` counts only up to this limit. If more than `STEP` passes between the calls, a debugger
+/// or SIGSTOP may have stopped the whole process. One of the stopped threads may still be reading the memory.
 const STEP: Duration = Duration::from_secs(1);
 
 /// Memory that is kept for a while before it is freed.
@@ -17,8 +17,8 @@ pub(super) struct FreeLater<T>(Mutex<Kept<T>>);
 struct Kept<T> {
     /// The pieces of memory, the oldest first. Each piece is stored with the value that `age` had when the piece was added.
     all: VecDeque<(Duration, T)>,
-    /// The sum of the times between the calls of `keep`. Each of these times counts up to `STEP`. `looked` is the time of the
-    /// last call of `keep`.
+    /// The sum of the times between the calls of `keep`. If a time is longer than `STEP`, only `STEP` is added. `looked` is the
+    /// time of the last call of `keep`.
     age: Duration,
     looked: Option<Instant>,
 }

@@ -19,8 +19,8 @@ use super::{futex, panic_guard, thread, valgrind};
 /// The maximum time of one wait. This limit bounds the delay if a wake-up is lost.
 const LONGEST_WAIT: Option<Duration> = Some(Duration::from_secs(60));
 
-/// The futex word, which changes whenever the state has changed for the delegate, or for a thread that waits for the
-/// delegate.
+/// The futex word on which the delegate sleeps, and threads that wait for the delegate. The word changes whenever one of these
+/// threads has to wake up.
 static BELL: AtomicU32 = AtomicU32::new(0);
 /// The number of the delegate that is wanted now, or 0 if no delegate is wanted. Each delegate has its own number. `LAST` is
 /// the number of the latest delegate.
@@ -90,9 +90,9 @@ fn ring() {
     futex::wake(&BELL, futex::ALL);
 }
 
-/// Makes the delegate end the process (`thread::end_process`), so that exit handlers can use the descriptors that the host
-/// has left open. The caller is the writer, which must not wait for the end of the process, because an exit handler waits for
-/// the writer to write. If the delegate has to call `exit` itself, the delegate does no more tasks.
+/// Makes the delegate end the process (`thread::end_process`), so that exit handlers can use the descriptors that the host has
+/// left open. The caller is the writer. The writer must not wait until the process ends, because an exit handler waits for the
+/// writer. If the delegate has to call `exit` itself, the delegate does no more tasks.
 pub fn end_process() {
     match tid() {
         Some(_) => {
@@ -163,15 +163,15 @@ fn serve_until_unwanted(number: usize) {
             None => futex::wait(&BELL, bell, LONGEST_WAIT),
         }
     }
-    // `stop` sets `TID` to 0. But if `stop` was called before this thread stored its id, `TID` still contains the id of this
-    // thread.
+    // `stop` sets `TID` to 0. If this thread stored its id in `TID` only after `stop` was called, `TID` still contains this id.
     if TID.compare_exchange(own, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
         ring();
     }
 }
 
-/// Does one task. This function is not inlined because it uses thread-local storage. In a library that was loaded by
-/// `dlopen`, the first use of this storage allocates memory, and a delegate without tasks should allocate no memory.
+/// Does one task. This function uses thread-local storage. In a library that was loaded by `dlopen`, the first use of
+/// thread-local storage allocates memory. This function is not inlined, so that a delegate that never gets a task allocates no
+/// memory.
 #[inline(never)]
 fn perform(task: &Task<'_>) {
     panic_guard::enter_for_good();

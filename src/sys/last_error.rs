@@ -14,7 +14,7 @@ pub struct Refusal {
     /// The number of this failure. The failures of a process are numbered in the order in which they happen.
     pub number: u64,
     /// The process in which the call was refused. After a fork, the child's thread still has the refusal of the parent's
-    /// thread, which does not count in the child.
+    /// thread. This refusal is ignored in the child.
     pid: u32,
     /// The number of the error; 0 if no call was refused.
     pub error: u32,
@@ -34,7 +34,7 @@ const NONE: Refusal = Refusal { number: 0, pid: 0, error: 0, text: "", numbers: 
 thread_local! {
     /// The reason that was noted last, in the current call or in an earlier call.
     static NOTED: Cell<Refusal> = const { Cell::new(NONE) };
-    /// The last refusal of this thread. `tell` stores it for `last`.
+    /// The last refusal of this thread. `tell` stores the refusal here, and `last` returns the refusal.
     static TOLD: Cell<Refusal> = const { Cell::new(NONE) };
 }
 
@@ -53,8 +53,8 @@ pub fn note(error: u32, text: &'static str, numbers: [u64; 3]) {
     panic_guard::set_noted();
 }
 
-/// Returns the current call's note for this error, or a refusal without text if there is no such note. Other notes are about
-/// problems that the library has overcome, and are ignored.
+/// Returns the current call's note for this error. If there is no such note, the returned `Refusal` has an empty text. Other
+/// notes are about problems that the library has overcome, and are ignored.
 fn noted(error: u32) -> Refusal {
     let noted = NOTED.get();
     if noted.error == error && panic_guard::has_noted() {

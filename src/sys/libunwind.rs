@@ -6,10 +6,10 @@
 //! the location of the FDE for this code.
 //!
 //! libunwind reads the list without a lock (src/mi/Gfind_dynamic_proc_info.c, `local_find_proc_info`). `_U_dyn_cancel` clears
-//! the link of the entry that it removes, so a reader at that entry misses all later entries. Therefore this library
-//! registers only two empty entries, called the ends. Between the ends, this library links and unlinks its tables itself, and
-//! frees unlinked tables later. A new table is linked after all other tables. An old table is unlinked only after its
-//! replacement has been linked, so a reader of the list always finds one of the two tables.
+//! the link of the entry that it removes, so a reader at that entry misses all later entries. Therefore this library registers
+//! only two empty entries, the marker entries (`Ends`). This library itself links and unlinks its tables between the marker
+//! entries, and frees unlinked tables later. A new table is linked after all other tables. An old table is unlinked only after
+//! its replacement has been linked, so a reader of the list always finds one of the two tables.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -24,7 +24,7 @@ use super::sort::sort;
 const FORMAT_DYNAMIC: i32 = 0;
 const FORMAT_IP_OFFSET: i32 = 4;
 
-/// The addresses of libunwind's symbols. The address of a symbol that the process does not have is 0.
+/// The addresses of libunwind's symbols. If the process does not have a symbol, the address of the symbol is 0.
 #[repr(C)]
 struct Functions {
     register: Option<unsafe extern "C" fn(*mut Info)>,
@@ -90,9 +90,9 @@ fn functions() -> &'static Functions {
     unsafe { &*std::hint::black_box(&raw const jitsym_libunwind_functions) }
 }
 
-/// Returns no functions, because this library uses libunwind only on x86-64. On other processors libunwind also reads
-/// `.debug_frame`. When libunwind's cache is flushed, libunwind frees its copy of this section, even if another thread is
-/// still reading the copy.
+/// On processors other than x86-64, this library does not use libunwind, so this definition returns no functions. There
+/// libunwind also reads the section `.debug_frame`. When libunwind's cache is flushed, libunwind frees its copy of this
+/// section, even if another thread is still reading the copy.
 #[cfg(not(target_arch = "x86_64"))]
 fn functions() -> &'static Functions {
     static NONE: Functions =
@@ -132,8 +132,8 @@ fn rest_at() -> Option<usize> {
             cancel(memory.info.get());
         }
         RETIRED.keep(memory);
-        // libunwind returns the value of `handler`, the second field of `unw_dyn_proc_info_t`. So the fields begin one word
-        // before this value.
+        // libunwind returns the value of `handler`, the second field of `unw_dyn_proc_info_t`. So the fields of
+        // `unw_dyn_proc_info_t` begin one word before the value of `handler`.
         MARKS.iter().position(|mark| said.contains(mark))?.checked_sub(1)
     })
 }
@@ -158,13 +158,15 @@ struct Memory {
 // SAFETY: the pointers refer to the value's own memory, and to other entries of the list.
 unsafe impl Send for Memory {}
 
-/// The two empty entries between which the tables are in the list. Only the last of the two entries is stored.
+/// The two empty marker entries. In the list, all tables lie between the two marker entries. Only the last marker entry is
+/// stored.
 struct Ends {
     last: &'static Info,
 }
 
 impl Ends {
-    /// Registers the two ends. Returns `None` if another library has registered an entry between them at the same moment.
+    /// Registers the two marker entries. Returns `None` if another library has registered an entry between these two
+    /// registrations.
     fn new() -> Option<Ends> {
         let (register, cancel) = (functions().register?, functions().cancel?);
         let [first, last] = [(); 2].map(|()| Box::into_raw(Box::<Info>::default()));
@@ -190,7 +192,7 @@ impl Ends {
         info.next.store(ptr::from_ref(self.last).cast_mut(), Ordering::Relaxed);
         let info = ptr::from_ref(info).cast_mut();
         self.last.prev.store(info, Ordering::Relaxed);
-        // SAFETY: `before` is in the list: it is the first end, or a table that has not been taken out.
+        // SAFETY: `before` is the first marker entry, or a table that is still in the list.
         unsafe { (*before).next.store(info, Ordering::Release) };
     }
 
@@ -198,8 +200,8 @@ impl Ends {
     /// `put` must have inserted `info` into the list, and `info` must still be in the list.
     unsafe fn take_out(&self, info: &Info) {
         let (next, prev) = (info.next.load(Ordering::Relaxed), info.prev.load(Ordering::Relaxed));
-        // SAFETY: each neighbour is one of the ends or a table between them. The links of `info` itself do not change, so a
-        // reader that has arrived at `info` finds the next entry.
+        // SAFETY: each neighbour of `info` is a marker entry, or a table between the two marker entries. The links of `info`
+        // itself do not change, so a reader that has arrived at `info` finds the next entry.
         unsafe {
             (*next).prev.store(prev, Ordering::Relaxed);
             (*prev).next.store(next, Ordering::Release);
@@ -209,7 +211,8 @@ impl Ends {
 
 static ENDS: Mutex<Option<Ends>> = Mutex::new(None);
 
-/// Runs `body` with the ends. Makes the ends if there are none yet, and returns `None` if they cannot be made.
+/// Runs `body` with the marker entries (`Ends`). If the marker entries do not exist yet, registers them. Returns `None` if this
+/// registration fails.
 fn between_ends(body: impl FnOnce(&Ends)) -> Option<()> {
     let mut ends = ENDS.lock().unwrap_or_else(PoisonError::into_inner);
     if ends.is_none() {

@@ -77,9 +77,9 @@ pub fn within(start: u64, end: u64) -> io::Result<Vec<Mapping>> {
 /// Looks up the attributes of mappings, which must be in order of their addresses. Each of these mappings must be a part of a
 /// single mapping of the kernel.
 ///
-/// The kernel has no quick way to report attributes. The kernel visits the page tables of all memory below the mappings. This
-/// takes 50 microseconds in a small process, plus 12 microseconds for each other mapping, plus 20 milliseconds for each GiB
-/// of small pages in use. So callers that replace memory often should not call this function.
+/// The kernel has no quick way to report attributes. The kernel visits the page tables of all memory at lower addresses than
+/// the mappings. This takes 50 microseconds in a small process, plus 12 microseconds for each other mapping, plus 20
+/// milliseconds for each GiB of small pages in use. So callers that replace memory often should not call this function.
 pub fn look_up_attributes(mappings: &mut [Mapping]) -> io::Result<()> {
     let Some(last) = mappings.last().map(|last| last.end) else { return Ok(()) };
     mappings.iter_mut().for_each(|mapping| mapping.attributes.add_policy(mapping.start));
@@ -169,8 +169,8 @@ fn is_special(name: &[u8]) -> bool {
     name.starts_with(b"[") && !name.starts_with(b"[anon")
 }
 
-/// Collects mappings into a list. Fails if there is no memory for the list, because a process may have tens of thousands of
-/// mappings.
+/// Collects mappings into a list. A process may have tens of thousands of mappings. So this function returns an error if memory
+/// for the list is lacking.
 pub fn collect(mappings: impl Iterator<Item = Mapping>) -> io::Result<Vec<Mapping>> {
     let mut found = Vec::new();
     for mapping in mappings {
@@ -218,10 +218,10 @@ pub fn gap(maps: &[Mapping], low: u64, high: u64, len: u64, align: u64, near: u6
 /// Like `gap`, for a heap that ends at the address `heap`.
 fn gap_beside(heap: u64, maps: &[Mapping], low: u64, high: u64, len: u64, align: u64, near: u64) -> Option<u64> {
     /// The distance that is kept below each stack. The kernel keeps at least this distance too (linux arch/x86/mm/mmap.c,
-    /// `MIN_GAP`). The heap is treated like a stack, because the kernel marks both in the same way, and a distance below the
-    /// heap does no harm.
+    /// `MIN_GAP`). The heap is treated like a stack, because the kernel marks the heap and the stacks in the same way. The free
+    /// space that is therefore kept below the heap does no harm.
     const BELOW_STACK: u64 = 128 << 20;
-    /// The distance that is kept above the heap. If there is no other free range, the result is nearer to the heap, but as
+    /// The distance that is kept above the heap. If all free ranges are closer to the heap than this distance, the result is as
     /// far from the heap as possible.
     const ABOVE_HEAP: u64 = 2 << 30;
     let heap = heap.next_multiple_of(page_size() as u64);
@@ -287,8 +287,8 @@ mod tests {
         }
         assert_eq!(within(0, 1).unwrap(), []);
         if let Ok(file) = open() {
-            // This line shows whether the kernel supports `query`. If not, the assertions above have tested only the way that
-            // reads the whole list.
+            // This line shows whether the kernel supports `query`. If the kernel does not support `query`, the assertions above
+            // have tested only the code that reads the whole list.
             println!("{:?}", query(&file, 0).map(|found| found.is_some()));
         }
     }
@@ -316,7 +316,7 @@ mod tests {
         let stack = Mapping { special: true, protection: libc::PROT_WRITE, ..mapping(20 * GIB, 21 * GIB) };
         let maps = [mapping(GIB, 2 * GIB), mapping(10 * GIB, 11 * GIB), stack];
         let find = |heap, low, near| gap_beside(heap, &maps, low, 22 * GIB, 0x1000, 0x1000, near);
-        // Another address is nearer, or equally near.
+        // In the first three assertions, the free address that is nearest to `near` is not far enough above the heap.
         assert_eq!(find(2 * GIB, 0x1000, 2 * GIB), Some(GIB - 0x1000));
         assert_eq!(find(3 * GIB - 1, 0x1000, 2 * GIB), Some(GIB - 0x1000));
         assert_eq!(find(2 * GIB, 3 * GIB, 2 * GIB), Some(4 * GIB));

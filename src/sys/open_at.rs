@@ -15,8 +15,8 @@ pub(super) fn open_at(dir: BorrowedFd<'_>, name: &OsStr, flags: OFlags, mode: u3
     Ok(not_standard(retry_on_intr(|| openat(dir, &name, flags | OFlags::CLOEXEC, mode))?)?.into())
 }
 
-/// Returns the same file under a descriptor number above 2. If the host has closed its standard output and a file of this
-/// library got that number in the host's table, the host would write its output to the file.
+/// Returns the same file under a descriptor number above 2. The host may have closed its standard output. If a file of this
+/// library got the descriptor number of the standard output, the host would write its output to the file.
 fn not_standard(file: OwnedFd) -> io::Result<OwnedFd> {
     match file.as_raw_fd() {
         0..=2 => Ok(fcntl_dupfd_cloexec(&file, 3)?),

@@ -48,8 +48,8 @@ fn numbered(descriptor: RawFd) -> BorrowedFd<'static> {
     unsafe { BorrowedFd::borrow_raw(descriptor) }
 }
 
-/// The device and the inode of the file for which a descriptor is open. The kernel does not ask the server of a network file
-/// system, because the server may not answer.
+/// The device and the inode of the file for which a descriptor is open. On a network file system, the kernel is told not to ask
+/// the server, because the server might never answer.
 fn file_of(descriptor: RawFd) -> Option<(u64, u64)> {
     let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
     let mut data = MaybeUninit::<libc::statx>::zeroed();
@@ -134,13 +134,13 @@ pub fn make_appending(file: Identity, ours: &File) {
 /// other copies. The locked bytes begin at this offset, far beyond the end of any file. Each process has a range of bytes,
 /// and each copy in the process has one byte of the range.
 pub(super) const COPIES: libc::off_t = 1 << 62;
-/// Length of the range of a process.
+/// The length of the range of bytes that belongs to one process.
 const RANGE: libc::off_t = 1 << 30;
 
-/// Computes a number from the argument. All copies of this library in this process get the same number for the same argument.
-/// Other processes get other numbers. The number is computed from the random bytes that the kernel has given to the process
-/// (getauxval(3), `AT_RANDOM`). Every process can read which bytes are locked. So the number must not reveal any address, or
-/// the random bytes, from which the C library makes secrets.
+/// Computes a secret number from the number `of`. All copies of this library in this process get the same number for the same
+/// argument. Other processes get other numbers. The number is computed from the random bytes that the kernel has given to the
+/// process (getauxval(3), `AT_RANDOM`). Every process can read which bytes are locked. So the number must reveal neither an
+/// address nor the random bytes. The C library makes its own secrets from the random bytes.
 fn secret(of: usize) -> libc::off_t {
     // SAFETY: getauxval returns 0 or the address of 16 bytes that never change.
     let random = unsafe { (libc::getauxval(libc::AT_RANDOM) as *const [u8; 16]).as_ref() };
@@ -152,7 +152,7 @@ fn secret(of: usize) -> libc::off_t {
     (hasher.finish() >> 32) as libc::off_t
 }
 
-/// Start of the range of this process.
+/// The offset in each file at which the range of bytes of this process begins.
 fn this_process() -> libc::off_t {
     COPIES + secret(0) % RANGE * RANGE
 }
@@ -164,13 +164,14 @@ fn this_copy() -> libc::off_t {
     1 + secret(note as *const () as usize) % (RANGE - 2)
 }
 
-/// Returns a part of this process's range. `start` and `end` are offsets in this process's range.
+/// Returns a part of the range of bytes that belongs to this process. `start` and `end` count from the beginning of the range.
 fn bytes(start: libc::off_t, end: libc::off_t) -> range_lock::Bytes {
     (this_process() + start, end - start)
 }
 
 /// Announces to other copies of this library whether this copy writes to a file, by locking or unlocking this copy's byte.
-/// Must be called with `false` before the file is closed, because a mapping of the file would keep the lock.
+/// Before the file is closed, this function must be called with `writes` false. If the file is mapped, closing the file alone
+/// would not unlock the byte.
 pub fn note(ours: &File, writes: bool) {
     let bytes = bytes(this_copy(), this_copy() + 1);
     // On a file system without locks, the copies cannot detect each other.
@@ -189,8 +190,9 @@ pub fn has_written(data: &Metadata) -> Option<bool> {
     Some(data.modified().ok()? >= start()?)
 }
 
-/// Whether this process has certainly written to the file. False for a file from the first moments of this process: an earlier
-/// process with this pid may have written to it, such as process 1 of the last container.
+/// Whether this process has certainly written to the file. The result is false if the file was last written in the first
+/// moments of this process. An earlier process with the same pid may have written to such a file, for example process 1 of the
+/// last container.
 pub fn has_certainly_written(data: &Metadata) -> bool {
     let too_early = Duration::from_nanos(2 * clock::tick_ns() as u64);
     start().zip(data.modified().ok()).is_some_and(|(start, modified)| modified > start + too_early)
@@ -204,8 +206,8 @@ fn start() -> Option<SystemTime> {
 /// result may be up to two clock ticks too early. `None` without `/proc`, or if there is no such process.
 pub fn start_of(process: &str) -> Option<SystemTime> {
     let (tick, now) = (clock::tick_ns() as u64, SystemTime::now());
-    // The age is read after `now`. If this thread is interrupted between the two readings, the result is too early, which
-    // does no harm.
+    // The age is read after `now`. If this thread is interrupted between the reading of `now` and the reading of the age, the
+    // result is too early. A result that is too early does no harm.
     let age = clock::boottime_ns().checked_sub(owner_process::start_time(process)? * tick)?;
     // The clock of modification times advances only at timer interrupts, so it may lag by one tick.
     now.checked_sub(Duration::from_nanos(age + tick))
@@ -233,8 +235,8 @@ mod tests {
         other.write_all(b"three\n").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"one\ntwo\nthree\n");
         let reader = File::open(&path).unwrap();
-        // The locks below stand for locks of another copy of the library, because this copy could not list the other copy's
-        // descriptors.
+        // The locks below act like the locks of another copy of the library. This copy could detect another copy only by its
+        // locks, because this copy cannot list the descriptors of other copies.
         note(&ours, true);
         assert!(!has_other_copy(&ours) && !has_other_copy(&reader), "it is this one");
         for byte in [0, this_copy() - 1, this_copy() + 1, RANGE - 1] {

@@ -63,23 +63,27 @@ pub struct Witness(OwnedMapping);
 impl Witness {
     pub fn new() -> io::Result<Witness> {
         let page = OwnedMapping::new(page_size(), READ_WRITE, PRIVATE, None)?;
-        // The page has a separate mapping, to which nobody writes later. A write after a fork would give the process another
-        // page.
+        // The page has a separate mapping, to which nobody writes later. If this process wrote to the page after a fork, the
+        // kernel would give the process a private copy of the page. The process would then no longer share the page with its
+        // child.
         page.advise(0..page_size(), libc::MADV_NOHUGEPAGE);
         let word = page.start().cast::<usize>();
-        // SAFETY: the page was just mapped. The value is unlike that of other pages, so the kernel does not merge the pages.
+        // SAFETY: the page was just mapped. The word contains the address of the page, so no other page has the same content,
+        // and the kernel does not merge the page with another page.
         unsafe { word.write_volatile(word.as_ptr() as usize) };
         Ok(Witness(page))
     }
 
-    /// Whether there is such a child. `None` if the kernel does not provide this data.
+    /// Whether a child that was made since `new` still has a copy of this process's memory. `None` if the kernel does not
+    /// provide this data.
     pub fn has_child(&self) -> Option<bool> {
         let mut entry = [0; size_of::<u64>()];
         let page = self.0.start().as_ptr() as u64 / page_size() as u64;
         let file = File::open("/proc/thread-self/pagemap").ok()?;
         file.read_exact_at(&mut entry, page * size_of::<u64>() as u64).ok()?;
         let entry = u64::from_ne_bytes(entry);
-        // An emulator may show the entry of another page. The page of the witness is in memory, or in the swap.
+        // If `IN_MEMORY` is not set, the page is in the swap, or an emulator has shown the entry of another page. In these
+        // cases the result is unknown.
         (entry & IN_MEMORY != 0).then_some(entry & EXCLUSIVE == 0)
     }
 }

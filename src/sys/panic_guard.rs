@@ -59,8 +59,8 @@ pub fn guarded<T>(body: impl FnOnce(&PerThread) -> T) -> Option<T> {
     }
 }
 
-/// Runs `body` as one call. Reasons for the refusal of earlier calls (`last_error::note`) do not count for `body`. Panics are
-/// not caught.
+/// Runs `body` as one call. While `body` runs, reasons that earlier calls have noted for a refusal (`last_error::note`) are
+/// ignored. Panics are not caught.
 #[inline]
 pub fn as_one_call<T>(body: impl FnOnce() -> T) -> T {
     PER_THREAD.with(|thread| {
@@ -71,12 +71,12 @@ pub fn as_one_call<T>(body: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Notes that the reason for refusing the current call was noted.
+/// Sets the flag which says that the current call has noted a reason for its refusal.
 pub fn set_noted() {
     PER_THREAD.with(|thread| thread.state.set(thread.state.get() | NOTED));
 }
 
-/// Whether the reason for refusing the current call was noted.
+/// Whether the current call has noted a reason for its refusal.
 pub fn has_noted() -> bool {
     PER_THREAD.with(|thread| thread.state.get() & NOTED != 0)
 }
@@ -129,12 +129,12 @@ pub fn is_beside_host() -> bool {
 }
 
 /// Replaces the function from which Rust's backtrace printer gets the frames of the stack. This replacement reports no frame,
-/// so the compiler leaves out the code that prints frames. The code that prints frames would be a fifth of the library, for
-/// messages that are never shown.
+/// so the compiler leaves out the code that prints frames. The code that prints frames would be a fifth of the library,
+/// although its messages are never shown.
 ///
-/// The shared and the static C library of this project do not export this name. But with the feature `capi` (cargo-c),
-/// programs are linked with the archive as rustc has written it, and the archive would export the name. So builds with the
-/// feature `capi` do not contain this function.
+/// The shared and the static C library of this project do not export this name. But with the feature `capi` (cargo-c), programs
+/// are linked with the archive as rustc has written it. This archive would export the name `_Unwind_Backtrace`. So builds with
+/// the feature `capi` do not contain this function.
 #[cfg(all(feature = "reserve", not(feature = "capi")))]
 #[no_mangle]
 extern "C" fn _Unwind_Backtrace(_visit: *const c_void, _argument: *mut c_void) -> std::ffi::c_int {

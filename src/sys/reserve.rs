@@ -1,14 +1,14 @@
 //! The reserve is memory that the allocator of this project's C libraries uses when the system has no more memory. Without
 //! the reserve, a failed allocation in Rust's standard library would end the host's process.
 //!
-//! The reserve provides the small pieces that a call or a round of the writer needs to finish its work properly. Before the
-//! library begins new work, it calls [`is_short`], and it begins none while memory is short. Large pieces do not come from
-//! the reserve: their allocation can fail, and the code handles the failure.
+//! The reserve provides the small pieces that are needed to finish a call, or a round of the writer, properly. Before the
+//! library begins new work, it calls [`is_short`]. While memory is short, the library begins no new work. Large pieces do not
+//! come from the reserve: their allocation can fail, and the code handles the failure.
 //!
-//! Large pieces are mappings, which return to the kernel when they are freed. glibc also makes a mapping for each piece above
-//! a threshold. But when such a piece is freed, glibc raises the threshold for the whole process, up to 32 MiB. With the
-//! higher threshold, the host's heap would keep memory that this library has freed. If LeakSanitizer is linked, large pieces
-//! are in the heap like small ones, because LeakSanitizer finds no pointers in mappings.
+//! Large pieces are mappings, which return to the kernel when they are freed. glibc also makes a mapping for each piece above a
+//! threshold. But when such a piece is freed, glibc raises the threshold for the whole process, up to 32 MiB. After glibc has
+//! raised the threshold, the host's heap would keep memory that this library has freed. If LeakSanitizer is linked, large
+//! pieces are in the heap like small ones, because LeakSanitizer finds no pointers in mappings.
 //!
 //! Only this project's C libraries have the reserve (feature `reserve`). A Rust program has a single allocator, which it
 //! chooses itself.
@@ -33,17 +33,19 @@ pub fn copy_of(bytes: &[u8]) -> Result<Vec<u8>, TryReserveError> {
     Ok(copy)
 }
 
-/// Whether `bytes` bytes can be allocated. Callers check this before an allocation that cannot report a failure.
+/// Whether `bytes` bytes can be allocated. Callers call this function before they make an allocation that cannot report a
+/// failure.
 pub fn is_there(bytes: usize) -> bool {
     let mut probe: Vec<u8> = Vec::new();
     let is_there = probe.try_reserve_exact(bytes).is_ok();
-    // Without this use of the memory, the compiler may leave out the allocation and assume that it succeeds.
+    // `black_box` makes the compiler assume that the memory is used. The compiler may remove the allocation of unused memory,
+    // and then assume that the allocation has succeeded.
     std::hint::black_box(probe.as_ptr());
     is_there
 }
 
-/// Like `is_there`, but always true for sizes that the reserve can provide. Callers check this before another library makes
-/// an allocation that cannot report a failure.
+/// Like `is_there`, but always true for sizes that the reserve can provide. Some functions of other libraries make allocations
+/// that cannot report a failure. Callers call `may_take` before they call such functions.
 pub fn may_take(bytes: usize) -> bool {
     const LITTLE: usize = 64 << 10;
     bytes <= LITTLE || is_there(bytes)
@@ -63,7 +65,8 @@ mod reserve {
     const LARGEST: usize = 64 << 10;
     const ALIGN: usize = align_of::<Reserve>();
     /// Pieces of at least this size are mappings. Smaller pieces are allocated and freed often. If smaller pieces were
-    /// mappings, they might be right below code memory, where a region needs room for its header page.
+    /// mappings, the kernel might place them right below code memory. But a region needs the address space right below its code
+    /// for a header page.
     const LARGE: usize = 512 << 10;
 
     #[global_allocator]

@@ -1,8 +1,8 @@
 //! Determines whether this process has more rights than other processes of its user.
 //!
-//! If this process has rights that other processes of the user lack, the kernel denies them access to the memory of this
-//! process (ptrace(2), "Ptrace access mode checking"). But if a part of this memory is a mapping of a file that the user owns,
-//! the other processes could still change this part.
+//! If this process has rights that other processes of the user lack, the kernel denies those processes access to the memory of
+//! this process (ptrace(2), "Ptrace access mode checking"). But part of the memory of this process may be a mapping of a file
+//! that the user owns. Other processes of the user could change this part by writing to the file.
 
 use rustix::thread::capabilities;
 
@@ -23,16 +23,15 @@ pub fn are_more() -> bool {
     is_started_with_more() || is_hidden() || ids_differ() || has_capabilities()
 }
 
-/// Whether the kernel hides the memory of this process from other processes of its user. The kernel does so after each change
-/// of the process's user or group, and at the request of the process (prctl(2), `PR_SET_DUMPABLE`).
+/// Whether the kernel hides the memory of this process from other processes of its user. The kernel hides the memory after each
+/// change of the process's user or group, and at the request of the process (prctl(2), `PR_SET_DUMPABLE`).
 pub fn is_hidden() -> bool {
-    // SAFETY: the call only reports a value. If a sandbox refuses prctl(2), this function returns false. Under such a
-    // sandbox, the process cannot ask the kernel to hide its memory either, because prctl(2) is also the call for this
-    // request.
+    // SAFETY: the call only reports a value. If a sandbox refuses prctl(2), this function returns false. The process can ask
+    // the kernel to hide its memory only by prctl(2). So under such a sandbox, the process cannot have made this request.
     matches!(unsafe { libc::prctl(libc::PR_GET_DUMPABLE, 0, 0, 0, 0) }, 0 | 2)
 }
 
-/// Whether the real, effective and saved ids of the process differ. If they differ, the process can change to another user or
+/// Whether the real, effective and saved ids of the process differ. A process whose ids differ can change to another user or
 /// group.
 fn ids_differ() -> bool {
     let (mut users, mut groups) = ([0; 3], [0; 3]);

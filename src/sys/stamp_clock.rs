@@ -16,8 +16,9 @@ pub enum Timekeeper {
     #[cfg(target_arch = "x86_64")]
     Tsc {
         clock: Calibrated,
-        /// A time stamp that was taken after the latest end or move of code had been published. `now_after_ends` needs this
-        /// stamp, because that function may read the counter before the thread's earlier loads have completed.
+        /// The time stamp of the latest `note_end`, which is called after an end or a move of code was published.
+        /// `now_after_ends` may read the counter before the thread's earlier loads have completed. So `now_after_ends` uses
+        /// `last_end` as a lower limit.
         last_end: AtomicU64,
     },
 }
@@ -32,8 +33,8 @@ impl Timekeeper {
         Timekeeper::Plain(clock)
     }
 
-    /// The time now, which is never 0. If one thread takes a time and then publishes data, a thread that has read the data
-    /// gets no earlier time.
+    /// The time now, which is never 0. If a thread takes a time and then publishes data, each thread that has read the data
+    /// gets the same time or a later time.
     #[inline]
     pub fn now(&self) -> u64 {
         match self {
@@ -43,16 +44,16 @@ impl Timekeeper {
         }
     }
 
-    /// Returns the current time for code that is being registered. If the end or move of other code is already visible to
-    /// this thread, the time is no earlier than that end or move.
+    /// Returns the current time for code that is being registered. If this thread can already see that other code has ended or
+    /// moved, the returned time is not before this end or move.
     ///
-    /// The new code may have the address of the other code, so the new code's time has to be later. The counter alone might
-    /// be read slightly too early, so `last_end` is the lower limit. A thread to which an end is visible also reads the value
-    /// of `last_end` that was stored for that end.
+    /// The new code may be at the old address of code that has ended or moved, so the new code's time has to be later. The
+    /// counter alone might be read slightly too early, so `last_end` is the lower limit. If a thread can see that code has
+    /// ended, the thread also reads the `last_end` that was stored for this code.
     ///
-    /// The end of the new code needs no such limit. The new code becomes visible to another thread only after this thread has
-    /// read the counter. So if the other thread ends the new code, it takes a time that is no earlier than the new code's
-    /// time.
+    /// When the new code ends, no lower limit is needed. Another thread can see the new code only after the registering thread
+    /// has read the counter. So if another thread ends the new code, the time of the end is not before the time of the
+    /// registration.
     #[inline(always)]
     pub fn now_after_ends(&self) -> u64 {
         match self {
@@ -62,8 +63,8 @@ impl Timekeeper {
         }
     }
 
-    /// Stores the current time in `last_end`. Must be called when code has ended or moved, after this event was published,
-    /// and before the call of the library returns to the host.
+    /// Stores the current time in `last_end`. A call that ends or moves code must call this function after the end or move was
+    /// published. The call must do this before it returns to the host.
     #[inline]
     pub fn note_end(&self) {
         #[cfg(target_arch = "x86_64")]

@@ -53,7 +53,7 @@ pub fn sleep_micros(_: u64) {
 /// information.
 pub fn is_alone() -> bool {
     let known = Optional::OneThread.get().cast::<AtomicU8>();
-    // SAFETY: the symbol is a byte of glibc, from version 2.32 on.
+    // SAFETY: the pointer is NULL, or points to a byte of glibc (from version 2.32 on).
     unsafe { known.as_ref() }.is_none_or(|known| known.load(Ordering::Relaxed) != 0)
 }
 
@@ -64,10 +64,10 @@ pub fn cpu_time() -> u64 {
 
 /// Signals that a thread raises by its own actions. The library never blocks these signals: if a thread raises one of them
 /// while the signal is blocked, the kernel ends the process, even if the host has a handler for the signal. Crash reporters
-/// have such handlers. So do sandboxes, whose handler for SIGSYS answers system calls in place of the kernel.
+/// have such handlers. Some sandboxes have a handler for SIGSYS, which answers system calls in place of the kernel.
 ///
-/// SIGABRT is not in this list. `abort` unblocks SIGABRT by itself, and a SIGABRT that another process or thread sends is like
-/// any other signal.
+/// SIGABRT need not be in this list, because `abort` itself unblocks SIGABRT. If another process or thread sends SIGABRT, the
+/// library treats SIGABRT like any other signal.
 const OWN_FAULTS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
@@ -166,9 +166,9 @@ pub fn uncancelled<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs code that takes a lock on a thread of the host. While the code runs, the thread is not cancelled, and no signal stops
-/// it. (Some hosts stop threads by a signal, to collect garbage.) If the thread were stopped or cancelled while it holds the
-/// lock, other threads would wait for the lock.
+/// Runs `body` on a thread of the host. `body` may take a lock. While `body` runs, the thread is not cancelled, and no signal
+/// stops the thread. Some hosts stop threads by a signal, to collect garbage. If a thread were stopped or cancelled while it
+/// holds a lock, other threads would wait for this lock.
 pub fn undisturbed<T>(body: impl FnOnce() -> T) -> T {
     uncancelled(|| quietly(body))
 }
@@ -180,18 +180,18 @@ extern "C" {
 /// Whether the host wants no thread of this library.
 static FORBIDDEN: AtomicBool = AtomicBool::new(false);
 
-/// Sets whether this process and its children must not start threads of the library.
+/// Forbids threads of the library in this process and its children, or allows them again.
 pub fn forbid(is_forbidden: bool) {
     FORBIDDEN.store(is_forbidden, Ordering::Release);
 }
 
-/// Whether no thread may be started (`forbid`). Without threads, the calls of the host do the work of the threads.
+/// Whether threads of the library are forbidden (`forbid`). Without threads, the calls of the host do the work of the threads.
 pub fn are_forbidden() -> bool {
     FORBIDDEN.load(Ordering::Acquire)
 }
 
-/// The number of permanent threads of this library. The upper half is the pid of the process, because a forked child inherits
-/// the number without the threads.
+/// The number of permanent threads of this library. The upper half is the pid of the process that has these threads. A forked
+/// child inherits the number but not the threads, and detects by the pid that the number is wrong.
 static PERMANENT: AtomicU64 = AtomicU64::new(0);
 
 /// Changes the number of permanent threads.
@@ -230,11 +230,13 @@ pub const STACK: usize = 512 << 10;
 /// calls `exit`, because exit handlers expect a stack and a signal mask like those of the host's threads.
 ///
 /// A sandbox or a limit may forbid the new thread. In that case the calling thread, which belongs to the library, becomes an
-/// ordinary thread and calls `exit` itself. Before this call it calls `leave`, so that no other thread waits for it.
+/// ordinary thread and calls `exit` itself. Before the thread calls `exit`, it calls `leave`, so that no other thread waits for
+/// the exiting thread.
 pub fn end_process(leave: fn()) {
     /// The pid of the process, from the first call of this function until the exiting thread has the name `jitsym-exit`;
-    /// otherwise 0. Until then the exiting thread's name is one of `OURS`. So another thread of the library may determine
-    /// that the host has no thread left, and may call this function too. The second call must do nothing.
+    /// otherwise 0. Until then the exiting thread's name is one of `OURS`. So another thread of the library may determine that
+    /// the host has no thread left, and may call this function too. A second call of this function must do nothing, because the
+    /// first call already ends the process.
     static BEGINS: AtomicU32 = AtomicU32::new(0);
     extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
         // The thread gets a name that is not in `OURS`, because all copies of the library treat a thread with a name in
@@ -253,8 +255,8 @@ pub fn end_process(leave: fn()) {
     // SAFETY: the pointers are valid.
     if unsafe { libc::pthread_create(thread.as_mut_ptr(), std::ptr::null(), run, std::ptr::null_mut()) } != 0 {
         leave();
-        // If the thread still counted as a thread of the library, the library's exit handlers would assume that a signal
-        // handler has called `exit` while this thread ran code of the library.
+        // From now on, the calling thread counts as a thread of the host. Otherwise the library's exit handlers would assume
+        // that a signal handler has interrupted code of the library and has called `exit`.
         panic_guard::leave_for_good();
         run(std::ptr::null_mut());
     }
@@ -279,13 +281,15 @@ pub fn spawn_quiet(name: &'static CStr, stack: usize, body: impl FnOnce() + Send
 /// A function that the C library can run in a new thread.
 pub type Body = extern "C" fn(*mut libc::c_void) -> *mut libc::c_void;
 
-/// Like `spawn_quiet`, for a thread that never allocates memory. Such a thread saves address space, because glibc reserves 64
-/// MiB of address space when a thread first allocates memory. The body must begin with a call of `become_quiet`.
+/// Like `spawn_quiet`, for a thread that never allocates memory. When a thread first allocates memory, glibc reserves 64 MiB of
+/// address space. A thread that never allocates memory saves this address space. The body must begin with a call of
+/// `become_quiet`.
 pub fn spawn_bare(stack: usize, body: Body, argument: *mut libc::c_void) -> io::Result<Thread> {
     if are_forbidden() {
         return Err(io::Error::from_raw_os_error(libc::EPERM));
     }
-    // A new thread inherits its creator's signal mask, so the thread receives no signals even before it calls `become_quiet`.
+    // `quietly` blocks signals on the calling thread, and the new thread inherits the signal mask. So the new thread receives
+    // no signals even before it calls `become_quiet`.
     quietly(|| create(stack, body, argument)).map_err(io::Error::from_raw_os_error)
 }
 
@@ -299,8 +303,8 @@ pub struct Thread(libc::pthread_t);
 unsafe impl Send for Thread {}
 
 impl Thread {
-    /// Waits until the thread ends. The thread must already be about to end. The function does not wait if the calling thread
-    /// is this thread itself, which happens when the thread exits the process (`end_process`).
+    /// Waits until the thread ends. The thread must already be about to end. A thread of the library that exits the process
+    /// (`end_process`) may call this function for itself. In that case, the function does not wait.
     pub fn join(self) {
         // SAFETY: the thread is joinable, and nobody else waits for it.
         unsafe {
@@ -324,15 +328,15 @@ fn create(stack: usize, body: Body, argument: *mut libc::c_void) -> Result<Threa
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
     // SAFETY: the attributes belong to this function, and are initialised before they are used. The thread owns its argument.
-    // `Optional::LeastStack` is a function of the C library, and this function has the type `Ask`.
+    // `Optional::LeastStack` is a function of the C library that has the type `Ask`.
     unsafe {
         let error = libc::pthread_attr_init(attributes.as_mut_ptr());
         if error != 0 {
             return Err(error);
         }
         // The C library needs a part of the stack: glibc puts the thread-local storage of all loaded objects on the stack, and
-        // that storage may be large. The standard library asks for the size of this part in the same way. Other C libraries do
-        // not have this function, and do not need it.
+        // that storage may be large. Rust's standard library also uses `__pthread_get_minstack` to find out how much stack the
+        // C library needs. Other C libraries do not have this function, and do not need it.
         let ask: Option<Ask> = std::mem::transmute(Optional::LeastStack.get());
         let least = ask.map_or(libc::PTHREAD_STACK_MIN, |ask| ask(attributes.as_ptr()));
         libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), stack + least);
@@ -368,10 +372,10 @@ pub fn become_quiet(name: &'static CStr) {
     }
 }
 
-/// Gives the calling thread the scheduling policy and the niceness of an ordinary thread, and lets it run on the processors
-/// of the process's first thread. The kernel may refuse each change. The calling thread has inherited its policy, niceness
-/// and processors from the thread that opened the session. A background thread must not have a real-time priority. A very low
-/// priority is also harmful, because records are dropped if the writer gets hardly any time on a processor.
+/// Gives the calling thread the scheduling policy and the niceness of an ordinary thread, and lets it run on the processors of
+/// the process's first thread. The kernel may refuse each change. The calling thread has inherited its policy, niceness and
+/// processors from the thread that opened the session. A background thread must not have a real-time priority. If the writer
+/// had a very low priority, it might run so rarely that records would be dropped.
 fn be_ordinary() {
     let own = |kind: libc::c_int| kind & !libc::SCHED_RESET_ON_FORK;
     // The system calls are made by number, because musl's functions for scheduling policies only return ENOSYS.
@@ -399,8 +403,8 @@ fn be_ordinary() {
 /// Makes the C library call `end` when the calling thread ends. Returns false if there is no memory for this.
 ///
 /// `end` must stay loaded until the process ends (`dynamic_symbols`). When a plugin is unloaded, the C library drops the
-/// plugin's exit handlers, but would still call `end`. The C library would even unload the plugin while another thread runs
-/// `end`.
+/// plugin's exit handlers, but would still call `end`. The C library does not wait for a thread that is running `end` before it
+/// unloads the plugin.
 ///
 /// A destructor of thread-local storage is no alternative, because the C library ends the process if there is no memory to
 /// register the destructor.

@@ -52,9 +52,9 @@ impl<T> TimedLock<T> {
         self.lock_until(Instant::now() + PATIENCE)
     }
 
-    /// Takes the lock without waiting. Returns `None` if another thread holds the lock, or is just taking it. A forked child
-    /// uses this function: if another thread of the parent held the lock at the fork, the lock is never released in the
-    /// child.
+    /// Takes the lock without waiting. Returns `None` if another thread holds the lock, or is just taking it. If another thread
+    /// of the parent held the lock at the fork, the lock is never released in the child. So a forked child uses this function,
+    /// which does not wait.
     pub fn try_lock(&self) -> Option<Locked<'_, T>> {
         Self::take(self.state.try_lock().ok()?).then(|| Locked(self))
     }

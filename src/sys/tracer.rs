@@ -20,9 +20,9 @@ pub fn debugger() -> Option<Debugger> {
     called(&if name.starts_with(b"ld") { read("cmdline")? } else { name })
 }
 
-/// Returns the debugger that has this name or command line. Names of debuggers are, for example, gdb, gdbserver,
-/// gdb-multiarch, `.gdb-wrapped`, lldb-server and lldb-server-14. The command lldb and editors do not trace a process
-/// themselves, but start one of these programs to trace it.
+/// Returns the debugger that has this name or command line. Names of debuggers are, for example, gdb, gdbserver, gdb-multiarch,
+/// `.gdb-wrapped`, lldb-server and lldb-server-14. The command lldb and editors do not trace a process, but start a program
+/// such as lldb-server or gdb that traces the process.
 fn called(name: &[u8]) -> Option<Debugger> {
     let has = |part: &[u8]| name.windows(part.len()).any(|found| found == part);
     match () {

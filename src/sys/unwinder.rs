@@ -1,8 +1,9 @@
 //! Registers unwind tables in memory with the unwinder of the process.
 //!
 //! The unwinder is the library that C++ exceptions, `backtrace` and `pthread_exit` use. The unwinder is libgcc before version
-//! 13, a later libgcc, or LLVM libunwind. All three have functions with the names of libgcc's functions
-//! (gcc/unwind-dw2-fde.c, `__register_frame_info`; llvm libunwind, UnwindLevel1-gcc-ext.c, `__register_frame`).
+//! 13, a later libgcc, or LLVM libunwind. Each of these unwinders has functions with the names of libgcc's functions. The
+//! sources are gcc/unwind-dw2-fde.c (`__register_frame_info`) and UnwindLevel1-gcc-ext.c of LLVM libunwind
+//! (`__register_frame`).
 
 use std::ffi::c_void;
 use std::ptr;
@@ -15,9 +16,9 @@ use super::libunwind;
 /// The kinds of unwinders, which differ in how they store tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// libgcc before version 13 keeps the tables in a list, and each search reads the list from its beginning. For an
-    /// address, libgcc searches only the table that begins closest below the address. So a table must describe all code from
-    /// its own beginning to the beginning of the next table. Apart from that, the ranges of tables may overlap.
+    /// libgcc before version 13 keeps the tables in a list, and each search reads the list from its beginning. For an address,
+    /// libgcc searches only the table that begins closest below the address. So a table must describe all code from its own
+    /// beginning to the beginning of the next table. If all tables follow this rule, the ranges of tables may overlap.
     List,
     /// libgcc from version 13 on keeps the tables in a tree. No two tables may overlap.
     Tree,
@@ -28,7 +29,7 @@ pub enum Dialect {
     Offsets,
 }
 
-/// The addresses of the unwinder's functions. The address of a function that no library of the process has is 0.
+/// The addresses of the unwinder's functions. If no library of the process has a function, the address of the function is 0.
 #[repr(C)]
 struct Functions {
     register_info: Option<unsafe extern "C" fn(*const u8, *mut c_void)>,
@@ -108,7 +109,8 @@ pub fn dialect() -> Option<Dialect> {
 /// later libgcc leaves the link untouched.
 ///
 /// A process that unwinds with LLVM libunwind may also have functions with the names of libgcc's functions. Older versions of
-/// LLVM libunwind have such functions, which do nothing. With a later version, the process may also contain libgcc.
+/// LLVM libunwind have such functions, which do nothing. If the process has a later version of LLVM libunwind, libgcc may be in
+/// the process too.
 fn dialect_of_libgcc() -> Option<Dialect> {
     /// Index of the link in the object: after `pc_begin`, `tbase`, `dbase`, `u` and `s`.
     const NEXT: usize = 5;
@@ -188,9 +190,9 @@ impl Registered {
     /// FDE describes. Returns `None` if `addr_at` is not in the table, or if no library of the process has
     /// `__register_frame_info`.
     ///
-    /// libgcc reads the code's address and size when the table is registered, and again when the table is deregistered. At
-    /// these times, the FDE has the address and size of the part. At all other times, the FDE has the address and size of the
-    /// whole code.
+    /// libgcc reads the code's address and size when the table is registered, and again when the table is deregistered. While
+    /// libgcc registers or deregisters the table, the FDE has the address and size of `part`. The rest of the time, the FDE has
+    /// the address and size of the whole code.
     ///
     /// # Safety
     /// The table ends with a zero word, has the code's address and size at `addr_at`, and stays at its address until the
@@ -201,8 +203,8 @@ impl Registered {
         let mut object: Box<Object> = Box::new([0; 8]);
         let whole = table.get_mut(addr_at..addr_at + size_of::<Code>())?.as_mut_ptr().cast::<Code>();
         let begin = table.as_ptr();
-        // SAFETY: `whole` points to 16 bytes of the table, and the object has room for libgcc's data. The caller promises the
-        // rest.
+        // SAFETY: `whole` points to 16 bytes of the table, and the object has room for libgcc's data. The conditions in the
+        // section `# Safety` are the caller's promise.
         unsafe {
             let code = whole.read_unaligned();
             whole.write_unaligned(part.into());
@@ -234,9 +236,9 @@ impl Registered {
     }
 }
 
-/// The objects of arrays that were deregistered from libgcc. After a search has found code by an array, libgcc up to version
-/// 12 releases its lock, and then reads the array's object once more. By then another thread may have deregistered the array.
-/// This can happen even if the code is live, because live code can move to another array.
+/// The objects of arrays that were deregistered from libgcc. After a search has found code by an array, libgcc up to version 12
+/// releases its lock, and then reads the array's object once more. Before libgcc reads the object again, another thread may
+/// have deregistered the array. This can happen even if the code is live, because live code can move to another array.
 static RETIRED: FreeLater<Box<Object>> = FreeLater::new();
 
 impl Drop for Registered {
@@ -259,8 +261,9 @@ impl Drop for Registered {
     }
 }
 
-/// Waits until no other thread changes the tables of `Dialect::Each`, by making the unwinder take and release its lock. In a
-/// forked child the function may never return, because a thread that exists only in the parent may hold the lock.
+/// Waits until no other thread changes the tables of `Dialect::Each`. The function makes the unwinder take its lock, and the
+/// unwinder waits for the lock while another thread changes the tables. In a forked child the function may never return,
+/// because a thread that exists only in the parent may hold the lock.
 pub fn await_changes() {
     static NO_TABLE: u8 = 0;
     // SAFETY: the function searches for this address among the registered addresses, and does not find it.

@@ -166,9 +166,9 @@ pub fn unreported<T>(body: impl FnOnce() -> T) -> T {
     body()
 }
 
-/// Runs code of the library on any thread. While `body` runs, helgrind and DRD report no error of this thread. Otherwise they
-/// would report the library's atomic operations as accesses without a lock. helgrind and DRD still report errors of the
-/// host's code before and after `body`.
+/// Runs code of the library on any thread. While `body` runs, helgrind and DRD report no error of this thread. Otherwise
+/// helgrind and DRD would report the library's atomic operations as accesses without a lock. helgrind and DRD still report
+/// errors of the host's code before and after `body`.
 #[inline]
 pub fn without_races<T>(body: impl FnOnce() -> T) -> T {
     let _silence = (tool() == Tool::Races).then(Silence::begin);
@@ -176,8 +176,8 @@ pub fn without_races<T>(body: impl FnOnce() -> T) -> T {
 }
 
 /// Like `without_races`, but may be called by a signal handler. A signal handler must not ask valgrind for the tool, so this
-/// function uses valgrind's earlier answer. If valgrind was not asked yet, no session was opened yet, and there are no errors
-/// to hide.
+/// function uses valgrind's earlier answer. If valgrind was not asked yet, no session was opened yet. So in that case there are
+/// no errors to hide.
 #[inline]
 pub fn without_races_in_handler<T>(body: impl FnOnce() -> T) -> T {
     let _silence = (KNOWN.get() == Some(&Tool::Races)).then(Silence::begin);
@@ -202,12 +202,12 @@ pub fn make_defined(bytes: &[u8]) {
 }
 
 /// Makes the calling thread begin a new time slice. Under valgrind one thread runs at a time, and a time slice lasts 100,000
-/// blocks of instructions. So if the thread's next work is short and does not wait, no other thread runs before the work is
-/// finished.
+/// blocks of instructions. So if the thread does only a little work after this call and does not wait, no other thread runs
+/// before the work is finished.
 ///
 /// A pause instruction shortens the thread's time slice to 300 blocks (valgrind, coregrind/m_scheduler/scheduler.c,
-/// `VEX_TRC_JMP_YIELD`). This function executes a pause instruction, and then more than 300 blocks. So the thread's next time
-/// slice has begun when this function returns.
+/// `VEX_TRC_JMP_YIELD`). This function executes a pause instruction, and then more than 300 blocks of instructions, to use up
+/// the time slice. So the thread's next time slice has begun when this function returns.
 pub fn begin_turn() {
     const BLOCKS: usize = 400;
     #[inline(never)]

@@ -2,9 +2,9 @@
 //! place of the pages.
 //!
 //! valgrind reads a file's debugging information when a program maps the file, and drops the information when the program
-//! unmaps the file. When a program moves pages (`mremap`), valgrind reads and drops nothing. So the pages are moved away, the
-//! file is mapped, and the pages are moved back over the file. The pages have the same contents, protection and sharing as
-//! before, and valgrind keeps the information that it has read.
+//! unmaps the file. When a program moves pages (`mremap`), valgrind neither reads nor drops debugging information. So the pages
+//! are moved away, the file is mapped, and the pages are moved back over the file. The pages have the same contents, protection
+//! and sharing as before, and valgrind keeps the information that it has read.
 //!
 //! During the exchange the pages are not mapped at their addresses. So the exchange works only under valgrind, where one thread
 //! runs at a time.
@@ -49,9 +49,9 @@ pub struct Origin<'a> {
     pub data: u64,
 }
 
-/// Makes valgrind drop the information that it has read for some pages. If an origin is given, valgrind reads the origin's
-/// file instead. `pieces` lists the pages, in order and without gaps. Each piece is a mapping or a part of one mapping. If
-/// the function fails, the pages are unchanged.
+/// Makes valgrind drop the information that it has read for some pages. If `origin` is given, valgrind then reads the file in
+/// `origin`. `pieces` lists the pages, in order and without gaps. Each piece is a mapping or a part of one mapping. If the
+/// function fails, the pages are unchanged.
 ///
 /// # Safety
 /// The process runs under valgrind, and the data page is from `data_page`.
@@ -97,7 +97,7 @@ pub unsafe fn exchange(pieces: &[Range<u64>], origin: Option<&Origin<'_>>) -> io
     }
 }
 
-/// Maps an origin's file into a range where nothing is mapped, so that valgrind reads the file.
+/// Maps the file in `origin` into a range where nothing is mapped, so that valgrind reads the file.
 ///
 /// # Safety
 /// The range belongs to the caller.

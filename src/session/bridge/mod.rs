@@ -35,13 +35,13 @@ use crate::sys::sync::outside::{Mutex, PoisonError};
 use crate::sys::{debugger, fork_lock, panic_guard, process_memory, thread};
 use objects::{LineTables, UnwindTables};
 
-/// How long the thread waits before it reads the lists again: `OFTEN` just after a change, and up to `SELDOM` without further
-/// changes.
+/// How long the thread waits before it reads the lists again. The wait is `OFTEN` just after a change, and grows to `SELDOM` if
+/// no further change follows.
 const OFTEN: Duration = Duration::from_millis(1);
 const SELDOM: Duration = Duration::from_millis(10);
 
-/// The thread spends at most one part in `SHARE` of its time reading the lists. A reading that takes longer than `COST_MOST`
-/// counts as `COST_MOST`.
+/// The thread spends at most 1 / `SHARE` of its time reading the lists. A reading that takes longer than `COST_MOST` counts as
+/// `COST_MOST`.
 const SHARE: u32 = 20;
 const COST_MOST: Duration = Duration::from_millis(50);
 
@@ -65,8 +65,8 @@ struct State {
     lists: Lists,
     /// The objects in the lists, each with its fingerprint and the ids of its registered functions.
     known: HashMap<Listed, (u64, Vec<Id>)>,
-    /// The value of `lifecycle::ends` at the last comparison. If the value has changed since then, all registrations have
-    /// ended, and the objects are registered again.
+    /// The value of `lifecycle::ends` at the last comparison. When `lifecycle::ends` no longer returns the stored value, all
+    /// registrations have ended, and the objects are registered again.
     ends: u32,
 }
 
@@ -89,8 +89,8 @@ fn spawn() {
     drop(thread::spawn_quiet(thread::BRIDGE, thread::STACK, run));
 }
 
-/// Whether no sink runs now: the program has stopped the sinks, or has started none yet. In a forked child, this does not take
-/// over the parent's state.
+/// Whether all sinks are off, either because the program has stopped the sinks, or because the program has not started any sink
+/// yet. In a forked child, this does not take over the parent's state.
 fn is_off() -> bool {
     let shares = SESSION.load(Ordering::Acquire) != 0 || OPTIONS.get().is_some();
     let process = current_or_inherited().filter(|process| shares && fork::has_open_sessions(process));
@@ -112,7 +112,7 @@ fn run() {
         if current_shared().is_some_and(|shared| shared.signal_flush.exits_elsewhere(thread::id())) {
             return;
         }
-        // When the host's last thread ends, a writer ends the process. Without a writer, the bridge's thread has to do this.
+        // When the host's last thread ends, a writer ends the process. If no writer runs, the bridge's thread ends the process.
         if turn % 128 == 0 && !has_writer() && last_thread::first_has_ended() && last_thread::is_this_one() {
             return thread::end_process(|| ());
         }
@@ -123,7 +123,7 @@ fn run() {
             Ok(true) => last_change = Instant::now(),
             Ok(false) => {}
             Err(Error::Internal) => return,
-            // Either no sink can be opened, or memory is short. Either condition may end soon.
+            // Either no sink can be opened, or memory is short. A later attempt may succeed.
             Err(_) => thread::sleep_micros(RETRY.as_micros() as u64),
         }
     }
@@ -135,8 +135,8 @@ fn called() {
     let _ = thread::quietly(|| look_beside_host(follow));
 }
 
-/// Runs `look` inside `panic_guard::beside_host`, because other threads may change the listed code meanwhile. This also holds
-/// when a library calls `called`, because a list contains code of all threads.
+/// Runs `look` inside `panic_guard::beside_host`, because other threads may change the listed code meanwhile. Even a call of
+/// `called` does not prevent such changes, because a list contains the code of all threads.
 fn look_beside_host(compare: fn(&mut State) -> Result<bool>) -> Result<bool> {
     panic_guard::beside_host(|| guarded(|| look(compare)))
 }
@@ -258,7 +258,7 @@ fn begin(state: &mut State, pid: u32, listed: Listed, print: Fingerprint) -> Res
         // The object was removed or changed, and will be examined again.
         _ if !Lists::is_still(pid, &listed) => return Ok(()),
         Ok(Some(object)) => register(&object)?,
-        // The object cannot be read, and a later attempt would not read more.
+        // The object cannot be read, and a later attempt would fail too.
         Ok(None) | Err(_) => Some(Vec::new()),
     };
     if let Some(ids) = ids {
@@ -308,7 +308,8 @@ fn session() -> Result<Ref> {
     }
     let mut options = OPTIONS.get().cloned().unwrap_or_default();
     if current_shared().is_some_and(|shared| shared.status.sinks() != Sinks::NONE) {
-        // The host's session may write fewer files, or files in other directories. The bridge does not change this.
+        // The host has already chosen which files its sinks write, and in which directories. The bridge does not change the
+        // host's choice.
         options = Options { sinks: Some(Sinks::NONE), env_wins: false, ..options };
     }
     let handle = open(&options)?;

@@ -23,10 +23,10 @@ type Reader<'a> = EndianSlice<'a, LittleEndian>;
 /// line table with a path in each row, and for an unwind table with a CIE for each function. Objects that compilers make need a
 /// tenth of the limit.
 const GROWTH: usize = 64;
-/// The minimum of this limit, for very small objects.
+/// The number of bytes that may be copied even from a very small object.
 const GROWTH_LEAST: usize = 64 << 10;
-/// Of each path, at most this many bytes are read. No system has longer paths. The limit is for damaged objects, in which many
-/// long paths may overlap, so that all paths together are far larger than the object.
+/// Of each path, at most this many bytes are read. No system has paths that are longer than `PATH_MAX`. The limit is for
+/// damaged objects, in which many long paths may overlap, so that all paths together are far larger than the object.
 const PATH_MAX: usize = 4096;
 
 /// A row of a line table. `file` is the number of the row's file in `LineTables::files`, and `number` counts the rows in the
@@ -50,10 +50,9 @@ pub struct LineTables {
 impl LineTables {
     pub fn of(image: &Image<'_>) -> LineTables {
         let mut tables = LineTables::default();
-        // After an error, or without memory, the rows read so far stay.
+        // If an error occurs or memory runs out, `tables` keeps the rows that were read before.
         let _ = tables.read(image);
-        // If a sequence ends at the address where the next sequence begins, the row of the next sequence counts at this
-        // address.
+        // At an address where one sequence ends and the next sequence begins, the row of the next sequence applies.
         tables.rows.sort_unstable_by_key(|row| (row.addr, row.line != 0, row.number));
         tables
     }
@@ -139,7 +138,7 @@ impl LineTables {
     }
 }
 
-/// A text of a line table. It may be stored in one of two other sections.
+/// A text of a line table. The text is stored in the table itself, in `line_strings`, or in `strings`.
 fn text<'a>(value: AttributeValue<Reader<'a>>, line_strings: &'a [u8], strings: &'a [u8]) -> &'a [u8] {
     match value {
         AttributeValue::String(text) => &text.slice()[..text.len().min(PATH_MAX)],
@@ -149,7 +148,7 @@ fn text<'a>(value: AttributeValue<Reader<'a>>, line_strings: &'a [u8], strings: 
     }
 }
 
-/// The length of the unit at the start of a section.
+/// Returns the length of the unit that begins at the start of `section`.
 fn unit_len(section: &[u8]) -> Option<usize> {
     const IS_64_BIT: u32 = u32::MAX;
     let len = match u32::from_le_bytes(*section.first_chunk()?) {
@@ -195,7 +194,7 @@ impl<'a> UnwindTables<'a> {
         let Some((section, addr)) = image.section(b".eh_frame") else { return UnwindTables::default() };
         let room = Cell::new(section.len().saturating_mul(GROWTH).max(GROWTH_LEAST));
         let mut tables = UnwindTables { section, addr, entries: Vec::new(), room };
-        // After an error, or without memory, the entries read so far stay.
+        // If an error occurs or memory runs out, `tables` keeps the entries that were read before.
         let _ = tables.read(image.text_addr().unwrap_or_default());
         tables.entries.sort_unstable_by_key(|(addr, _, own, _)| (*addr, own.start));
         tables
@@ -230,10 +229,10 @@ impl<'a> UnwindTables<'a> {
         Some(())
     }
 
-    /// Returns a section that contains only the FDE of a function and its CIE, and the address of this section. The FDE keeps
-    /// its address, because pointers in it may be relative to that address. The exception is an FDE whose pointer is relative
-    /// to the section of the code. The address of such an FDE is chosen so that the pointer itself is at the address of the
-    /// code, and a pc-relative pointer of 0 refers to the code.
+    /// Returns a section that contains only the FDE of a function and its CIE, and the address of this section. The FDE usually
+    /// keeps its address, because pointers in the FDE may be relative to that address. Only an FDE whose code pointer is
+    /// relative to the section of the code gets another address. In this FDE, the pointer is changed to a pc-relative pointer
+    /// of 0. The FDE's new address is chosen so that the pointer itself lies at the address of the code.
     pub fn of_function(&self, addr: u64) -> Option<(Vec<u8>, u64)> {
         let after = self.entries.partition_point(|entry| entry.0 <= addr);
         let &(start, end, own, cie) = self.entries.get(after.checked_sub(1)?)?;
@@ -251,9 +250,8 @@ impl<'a> UnwindTables<'a> {
         let pointer = cie_bytes.len() + LENGTH_SIZE;
         section.get_mut(pointer..pointer + 4)?.copy_from_slice(&(pointer as u32).to_le_bytes());
         if let Some(encoding) = text_relative(&mut section) {
-            // Readers of the copy do not have the address of the code's section, so the pointer is changed. LuaJIT does not
-            // record the address of the table, so no pointer can be relative to the table, and the copy may get another
-            // address.
+            // Readers of the copy do not have the address of the code's section, so the pointer is changed. The copy may get
+            // any address, because no pointer can be relative to the table: LuaJIT does not record the table's address.
             *encoding = DW_EH_PE_pcrel.0 | DW_EH_PE_sdata4.0;
             let begin = pointer + LENGTH_SIZE;
             section.get_mut(begin..begin + 4)?.fill(0);
@@ -263,8 +261,8 @@ impl<'a> UnwindTables<'a> {
     }
 }
 
-/// The byte of a CIE that describes the encoding of code pointers. `None` if the CIE also has pointers of other kinds, or if
-/// the code pointers do not have four bytes or are not relative to the section of the code.
+/// The byte of a CIE that describes the encoding of code pointers. The CIE must describe no pointers of other kinds. The code
+/// pointers must have four bytes, and must be relative to the section of the code. Otherwise the result is `None`.
 fn text_relative(cie: &mut [u8]) -> Option<&mut u8> {
     // Skips the length, the 0 that marks a CIE, and the version.
     const AUGMENTATION: usize = 9;

@@ -1,4 +1,5 @@
-//! Merges the line tables of a method and of its inlined functions. In Intel's API these tables are separate.
+//! Merges the line tables of a method and of its inlined functions. In Intel's API, the method and each inlined function have
+//! separate line tables.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -37,8 +38,8 @@ pub struct Source {
 
 impl Source {
     /// Offsets in `table` count from `begin`. In the API's description, a row ends at its offset, and the first row begins at
-    /// the start of the code. LLVM and others pass rows that begin at their offset. If the smallest offset is 0, the rows begin
-    /// at their offsets, because no row can end at 0.
+    /// the start of the code. But LLVM and some other runtimes pass the start of each row as the offset of the row. If the
+    /// smallest offset is 0, the offsets must be the starts of the rows, because a row that ends at 0 would be empty.
     pub fn new(table: &[Row], begin: u32, end: u32, file: &[u8]) -> Result<Source> {
         let mut source = Source::default();
         if file.is_empty() || table.is_empty() {
@@ -120,8 +121,8 @@ pub fn merged<'a>(size: u32, method: &'a Source, inlined: &'a [Inlined]) -> Resu
 /// The inlined functions whose caller and line of the call are known. Each function follows its caller in the list. `method`:
 /// the number of the method that contains all these functions.
 ///
-/// Runtimes report functions in any order. A function may have the same range as its caller, and several functions may have the
-/// same number.
+/// Runtimes report functions in any order. A function may have the same range as its caller. Several functions may have the
+/// same `id`.
 pub fn placed<'a>(method: u32, source: &'a Source, inlined: &'a [Inlined]) -> Result<Vec<Inline<'a>>> {
     let count = inlined.len();
     let (mut placed, mut open) = (room_for::<Inline<'a>>(count)?, Open::new(count)?);
@@ -130,9 +131,9 @@ pub fn placed<'a>(method: u32, source: &'a Source, inlined: &'a [Inlined]) -> Re
     let mut order: Vec<&Inlined> = room_for(count)?;
     order.extend(inlined);
     order.sort_unstable_by_key(|entry| (entry.begin, Reverse(entry.end), entry.parent));
-    // `same` has the functions with the same range. `ready` gets one function for each known caller: the first function in
-    // `same` that has this caller. The known callers are the method and the functions in `placed`. `is_done` keeps a function
-    // from being added to `ready` twice.
+    // `same` has the functions with the same range. For each known caller, `ready` gets the first function in `same` that has
+    // this caller. The known callers are the method and the functions in `placed`. `is_done` keeps a function from being added
+    // to `ready` twice.
     let (mut ready, mut is_done) = (room_for::<usize>(count)?, room_for::<bool>(count)?);
     is_done.resize(count, false);
     let mut at = 0;
@@ -167,13 +168,13 @@ pub fn placed<'a>(method: u32, source: &'a Source, inlined: &'a [Inlined]) -> Re
     Ok(placed)
 }
 
-/// The functions that were placed, ordered by their starts.
+/// The functions that `placed` has already put into its list, ordered by their starts.
 struct Open<'a> {
     of: Vec<&'a Inlined>,
-    /// For each function in `of`: the previous function with the same number. `None` if there is none, or if its range was
-    /// known to have ended.
+    /// For each function in `of`: the previous function with the same `id`. `None` if no previous function has this `id`, or if
+    /// the range of the previous function was known to have ended.
     before: Vec<Option<u32>>,
-    /// For each number: the last function with this number whose range is not known to have ended.
+    /// For each `id`: the last function with this `id` whose range may still continue.
     last: HashMap<u32, Option<u32>>,
 }
 
@@ -184,7 +185,7 @@ impl<'a> Open<'a> {
         Ok(Open { of: room_for(count)?, before: room_for(count)?, last })
     }
 
-    /// The caller of an entry: among the functions with the number `entry.parent`, the innermost function that encloses the
+    /// The caller of an entry: among the functions whose `id` is `entry.parent`, the innermost function that encloses the
     /// entry.
     fn around(&mut self, entry: &Inlined) -> Option<u32> {
         let last = self.last.get_mut(&entry.parent)?;
@@ -278,8 +279,8 @@ mod tests {
         }
     }
 
-    /// The test reports the innermost function first, and then each function's caller. Each function lies within its caller, or
-    /// all functions have the same range, or all functions have the same number.
+    /// The test reports the innermost function first, and then each function's caller. In the first case, each function lies
+    /// within its caller. In the other cases, all functions have the same range, the same `id`, or both.
     #[test]
     fn functions_whose_callers_come_later() {
         for (is_same_place, is_same_number) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -295,7 +296,7 @@ mod tests {
             });
             let inlined: Vec<Inlined> = functions.collect();
             let placed = placed(1000, &method, &inlined).unwrap();
-            // If all functions have the same range and the same number, their nesting is unknown.
+            // If all functions have the same range and the same `id`, their nesting is unknown.
             let is_known = !(is_same_place && is_same_number);
             assert_eq!(placed.len(), inlined.len());
             for (index, function) in placed.iter().enumerate().filter(|_| is_known) {

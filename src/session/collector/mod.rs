@@ -1,7 +1,8 @@
-//! A collector for Intel's JIT profiling API, which registers the code that runtimes report in a session.
+//! A collector for Intel's JIT profiling API. Runtimes report code through this API, and the collector registers the code in a
+//! session.
 //!
 //! The API has no unwind tables. If code begins with instructions that set up a frame pointer, the collector assumes that the
-//! code keeps this frame pointer.
+//! rest of the code preserves this frame pointer.
 
 mod merge_lines;
 pub mod reported_code;
@@ -28,7 +29,8 @@ impl Registrations for Ref {
     fn register(&self, code: &Code<'_>) -> Result<Id> {
         let registered = Ref::register(self, code, None);
         if registered.is_ok() {
-            // A failure is ignored, because the API cannot report that a sink does not have the code yet.
+            // `known` fails if a sink does not know the code yet. The API cannot report this to the runtime, so the failure is
+            // ignored.
             let _ = self.known();
         }
         registered
@@ -48,8 +50,8 @@ impl Registrations for Ref {
 pub fn start() -> Result<bool> {
     let known = SESSION.load(Ordering::Acquire);
     if known == 0 {
-        // In a program with more rights than its caller, the library ignores the environment. This includes the variable
-        // because of which the runtime has loaded this library.
+        // In a program with more rights than its caller, the library ignores the environment. The library then also ignores the
+        // variable that made the runtime load the library.
         let sinks = rights::is_started_with_more().then_some(Sinks::NONE);
         let opened = open(&Options { sinks, ..Options::default() })?;
         if SESSION.compare_exchange(0, opened, Ordering::AcqRel, Ordering::Acquire).is_err() {

@@ -111,7 +111,7 @@ impl Collector {
         self.state.lock_in_time().ok_or(Error::Timeout)
     }
 
-    /// The loaded object that contains a caller's address, or 0. The call of the loader is made without a lock.
+    /// The loaded object that contains a caller's address, or 0. The function calls the loader without holding a lock.
     pub fn module(&self, caller: u64) -> u64 {
         let modules = || self.modules.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&known) = modules().get(&caller) {
@@ -120,8 +120,8 @@ impl Collector {
         let module = dynamic_symbols::object_at(caller).unwrap_or_default();
         let mut modules = modules();
         if modules.len() >= CALLERS_MAX {
-            // Usually only a few instructions call the API. More callers than this are possible only if compiled code contains
-            // the calls.
+            // Usually only a few instructions call the API. The number of callers reaches `CALLERS_MAX` only if compiled code
+            // calls the API.
             modules.clear();
         }
         modules.insert(caller, module);
@@ -192,9 +192,10 @@ impl State {
         region.inlined.try_reserve(1).map_err(|_| Error::NoMemory)?;
         region.inlined.push(merge_lines::Inlined { id: method.id, parent, begin, end, name, source });
         // A registration contains all inlined functions of the code, but runtimes report these functions one by one, in any
-        // order. If each report led to a registration, the code would be written once for each inlined function. So some
-        // functions are registered only at the next event of another kind. An exit does not register them, because an exit may
-        // not allocate: a signal handler that exits may have interrupted the allocator.
+        // order. If each report led to a registration, the code would be written once for each inlined function. So after a
+        // report of an inlined function, the registration may wait for a later report, or for an event of another kind. An exit
+        // does not register the waiting functions, because an exit may not allocate memory. A signal handler that calls `exit`
+        // may have interrupted the allocator.
         if region.inlined.len() - region.registered <= region.registered / 8 {
             self.unsettled = Some(addr);
             return Ok(true);
@@ -229,7 +230,8 @@ impl State {
         ended.map(|()| true)
     }
 
-    /// Reports that the bytes of code have changed, as a move of the code to the same address.
+    /// Reports that the bytes of code have changed. For the session, this is a move of the code to the address that the code
+    /// already has.
     pub fn update(&self, session: &impl Registrations, addr: u64, size: u32) -> Result<bool> {
         let Some((&start, region)) = self.regions.range(..=addr).next_back() else { return Ok(false) };
         if addr.saturating_add(size.into()) > region.end(start) {

@@ -1,7 +1,7 @@
 //! The fast path of registration, which nearly every call uses. The fast path requires a plain name, bytes that the host passes
 //! by pointer, and room in the thread's chunk.
 //!
-//! A registration costs the runtime time. So each part is written directly into the chunk, and each field is read where it is
+//! Each registration delays the runtime. So each part is written directly into the chunk, and each field is read where it is
 //! used. The slow path handles unusual registrations and errors.
 
 use super::thread_state::Local;
@@ -19,8 +19,8 @@ static NO_TABLES: UnwindingTemplate = UnwindingTemplate::empty();
 /// A registration as the caller passed it: a C struct, or a value of the Rust API. The methods read the caller's memory, which
 /// other threads may change meanwhile. So a size that checks rely on is read only once.
 pub trait Given: Copy {
-    /// True if the host passes the code's bytes by pointer, the call copies these bytes (the code is not stable), and the code
-    /// has no inlined functions.
+    /// True if the code has no inlined functions, the host passes the code's bytes by pointer, and the call has to copy the
+    /// bytes. The bytes of stable code are not copied.
     fn is_usual(&self) -> bool;
     fn addr(&self) -> u64;
     fn size(&self) -> u64;
@@ -40,7 +40,7 @@ pub trait Given: Copy {
 impl Local {
     /// Records a registration. The caller has checked that the sinks want all parts of a record. `flags`: the result of
     /// `Regions::before_code`, if it was called already. If the registration is unusual, the chunk stays unchanged, and the
-    /// error contains the flags if they are known by then.
+    /// call returns an error. If `Regions::before_code` was called, the error contains its result.
     ///
     /// The order of the steps keeps the number of registers in use small: steps whose values are needed only for checks come
     /// first, and the large copies come last. The link section puts all functions that a usual call runs into few pages.
@@ -106,9 +106,8 @@ impl Local {
             let Some(index) = self.indices.next() else { break 'registered None };
             let Some(id) = self.id_pool.take(&shared.ids, code.addr(), size, false) else { break 'registered None };
             let load_record = Load { pid: self.pid, tid: self.tid, addr: code.addr(), size, index, name_len };
-            // If a record is absent, its time is written where the next record begins, and the next record overwrites this
-            // time.
-            // SAFETY: as above.
+            // The times are written even if the lines or the unwind tables are absent. Then the next record begins at the same
+            // place, and overwrites the time. SAFETY: as above.
             unsafe {
                 put_time(out.sub(lines_len), timestamp);
                 put_time(out, timestamp);

@@ -35,8 +35,8 @@ pub use thread::{unread_until, watch_thread_if_running};
 pub use thread_state::Local;
 use thread_state::NO_HANDLE;
 
-/// The maximum time that a call that unregisters or moves stable code (`Code::stable`) waits for the writer to read the code's
-/// bytes.
+/// A call that unregisters or moves stable code (`Code::stable`) waits until the writer has read the code's bytes, for at most
+/// this time.
 const STABLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Records a registration. `flags`: the result of `Regions::before_code`, which are flags of the record.
@@ -46,8 +46,7 @@ pub fn register(session: &Ref, code: &Code<'_>, flags: u8) -> Result<Id> {
     with_local(session.process, session.shared, |local| {
         // If the thread's state has `NO_HANDLE`, `usual_local` returns `None` in the thread's later calls. This is needed under
         // helgrind and DRD, because these tools would report each read of shared variables in `usual_local`. `NO_HANDLE` is
-        // also needed while calls are checked (`Checked`), because a call for which `usual_local` returns a state is not
-        // checked.
+        // also needed while calls are checked (`Checked`). If `usual_local` returned a state, the call would skip the checks.
         let is_to_be_slow = valgrind::tool() == Tool::Races || debug::checks();
         (local.handle, local.place) = (if is_to_be_slow { NO_HANDLE } else { session.handle }, session.place);
         local.register(code, flags)
@@ -68,7 +67,7 @@ pub fn frames(session: &Ref, code: &Code<'_>) -> Result<Vec<Frame>> {
 }
 
 /// The calling thread's state, if the thread has used this session last, the session is open, and the sinks want complete
-/// records. `None` otherwise, and if calls have to wait for the writer or have to report code to the unwinder
+/// records. The result is also `None` if a call has to wait for the writer, or has to report code to the unwinder
 /// (`want_groups_only`).
 #[inline(always)]
 #[allow(clippy::mut_from_ref, reason = "the cell has a pointer, and `in_use` says that nobody else follows it")]
@@ -97,7 +96,7 @@ pub fn register_as_usual(
         registered = local.register_in_next_chunk(code, flags);
     }
     thread.in_use.set(false);
-    // As in `Ref::still_open`, the session's place is read after the record was published.
+    // As in `Ref::still_open`, the call checks that the session is open after the record was published.
     registered.map(|id| if local.is_open() { Ok(id) } else { Err(Error::Closed) })
 }
 
@@ -132,7 +131,7 @@ pub fn unregister_range(process: &'static Process, shared: &'static Shared, addr
         return Err(Error::SizeZero);
     }
     addr.checked_add(size).ok_or(Error::AddressRange)?;
-    // Only the writer can look up code by address, so this waits for all stable code.
+    // Only the writer can look up code by address. So this call waits until the writer has read the bytes of all stable code.
     wait_until_read(shared, shared.has_unread());
     with_local(process, shared, |local| {
         let event = local.event(EventKind::UnregisterRange, 0, 0, addr, size);
@@ -140,7 +139,8 @@ pub fn unregister_range(process: &'static Process, shared: &'static Shared, addr
     })
 }
 
-/// Makes a call succeed without effect if the sinks are disabled during the call, as later calls do.
+/// Replaces the error `NotRunning` by success. If the sinks are disabled during a call, the call succeeds without effect, like
+/// all later calls.
 fn if_off<T>(result: Result<T>, value: T) -> Result<T> {
     match result {
         Err(Error::NotRunning) => Ok(value),
@@ -153,8 +153,8 @@ fn if_off<T>(result: Result<T>, value: T) -> Result<T> {
 #[inline]
 fn wait_until_read(shared: &Shared, unread: bool) {
     if unread {
-        // Because of the timeout, a writer that hangs does not block the host for ever. A writer that reads the code after the
-        // timeout tolerates other bytes and unmapped memory.
+        // Because of the timeout, a writer that hangs does not block the host for ever. After the timeout, the host may change
+        // or unmap the code's bytes before the writer reads them. The writer tolerates this.
         let _ = sys::thread::uncancelled(|| shared.flush(STABLE_TIMEOUT));
     }
 }
@@ -193,8 +193,8 @@ impl Local {
         }
     }
 
-    /// Appends file and line to the name. If the code has no line table, file and line also become the only row of its table.
-    /// The composed name is clean but may be too long.
+    /// Appends the code's file and line to its name. If the code has no line table, a table is made whose only row has the file
+    /// and line. The composed name is clean but may be too long.
     #[inline(never)]
     fn register_with_file(&mut self, code: &Code<'_>, flags: u8) -> Result<Id> {
         let mut name = Composed::default();
@@ -220,8 +220,8 @@ impl Local {
         }
         let body = code.size() as usize + AROUND_CODE;
         if self.thread_queue.has_room(body) || !self.thread_queue.change_at_once(body) || flags.is_some() {
-            // The slow path is used if the flags are known. A retry of the fast path with these flags would need an argument
-            // that makes every usual call slower.
+            // If the flags are known, the slow path is used. A retry of the fast path would need the flags as an argument,
+            // which would make every usual call slower.
             return Err(flags);
         }
         self.register_at_once(code, None)
@@ -257,7 +257,7 @@ impl Local {
             event.flags |= flag::INLINES;
         }
         if !wanted.want_groups() {
-            // The record is checked, but no sink reads these parts.
+            // No sink reads the lines and the unwind tables here. `size` checks them, and then the record omits them.
             group.size()?;
             group.lines = Lines::Rows(&[]);
             group.unwind = None;
@@ -290,10 +290,11 @@ impl Local {
     }
 }
 
-/// The records of the code's inlined functions: the project's own record, and the record for samply, which is made from the own
-/// record. Only the sink for debuggers and the files of regions read the own record. So the own record is left out if the sink
-/// for debuggers does not run and no region's file can name the code. A region that the code's memory may become part of later
-/// counts too. Invalid inlines are an error even if no sink reads them.
+/// The records of the code's inlined functions: the record in the project's format, and the record for samply. The record for
+/// samply is made from the record in the project's format. Only the sink for debuggers and the files of regions read the record
+/// in the project's format. If the sink for debuggers is off and no region's file can name the code, this record is left out. A
+/// region's file may also name the code if the code's memory becomes part of the region only later. Invalid inlines are an
+/// error even if no sink reads them.
 fn inlines_of(
     shared: &Shared,
     wanted: Sinks,
@@ -309,7 +310,7 @@ fn inlines_of(
     if !is_read && !is_dumped {
         return inlines::check(code.inlines, code.size).map(|()| Vec::new());
     }
-    // The record contains a file name for each call, even if all calls are in the same file.
+    // The record contains a file name for each inlined call, even if all inlined calls are in the same file.
     let files = code.inlines.iter().fold(0_usize, |sum, inline| sum.saturating_add(inline.call_file.len()));
     let own = match shared.pool.can_hold(files) {
         true => inlines::record(code.inlines, code.size),

@@ -41,8 +41,8 @@ pub fn watch_thread(shared: &Shared) -> bool {
     watched
 }
 
-/// Calls `watch_thread` if a writer runs. Without a writer, a plugin that contains the library may be unloaded, and the ending
-/// thread would call code that no longer exists.
+/// Calls `watch_thread` if a writer runs. If no writer runs, a plugin that contains the library may be unloaded before the
+/// thread ends. The ending thread would then call code that no longer exists.
 pub fn watch_thread_if_running(shared: &Shared, lifecycle: &Lifecycle) {
     if lifecycle.running.is_some() {
         watch_thread(shared);

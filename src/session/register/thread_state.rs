@@ -15,14 +15,14 @@ use crate::sink::region::Regions;
 use crate::sys::mapping::Words;
 use crate::sys::thread;
 
-/// A handle that no session has. Free places in `Process::sessions` do not contain this value either.
+/// A handle that no session has. Free entries of `Process::sessions` contain 0, so they also differ from `NO_HANDLE`.
 pub(super) const NO_HANDLE: u64 = 1;
 
 /// The state of a registering thread between calls. After a thread has slept, its first call waits for each cache line that the
-/// call reads. So the fields that each call needs are in few cache lines, without further pointers.
+/// call reads. So the fields that each call needs lie together, in few cache lines.
 #[repr(C, align(128))]
 pub struct Local {
-    /// The handle of the session that the thread used last, and the session's place in `Process::sessions`.
+    /// The handle of the session that the thread used last, and the session's entry in `Process::sessions`.
     pub(super) handle: u64,
     pub(super) place: &'static AtomicU64,
     pub(super) process: &'static Process,

@@ -38,8 +38,8 @@ pub fn claim(dir: &Dir, name: &OsStr, mode: u32, access: Access) -> io::Result<F
     Err(refuse(io::ErrorKind::AlreadyExists, "is created again and again by somebody else"))
 }
 
-/// Opens the file that an earlier program of this process has left, to append to it: the process has called execve(2) to run the
-/// present program. `None` if there is no such file, or if somebody else uses the file.
+/// Opens a file that an earlier program of this process has left, and appends to the file. The earlier program ran before the
+/// process called execve(2) to run the present program. `None` if there is no such file, or if somebody else uses the file.
 pub fn continue_earlier(dir: &Dir, name: &OsStr) -> io::Result<Option<File>> {
     let identity = dir.identity_of(name)?;
     // This process opens the file only after this check, because the check looks for open descriptors of the process.
@@ -56,8 +56,8 @@ pub fn continue_earlier(dir: &Dir, name: &OsStr) -> io::Result<Option<File>> {
     Ok(Some(file))
 }
 
-/// Whether `error`, which `claim` has returned, means that a file of this name exists and must stay. If so, the caller may
-/// succeed with another name.
+/// Whether `error`, which `claim` has returned, means that a file of this name exists and must stay. If the result is true, the
+/// caller may succeed with another file name.
 pub fn is_anothers(error: &io::Error) -> bool {
     match error.kind() {
         io::ErrorKind::AlreadyExists | TAKEN => true,
@@ -89,8 +89,8 @@ fn remove_stale(dir: &Dir, name: &OsStr) -> io::Result<()> {
     if opened.as_ref().map_or_else(|| is_locked(dir, name), |file| !lock(file)) {
         return Err(refuse(io::ErrorKind::AlreadyExists, "is written by a living process with the same pid"));
     }
-    // A file with this library's mark is no longer needed if this process does not use the file. Such a file was left by an
-    // earlier process, or by this process before it called execve(2) to run the present program. A file without the mark
+    // If this process does not use a file that has this library's mark, the file is no longer needed. Such a file was left by
+    // an earlier process, or by this process before it called execve(2) to run the present program. A file without the mark
     // belongs to another library if it was written since this process started.
     if data.mode() & OURS == 0 {
         match other_writers::has_written(&data) {

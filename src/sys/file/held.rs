@@ -99,8 +99,9 @@ impl Drop for Held {
     }
 }
 
-/// Returns the variable for the serial number of the `Held` that was the last to get the descriptor number of `file` in the
-/// host's table. Several `Held`s may get the same descriptor number one after another, if the host closes their descriptors.
+/// Returns the variable that belongs to the descriptor number of `file` in the host's table. The variable contains the serial
+/// number of the `Held` that got this descriptor number last. Several `Held`s may get the same descriptor number one after
+/// another, if the host closes their descriptors.
 fn holder_of(file: &File) -> &'static AtomicU32 {
     static HOLDERS: [AtomicU32; 1 << 12] = [const { AtomicU32::new(0) }; 1 << 12];
     // Two descriptor numbers may share an element of `HOLDERS`. Then the library treats the older descriptor as if the host

@@ -26,7 +26,7 @@ pub fn put_in_place(dir: &Dir, fresh: &OsStr, name: &OsStr, ours: Option<Identit
     dir.rename(fresh, name)
 }
 
-/// Removes the file `name` if it is the file `ours`, and no other code in this process can write to it.
+/// Removes the file `name`, provided that it is the file `ours` and that no other code in this process can write to the file.
 pub fn remove_ours(dir: &Dir, name: &OsStr, ours: Option<Identity>) {
     let is_ours = |file: &File| look_at(file).is_ok_and(|found| ours.is_some_and(|ours| ours.is(&found)));
     let opened = dir.open_file(name, OFlags::RDONLY | OFlags::NONBLOCK, 0).ok().filter(is_ours);

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::{page_size, OwnedMapping, PRIVATE, READ_WRITE};
 
-/// Maps a page that the kernel clears in the child of every kind of fork. Also returns whether this kernel really clears it.
+/// Maps a page that the kernel should clear in the child of every kind of fork. Returns the page, and whether this kernel
+/// really clears the page.
 pub fn zero_in_child() -> io::Result<(OwnedMapping, bool)> {
     let page = OwnedMapping::new(page_size(), READ_WRITE, PRIVATE, None)?;
     let is_kept = page.heeds(0..page_size(), libc::MADV_WIPEONFORK);

@@ -94,7 +94,7 @@ impl OwnedMapping {
         unsafe { libc::madvise(self.at(&range), range.len(), advice) == 0 }
     }
 
-    /// Gives advice on which the caller relies. Returns whether the kernel follows the advice.
+    /// Gives advice, and returns whether the kernel really follows the advice.
     fn heeds(&self, range: Range<usize>, advice: i32) -> bool {
         self.advise(range.clone(), advice) && !self.agrees_to_anything(range)
     }

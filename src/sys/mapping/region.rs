@@ -45,7 +45,7 @@ impl Region {
 
     /// Unmaps the memory in a forked child, if the child has inherited it. The child must not use the memory.
     pub fn leave_in_child(&self) {
-        // The flag becomes false, because the children of this child do not inherit the memory and must unmap nothing.
+        // The children of this child do not inherit the memory. The flag becomes false, so that these children unmap nothing.
         if self.is_inherited.swap(false, Ordering::Relaxed) {
             self.mapping.unmap();
         }
@@ -100,7 +100,7 @@ impl Region {
         Ok(())
     }
 
-    /// Puts new private memory in the place of a range that nobody uses. The new memory is open.
+    /// Puts new private memory in the place of a range that nobody uses. The new memory is accessible.
     pub fn make_private(&self, range: Range<usize>) -> io::Result<()> {
         let flags = PRIVATE | libc::MAP_NORESERVE;
         let part = OwnedMapping::unlocked(range.len(), READ_WRITE, flags, None);
@@ -118,8 +118,8 @@ impl Region {
         Ok(())
     }
 
-    /// Puts private memory with the same bytes in the place of an open range. Nobody may write to the range during the call.
-    /// After an error the range is unchanged.
+    /// Puts private memory with the same bytes in the place of an accessible range. Nobody may write to the range during the
+    /// call. After an error the range is unchanged.
     pub fn copy_to_private(&self, range: Range<usize>) -> io::Result<()> {
         let part = OwnedMapping::unlocked(range.len(), READ_WRITE, PRIVATE | libc::MAP_NORESERVE, None)?;
         // SAFETY: the memory was just mapped, is zero, and nobody else has it.
@@ -135,8 +135,8 @@ impl Region {
         Ok(())
     }
 
-    /// Puts inaccessible private memory in the place of a range that nobody uses. The range must be replaced again before it
-    /// is accessed.
+    /// Puts inaccessible private memory in the place of a range that nobody uses. Before the range is accessed again,
+    /// accessible memory must replace the inaccessible memory.
     pub fn close(&self, range: Range<usize>) -> io::Result<()> {
         let (at, flags) = (self.mapping.at(&range), PRIVATE | libc::MAP_NORESERVE | libc::MAP_FIXED);
         // SAFETY: the range lies in the region, and by contract nobody uses it.
@@ -145,12 +145,12 @@ impl Region {
         Ok(())
     }
 
-    /// Replaces the memory of this region with the memory of `other`. Both regions have the same length, and only the first
-    /// `head` bytes of `other` are open. During the call, other threads may only read the first `head` bytes of this region,
-    /// and may not access the rest.
+    /// Replaces the memory of this region with the memory of `other`. Both regions have the same length. Only the first `head`
+    /// bytes of the region `other` are accessible. During the call, other threads may only read the first `head` bytes of this
+    /// region, and may not access the rest.
     pub fn replace_by(&self, other: Region, head: usize) -> io::Result<()> {
-        // For the kernel, the open bytes and the bytes after them are two mappings, so this function moves them one after the
-        // other.
+        // For the kernel, the accessible bytes and the bytes after them are two mappings. So this function moves the two
+        // mappings one after the other.
         let (head, rest) = (0..head, head..self.mapping.len);
         self.replace(&rest, other.mapping.at(&rest))?;
         // The pages have moved, so `other` must not unmap them at their old address.

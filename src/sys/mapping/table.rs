@@ -14,9 +14,10 @@ use super::{page_size, OwnedMapping, PRIVATE, READ_WRITE};
 /// The minimum address space of an array, in bytes.
 const LEAST: usize = 64 * 1024;
 
-/// When an array grows beyond `LARGE` bytes, it asks the kernel for pages before their first use, `AT_ONCE` bytes at a time.
-/// Without this, each page would cause a fault, and the pages would cost a sixth more. `AT_ONCE` is not larger, because a
-/// thread of the host that changes the process's mappings has to wait while the kernel provides pages.
+/// When an array grows beyond `LARGE` bytes, it asks the kernel for pages before their first use, `AT_ONCE` bytes at a time. If
+/// the kernel provided pages only at their first use, each page would cause a fault, and would cost a sixth more time. While
+/// the kernel provides `AT_ONCE` bytes, a thread of the host that changes the process's mappings has to wait. `AT_ONCE` is
+/// small, so this wait is short.
 const LARGE: usize = 1 << 20;
 const AT_ONCE: usize = 128 * 1024;
 
@@ -25,7 +26,7 @@ const AT_ONCE: usize = 128 * 1024;
 pub struct Table<T: Copy> {
     mapping: OwnedMapping,
     len: usize,
-    /// Before this offset, in bytes, the kernel has provided all pages already, or provides each page at its first use.
+    /// An offset in bytes. For pages before this offset, the kernel need not be asked any more.
     made: usize,
     values: PhantomData<T>,
 }
@@ -95,7 +96,7 @@ impl<T: Copy> Table<T> {
         }
     }
 
-    /// Adds values. Adds no value if there is not enough memory for all of them.
+    /// Adds values. If there is not enough memory for all values, adds no value.
     pub fn extend_from_slice(&mut self, values: &[T]) {
         if self.try_reserve(values.len()).is_ok() {
             // SAFETY: there is room for the values after the existing ones, and source and target do not overlap.

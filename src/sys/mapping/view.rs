@@ -24,7 +24,8 @@ impl View {
     /// end take only address space.
     pub fn new(file: &File, len: u64) -> io::Result<View> {
         if limit(libc::RLIMIT_AS).is_some() {
-            // If the address space of the process is limited, the library leaves it to the host.
+            // If the address space of the process is limited, the library makes no view, and leaves the address space to the
+            // host.
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         let len = len.max(LEAST / STEP).checked_mul(STEP).and_then(u64::checked_next_power_of_two);

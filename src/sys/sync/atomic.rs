@@ -1,5 +1,5 @@
-//! Atomics for builds that look for races (see `sync`). A test can make one access relaxed. If the test then fails, the test
-//! can detect code that lacks the memory order of this access.
+//! Atomics for builds that look for races (see `sync`). A test can make one access relaxed. If the test fails with the relaxed
+//! access, the test is able to detect that the memory order of this access is missing.
 
 use std::fmt;
 use std::panic::Location;
@@ -11,16 +11,17 @@ use loom::sync::atomic as inner;
 #[cfg(not(jitsym_loom))]
 use std::sync::atomic as inner;
 
-/// A line of the source: `WEAK_LINE` is the number of the line, and `WEAK_FILE` is the end of the file's path. Atomic
-/// accesses in this line are relaxed, and fences in this line do nothing. The number 0 means that there is no such line. The
-/// two values are read by relaxed loads, which add no order to the program.
+/// A line of the source: `WEAK_LINE` is the number of the line, and `WEAK_FILE` is the end of the file's path. Atomic accesses
+/// in this source line are relaxed, and fences in this source line do nothing. The number 0 means that there is no such line.
+/// The two values are read by relaxed loads, which add no order to the program.
 static WEAK_LINE: AtomicU32Plain = AtomicU32Plain::new(NOT_ASKED);
 static WEAK_FILE: AtomicPtrPlain<String> = AtomicPtrPlain::new(std::ptr::null_mut());
 
 /// Value of `WEAK_LINE` before the environment was read.
 const NOT_ASKED: u32 = u32::MAX;
 
-/// Weakens the accesses in a line, which is given as `FILE:LINE`. Accesses in the previous line are no longer weakened.
+/// Weakens the accesses in a source line, which is given as `FILE:LINE`. Only one source line is weak at a time, so each call
+/// ends the effect of the previous call.
 pub fn weaken(place: Option<&str>) {
     let (file, line) = place.and_then(|place| place.rsplit_once(':')).unwrap_or_default();
     // The old path is never freed, because another thread may be reading it.

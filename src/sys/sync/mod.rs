@@ -40,7 +40,7 @@ pub fn lock<T>(mutex: &outside::Mutex<T>) -> outside::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reports reads and writes of memory that is not atomic to loom. In builds without loom, the functions do nothing.
+/// Tells loom about reads and writes of memory that is not atomic. In builds without loom, the functions do nothing.
 #[cfg(not(jitsym_loom))]
 #[derive(Debug)]
 pub struct Witness;

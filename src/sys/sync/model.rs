@@ -99,12 +99,12 @@ pub fn wait(word: &AtomicU32, expected: u32, _: Option<Duration>) {
     }
 }
 
-/// Does nothing, because a waiting thread keeps reading the word.
+/// In a model, a waiting thread does not sleep, but keeps reading the word. So this function does nothing.
 pub fn wake(_: &AtomicU32, _: u32) {}
 
-/// A channel that replaces crossbeam's channel, which does not work with loom. A single lock protects this channel, and gives
-/// more order between sending and receiving threads than crossbeam's channel does. If the library relies on this additional
-/// order by mistake, models do not detect the mistake.
+/// A channel that replaces crossbeam's channel, which does not work with loom. A single lock protects this channel. So the
+/// channel orders sending and receiving threads more strictly than crossbeam's channel does. If the library relies on this
+/// additional order by mistake, models do not detect the mistake.
 pub mod channel {
     use super::{Mutex, VecDeque};
     use std::fmt;
@@ -159,11 +159,11 @@ pub mod channel {
     }
 }
 
-/// Reports reads and writes of memory that is not atomic to loom. Each piece of this memory has a number.
+/// Tells loom about reads and writes of memory that is not atomic. Each piece of this memory has a number.
 #[derive(Debug)]
 pub struct Witness([loom::cell::UnsafeCell<()>; PIECES]);
 
-/// The number of pieces in a `Witness`, and the maximum for a model.
+/// The number of pieces of memory in a `Witness`. A model can have at most this many pieces.
 const PIECES: usize = 4;
 
 impl Default for Witness {

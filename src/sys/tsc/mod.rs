@@ -3,30 +3,30 @@
 //!
 //! Once a round, the writer compares the counter with the clock, and publishes a straight line: time as a function of the
 //! counter. A registering thread reads the counter, and computes the time from the line. This time is the thread's stamp. The
-//! stamp differs from the clock by less than a microsecond, and usually by only tens of nanoseconds. The difference is larger
-//! when the kernel has just begun to slew the clock (to let the clock run faster or slower).
+//! stamp differs from the clock by less than a microsecond, and usually by only tens of nanoseconds. When the kernel has just
+//! begun to slew the clock (to let the clock run faster or slower), stamps may differ more from the clock.
 //!
 //! Stamps never go back: if a thread takes a stamp and then publishes data, no thread that has read the data takes an earlier
 //! stamp. Six facts guarantee this.
 //!
 //! * A thread reads the counter after all its earlier instructions have completed (`clock::arch_ticks`).
-//! * A new line begins at the time that the old line has reached at that moment, or later. If a new line begins ahead of the
-//!   clock, its slope is reduced, so that the clock catches up with the line.
+//! * At its beginning, a new line is no earlier than the old line is for the same value of the counter. If a new line begins
+//!   ahead of the clock, its slope is reduced, so that the clock catches up with the line.
 //! * At its beginning, a line is no earlier than the clock. So stamps from the line are no earlier than stamps that threads
-//!   have already taken from the clock. When threads change from a line back to the clock, the clock is held: stamps are no
-//!   earlier than the time that the line has reached, which is called the line's height. While the clock is held, each stamp
-//!   is at least a nanosecond later than the previous stamp.
-//! * The clock stands still while the machine is suspended. The counter may continue, or restart. If the counter continues,
-//!   it may jump past the line's end. In that case no stamp from the line is later than the clock, so the clock is not held.
-//!   A restarted counter could, hours later, have a value that the old line covers. So the line is withdrawn before the
-//!   writer sleeps.
+//!   have already taken from the clock. When threads change from a line back to the clock, stamps from the clock are raised to
+//!   at least `Line::height`, the time that the line has reached. Stamps are raised until the clock is more than `HELD_NS` past
+//!   that time. During this phase, each stamp is at least a nanosecond later than the previous stamp.
+//! * The clock stands still while the machine is suspended. The counter may continue, or restart. If the counter continues, it
+//!   may jump past the line's end. In that case no stamp from the line is later than the clock, so stamps from the clock are
+//!   not raised. A restarted counter could, hours later, have a value that the old line covers. So the line is withdrawn before
+//!   the writer sleeps.
 //! * After a thread has computed a stamp, it checks that the line is still the published line. If another line was published,
 //!   the thread takes a new stamp. So a thread that was interrupted does not return a time from an old line.
 //! * The rates of the old and the new line differ by less than 100 parts in a million. A new line is published within
-//!   `LATE_TICKS` of its beginning, or not at all. So stamps that threads take from the old line before this publication are
-//!   ahead of the new line by at most 2 ns. A thread needs several times 2 ns to take a stamp and pass the stamp on. The
-//!   writer may be interrupted between its last reading of the counter and the store that publishes the line. Then the limit
-//!   of 2 ns grows by about 1 ns for each millisecond of the interruption, if the clock is not slewed.
+//!   `LATE_TICKS` of its beginning, or not at all. Until the new line is published, threads take stamps from the old line.
+//!   These stamps are at most 2 ns later than the new line would give. A thread needs much longer than 2 ns to take a stamp and
+//!   pass the stamp on. The writer may be interrupted between its last reading of the counter and the store that publishes the
+//!   line. If the clock is not slewed, each millisecond of this interruption adds about 1 ns to the limit of 2 ns.
 
 use std::fs::File;
 use std::io::Read;
@@ -37,12 +37,12 @@ use crate::sys::sync::outside::Mutex;
 
 /// The length of a line. After the end of a line, threads read the clock until the writer publishes a new line.
 const REACH_NS: u64 = 100_000_000;
-/// A line is drawn through two samples. The time between them is the span, and has at least this length. The line is at most
-/// twice as long as the span.
+/// A line is drawn through two samples. The time between the two samples is the span. A span has at least `SHORTEST_SPAN_NS`.
+/// The line is at most twice as long as the span.
 const SHORTEST_SPAN_NS: u64 = 20_000_000;
 /// Before the first line is drawn, the rates of two spans are compared. The rates may differ by this many parts in a million,
-/// because of the slewing of NTP (500 parts) and the error of a reading. If the rates differ by more, the counter or the clock
-/// has jumped.
+/// because of the slewing of NTP (500 parts) and the error of a reading. If the rates differ by more than `ALIKE_PPM`, the
+/// counter or the clock has jumped.
 const ALIKE_PPM: u64 = 1_000;
 /// The span grows until its length is between this time and twice this time. Such a span is long compared with the error of a
 /// reading, and short enough to follow the slewing of NTP.
@@ -50,14 +50,15 @@ const WINDOW_NS: u64 = 250_000_000;
 /// A span that is longer than this is not used, because the clock may have been slewed during the span, and may have another
 /// rate now.
 const LONGEST_SPAN_NS: u64 = 1_000_000_000;
-/// If a line differs from the clock by more than this, the line and the samples that it was drawn from are dropped.
+/// A line may differ from the clock by at most this time. If the difference is larger, the line is dropped, and so are the two
+/// samples of the line.
 const TOLERANCE_NS: u64 = 2_000;
-/// The slope of a line that begins ahead of the clock is chosen so that the line meets the clock after this time. A new line
-/// may replace the line before then.
+/// If a line begins ahead of the clock, its slope is chosen so that the clock catches up with the line after this time. A new
+/// line may replace this line before the clock has caught up.
 const CATCH_UP_NS: u64 = 50_000_000;
-/// While the clock is held, a stamp may be later than the clock and than the line's height, but by at most `HELD_NS`. The
-/// clock is held until the clock's time exceeds the line's height by more than `HELD_NS`. Each stamp can be 1 ns further
-/// ahead than the previous stamp. In a millisecond, threads can take far fewer than a million stamps.
+/// While stamps from the clock are raised, a stamp may be up to `HELD_NS` later than the clock and than `Line::height`. Stamps
+/// are raised until the clock is more than `HELD_NS` past `Line::height`. Each raised stamp can be 1 ns further ahead of the
+/// clock than the previous stamp. In a millisecond, threads can take far fewer than a million stamps.
 const HELD_NS: u64 = 1_000_000;
 /// The maximum number of ticks between the beginning of a line and its publication: about 20 µs.
 const LATE_TICKS: u64 = 50_000;
@@ -77,7 +78,8 @@ impl Sample {
     /// Reads the clock and the counter. Returns `None` if each reading was interrupted.
     fn take() -> Option<Sample> {
         let reading = || {
-            // The counter is read before the clock, so that a line through the sample is not below the clock.
+            // The counter is read before the clock, so the sample has a slightly later time than the clock had at the counter's
+            // value. Therefore a line through the sample does not lag behind the clock.
             let tsc = arch_ticks();
             let ns = monotonic_ns();
             (arch_ticks().wrapping_sub(tsc), Sample { tsc, ns })
@@ -94,7 +96,7 @@ struct Line {
     ns: u64,
     /// Nanoseconds for 2^32 ticks. The value fits into 32 bits, because the counter runs at more than 1 GHz.
     slope: u32,
-    /// Length in ticks, or 0 if there is no line. Without a line, threads read the clock, which is held at `ns`.
+    /// Length in ticks, or 0 if there is no line. Without a line, threads read the clock, and raise stamps to at least `ns`.
     reach: u32,
 }
 
@@ -118,8 +120,9 @@ impl Line {
         (ticks < self.reach.into()).then(|| self.after(ticks))
     }
 
-    /// The height that the line has reached when the counter's value is `tsc` and the clock's time is `ns`. No stamp that a
-    /// thread has taken from the line is later than this height.
+    /// Returns the minimum for stamps that threads will take from the clock or from the next line. The counter's value is now
+    /// `tsc`, and the clock's time is `ns`. No stamp that a thread has taken from the line is later than both the result and
+    /// `ns`.
     fn height(&self, tsc: u64, ns: u64) -> u64 {
         let (ticks, reach) = (tsc.wrapping_sub(self.tsc), u64::from(self.reach));
         let was_set_back = (ticks as i64) < 0;
@@ -142,14 +145,15 @@ impl Line {
             let tsc = counter();
             self.at(tsc).unwrap_or_else(|| self.clock(tsc, last_held))
         } else if self.ns == 0 {
-            // No line was published yet, so no stamp is ahead of the clock, and the clock need not be held.
+            // No line was published yet, so no stamp is ahead of the clock, and stamps from the clock need not be raised.
             monotonic_ns()
         } else {
             self.clock(0, last_held)
         }
     }
 
-    /// The time from the clock. While the clock is held, each stamp is at least one nanosecond later than the previous stamp.
+    /// The time from the clock, raised to at least `height`. While stamps are raised (`HELD_NS`), each stamp is at least one
+    /// nanosecond later than the previous stamp.
     #[cold]
     fn clock(&self, tsc: u64, last_held: &AtomicU64) -> u64 {
         let ns = monotonic_ns();
@@ -188,8 +192,8 @@ impl Calibration {
         Calibration { line: Line::none(floor), older: sample, newer: sample }
     }
 
-    /// Begins a new calibration. Threads use the old line until the new calibration is published. So the new calibration
-    /// keeps only the height that the old line reaches until then.
+    /// Begins a new calibration. Threads use the old line until the new calibration is published. So the new calibration keeps
+    /// only the latest time that the old line can give until that publication.
     fn restart(&self, sample: Sample) -> Calibration {
         Calibration::start(sample, self.line.height(sample.tsc.wrapping_add(2 * LATE_TICKS), sample.ns))
     }
@@ -273,7 +277,7 @@ struct Published {
     /// writes the next line to the other element of `lines`. So no thread has to wait if the writer is interrupted.
     count: AtomicUsize,
     lines: [PublishedLine; 2],
-    /// The last stamp that was taken while the clock was held.
+    /// The last stamp that a thread took from the clock while such stamps were raised (`HELD_NS`).
     last_held: AtomicU64,
 }
 
@@ -322,8 +326,9 @@ pub struct Calibrated {
 }
 
 impl Calibrated {
-    /// Nearly `CLOCK_MONOTONIC`, in nanoseconds. While no line covers the present, the function reads `CLOCK_MONOTONIC`
-    /// itself. This happens until `rebase` has been called for some time, and again if `rebase` is not called for some time.
+    /// Nearly `CLOCK_MONOTONIC`, in nanoseconds. While no line covers the present, the function reads `CLOCK_MONOTONIC` itself.
+    /// There is no line until `rebase` has been called for some time. If `rebase` is then not called for some time, the line
+    /// ends.
     #[inline]
     pub fn now(&self) -> u64 {
         self.published.now(arch_ticks)

@@ -53,7 +53,7 @@ impl Fake {
         Calibration::start(self.sample(), 0)
     }
 
-    /// The stamp that a thread gets at the present if this line is published.
+    /// The stamp that a thread would take now if `line` were published.
     fn stamp(&self, line: &Line) -> u64 {
         line.at(self.tsc).unwrap_or_else(|| self.ns().max(line.height(self.tsc, self.ns())))
     }
@@ -98,8 +98,8 @@ fn a_line_holds_from_its_beginning_to_its_end() {
         assert_eq!(line.height(tsc.wrapping_add(1 << 62), u64::MAX), 5_500);
         assert_eq!(line.height(tsc.wrapping_sub(1 << 62), u64::MAX), 5_000);
         assert_eq!(line.height(tsc.wrapping_add(999), 0), 5_499);
-        // In the first assertion, the clock stood still for no more time than the line covers. In the next two assertions,
-        // the clock stood still for more time.
+        // In the first assertion, the clock stood still for no more time than the line covers. In the next two assertions, the
+        // clock stood still for more time than the line covers.
         assert_eq!(line.height(tsc.wrapping_add(2_000), 5_500), 5_500);
         assert_eq!(line.height(tsc.wrapping_add(2_002), 5_500), 5_000);
         assert_eq!(line.height(tsc.wrapping_add(1 << 62), 5_500), 5_000);
@@ -157,8 +157,8 @@ fn a_line_that_is_ahead_runs_slower_and_does_not_step_back() {
     assert!(fake.stamp(&calibration.line).abs_diff(fake.ns()) < 600);
     fake.run(&mut calibration, 10 * MS, 5);
     assert!(fake.stamp(&calibration.line).abs_diff(fake.ns()) < 200);
-    // While the height at which a line must begin is far ahead of the clock, no line is drawn. Once the clock has come close to
-    // this height, a line is drawn.
+    // `Calibration::start` gets the earliest time at which a line may begin. While the clock is far behind this earliest time,
+    // no line is made. When the clock has nearly reached the earliest time, a line is made.
     let sample = fake.sample();
     let waiting = Calibration::start(sample, sample.ns + 30 * MS);
     fake.pass(25 * MS);
@@ -167,7 +167,8 @@ fn a_line_that_is_ahead_runs_slower_and_does_not_step_back() {
     let waiting = waiting.next(fake.sample());
     fake.pass(20 * MS);
     assert!(waiting.next(fake.sample()).line.exists());
-    // If a line lags behind the clock, the next line begins at the clock, so the time steps forward at once.
+    // If a line lags behind the clock, the next line begins at the clock's time. So stamps jump forward when the next line
+    // begins.
     fake.run(&mut calibration, 10 * MS, 1);
     calibration.line.ns -= 1_500;
     let sample = fake.sample();
@@ -184,7 +185,8 @@ fn a_counter_that_misses_the_clock_is_not_used_until_it_is_sane() {
         fake.slew(ppm);
         fake.run(&mut calibration, 50 * MS, 1);
         assert!(!calibration.line.exists(), "after the first pass that sees it, at {ppm} ppm");
-        // The clock is held at the line's height. 2 ms later the clock is above that height, and stamps are the clock's time.
+        // At first, stamps from the clock are raised to the latest time of the line. 2 ms later the clock is past that time,
+        // and stamps are the clock's time.
         fake.pass(2 * MS);
         assert_eq!(fake.stamp(&calibration.line), fake.ns());
         let worst = fake.run(&mut calibration, 50 * MS, 20);
@@ -208,7 +210,7 @@ fn after_a_gap_the_clock_is_asked_and_the_rate_found_anew() {
         let worst = fake.run(&mut calibration, 5 * MS, 10);
         assert!(calibration.line.exists() && worst < 200, "{worst}");
     }
-    // No line is drawn across a gap before the first line.
+    // If the first two samples are too far apart in time, no line is made from the two samples.
     let mut fake = Fake::new(1 << 40, 0);
     let calibration = fake.start();
     fake.pass(2_000 * MS);
@@ -226,8 +228,8 @@ fn a_counter_that_was_set_back_is_found_out() {
     assert!(!calibration.line.exists());
     let worst = fake.run(&mut calibration, 10 * MS, 100);
     assert!(calibration.line.exists() && worst < 200, "{worst}");
-    // The counter may also be set back before the first line is drawn. No line is drawn from samples before and after that
-    // moment.
+    // The counter may also be set back before the first line is drawn. No line is drawn from a sample before the counter was
+    // set back and a sample after the counter was set back.
     let mut calibration = fake.start();
     fake.pass(30 * MS);
     fake.tsc = 1_000;
@@ -257,7 +259,7 @@ fn a_suspend_is_no_time() {
         }
     }
     // The machine is suspended for less time than a line covers. After the suspend, a thread may have taken stamps from the
-    // line, so the clock is held.
+    // line that are ahead of the clock. So later stamps from the clock are raised.
     for suspended in [10_000, MS, 40 * MS, 80 * MS] {
         let mut fake = Fake::new(1 << 40, 0);
         let mut calibration = fake.start();
