@@ -17,7 +17,7 @@ const GAP: u64 = 4096;
 
 impl RegionFile {
     /// Brings this file up to date, and writes its contents to the empty file `to`. The result is as if [`RegionFile::finish`]
-    /// had been called for that file. The text and `.eh_frame` lie at the same offsets in both files.
+    /// had been called for the copy. The text and `.eh_frame` lie at the same offsets in both files.
     ///
     /// `has_bytes` takes the offset of code in the text, and returns whether the copy contains the bytes of this code.
     pub fn snapshot(
