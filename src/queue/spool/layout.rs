@@ -396,8 +396,9 @@ mod tests {
 
     /// Forks a child that has the shared memory of this process. The child calls `body` again and again until it is killed.
     fn fork(body: impl Fn()) -> libc::pid_t {
-        // Makes the system call directly, because the C library's `fork` would run fork handlers. SAFETY: without a stack for
-        // the child, `clone` acts like `fork`. Until the child is killed, the child does nothing but write to the spool.
+        // Makes the system call directly, because the C library's `fork` would run fork handlers.
+        // SAFETY: without a stack for the child, `clone` acts like `fork`. Until the child is killed, the child does nothing
+        // but write to the spool.
         let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as libc::pid_t;
         assert!(child >= 0);
         if child == 0 {

@@ -106,7 +106,7 @@ impl Candidates {
         self.shown.has(start, end, now)
     }
 
-    /// Whether a range need not be checked now. This is the case if the range is declined, or if its pages wait to become
+    /// Whether the check of a range is put off. This is the case if the range is declined, or if its pages wait to become
     /// executable. For waiting pages, the result is true only if a registration has found within the last `NOT_NOW` nanoseconds
     /// that the pages are not executable.
     pub fn has_put_off(&self, (start, end): (u64, u64), pages: &Range<u64>, now: u64) -> bool {

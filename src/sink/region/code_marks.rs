@@ -196,8 +196,8 @@ mod tests {
         assert!(![(0, 37), (37, 91), (128, 1), (129, 500), (999, 1)]
             .map(|(at, len)| marks.begin(at, len))
             .contains(&true));
-        // `begin` also notices an overlap of a single byte. New code overlaps all of the older code, only its last byte, or
-        // only its first byte.
+        // New code overlaps all of the older code, only its last byte, or only its first byte. `begin` also notices an overlap
+        // of a single byte.
         assert!([(37, 91), (628, 3), (127, 1), (0, 1)].iter().all(|&(at, len)| marks.begin(at, len)));
         assert!(marks.end(0, 1) && !marks.end(0, 1) && !marks.any(0, 1) && !marks.begin(0, 1) && marks.any(0, 1));
         assert!(!marks.begin(10, 0) && !marks.any(10, 1));

@@ -69,8 +69,8 @@ const ALIGNMENT_MAX: u64 = 512 << 20;
 const ONE_VIEW: Backing = Backing::Private { adopted: false, never_flips: false };
 
 impl Regions {
-    /// Makes a region with a file that profilers find. If the file cannot be made, the region is memory that profilers do not
-    /// know, and sinks other than the region sink write the region's code.
+    /// Makes a region with a file that profilers find. If the file cannot be made, the region is memory without this file, and
+    /// sinks other than the region sink write the region's code.
     pub fn create(&self, status: &Status, wanted: &RegionOptions) -> Result<CodeRegion> {
         let max_len = wanted.max_size.max(wanted.size);
         if wanted.size == 0 {
@@ -134,10 +134,10 @@ impl Regions {
 }
 
 impl Regions {
-    /// While a debugger listens, this function makes the executable views writable. When no debugger listens, it removes the
-    /// right to write again. A debugger can write its breakpoints to a shared mapping only if the mapping is writable (linux
-    /// mm/gup.c, `check_vma_flags`). In a private mapping, a page with a breakpoint would no longer show what the host writes
-    /// in the other view.
+    /// Makes the executable views writable if a debugger listens. If no debugger listens, removes the right to write to these
+    /// views. A debugger can write its breakpoints to a shared mapping only if the mapping is writable (linux mm/gup.c,
+    /// `check_vma_flags`). In a private mapping, a page with a breakpoint would no longer show what the host writes in the
+    /// other view.
     pub fn heed_debugger(&self) {
         let wanted = READ_EXEC | if debugger::is_watched() { READ_WRITE } else { 0 };
         let differs = |region: &Region| !region.is_private() && region.exec.load(Ordering::Relaxed) != wanted;

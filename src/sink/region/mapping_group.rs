@@ -9,8 +9,8 @@
 //! Each page joins a mapping group only once. If the host later maps other memory at the address of the page, the new mapping
 //! joins a second group. The second group covers the same range of addresses. So a mapping group has no epochs, and its file
 //! keeps one name. perf with libunwind computes the addresses of the tables from the lowest mapping of the file with this name.
-//! For this computation, the lowest mapping must be the mapping of the header page. The mapping of the header page is always
-//! the lowest mapping of the file, because the file has no second name.
+//! For this computation, the lowest mapping must be the mapping of the header page. This condition always holds, because all
+//! mappings of the file have the same name.
 
 use std::iter;
 use std::sync::atomic::Ordering;

@@ -174,8 +174,8 @@ impl RegionSink {
             have_work |= region.is_archiving();
             let mut guard = region.opened();
             let Some(file) = guard.as_mut() else { continue };
-            // A mapping group is never rewritten. A mapping group is never rewritten, because code that replaces dead code of a
-            // group is in the file of a second group.
+            // A mapping group is never rewritten, because code that replaces dead code of a group is in the file of a second
+            // group.
             if !region.is_mapping_group() && (file.is_wasteful(400, 512) || file.is_nearly_full()) {
                 Self::write_anew(registry, region, file);
             }

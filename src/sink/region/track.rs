@@ -138,8 +138,8 @@ impl Region {
         if replaces {
             self.mark_dead(status, addr, size);
             if self.flips() {
-                // The host has called `mprotect` before this call. The host has called `mprotect` before this call, so perf
-                // knows only the name that the file had during the `mprotect`.
+                // The host has called `mprotect` before this call, so perf knows only the name that the file had during the
+                // `mprotect`.
                 status.counters.region_late.add(1);
             }
         }

@@ -17,8 +17,8 @@ pub struct Seen {
     pub text: Range<u64>,
     /// The symbols. Each key is the address of a symbol, and each value is the name and the size of this symbol.
     pub names: BTreeMap<u64, (String, u64)>,
-    /// The rows of the search table. The rows of the search table. Each key is the start of a row. Each value describes the
-    /// row's FDE by its size and its CFA offset.
+    /// The rows of the search table. Each key is the start of a row. Each value describes the row's FDE by its size and its CFA
+    /// offset.
     pub frames: BTreeMap<u64, (u64, i32)>,
     /// The units. Each key is the address of the function of a unit.
     pub units: Units,
