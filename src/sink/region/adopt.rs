@@ -302,8 +302,8 @@ pub(super) fn swap(new: New, place: &Placement, pieces: &[Mapping]) -> io::Resul
         for (done, piece) in pieces.iter().enumerate() {
             exchange(piece, memory, place.base, true).inspect_err(|_| take_back(&pieces[..done]))?;
         }
-        // The header page may lie over the first page of the code. The process has its own copy of this page now, so the
-        // code there does not change.
+        // The header page may be the page of the file that belongs to the first page of the code. The process has its own copy
+        // of this page now, so writing the header does not change the code.
         let file = naming.create_file(memory.clone(), place.layout(len, true)).inspect_err(|_| take_back(pieces))?;
         Ok((Backing::Private { adopted: true, never_flips }, file))
     })

@@ -160,8 +160,7 @@ impl Regions {
         }
     }
 
-    /// Checks all waiting memory whose next check is due at the time `before` or earlier. Adopts the memory that has become
-    /// executable.
+    /// Checks all waiting memory whose next check is not later than `before`. Adopts the memory that has become executable.
     fn adopt_waiting(&self, status: &Status, maps: &[Mapping], now: u64, before: u64) {
         for mut wait in self.candidates.take_due(before) {
             while let Some(it) = overlapping(maps, wait.start, wait.end).first() {

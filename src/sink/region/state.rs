@@ -69,7 +69,7 @@ pub struct Region {
     /// Whether code has been registered since the file got its present name. Only used for private memory.
     pub(super) is_in_use: AtomicBool,
     pub(super) tally: Tally,
-    /// Whether the writer must still move live code of the region from the other sinks to the region's file.
+    /// Whether the writer must still move live code of the region from sinks other than the region sink to the region's file.
     pub is_new: AtomicBool,
     /// When the library learned that the host has unmapped the region, or `NEVER`. Code that was registered before the time
     /// `gone` is still written.
@@ -156,7 +156,7 @@ impl Region {
         self.start() + self.len()
     }
 
-    /// Whether the mapping is private, so that the host's writes do not reach the file.
+    /// Whether the mapping is private. The host's writes to a private mapping do not reach the file.
     pub fn is_private(&self) -> bool {
         matches!(self.kind, Backing::Private { .. })
     }

@@ -116,7 +116,7 @@ impl RegionFile {
         let mut range = 0..0;
         for (offset, number) in self.known.from(0) {
             let end = self.layout.text + offset + self.size_of(number);
-            // The header page may lie over the first code.
+            // The header may take the place of the first code in the file.
             let at = (self.layout.text + offset).max(HEADER_SIZE as u64).min(end);
             if !has_bytes(offset) {
                 each(std::mem::replace(&mut range, 0..0))?;

@@ -168,9 +168,9 @@ fn plain(frames: &str) -> String {
     frames.lines().map(|line| cut(line) + "\n").collect()
 }
 
-/// The header page may lie over the first code, which begins at address 0. Some readers skip symbols with address 0, so the
-/// file has a second symbol of another type for this code. After each address, perf 6 also passes address 0 to addr2line, to
-/// find the end of the answer for the first address. So addr2line must find no name for address 0.
+/// The header may take the place of the first code in the file. This code begins at address 0. Some readers skip symbols with
+/// address 0, so the file has a second symbol of another type for this code. After each address, perf 6 also passes address 0
+/// to addr2line, to find the end of the answer for the first address. So addr2line must find no name for address 0.
 #[test]
 fn code_below_the_header_page() {
     let (live, copy) = (Named::new("below"), Named::new("below-copy"));
