@@ -160,7 +160,7 @@ impl Region {
         let file = self.naming().file().ok()?;
         if exchange(it, &file, self.place.base, false).is_err() {
             // This part of the file may now have bytes of the memory, and a child may execute these bytes. So this part is
-            // never used again. If the caller tries again, the memory joins a new mapping group.
+            // never used again. The memory can only join a mapping group whose pages are still unused at these addresses.
             self.pages.use_up(it.start, it.end, status.clock.now());
             return None;
         }
