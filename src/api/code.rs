@@ -11,23 +11,23 @@ pub struct Code<'a> {
     pub size: u64,
     /// Where the code's bytes can be read.
     pub bytes: Bytes<'a>,
-    /// Name. The library cleans it as described at `jitsym_code.name` in the C header.
+    /// Name. The library cleans the name as described at `jitsym_code.name` in the C header.
     pub name: &'a [u8],
     /// File in which the function begins; empty if unknown. The library appends the file to the function's name: see
     /// `jitsym_code.file` in the C header.
     pub file: &'a [u8],
-    /// Line in `file`, from 1; 0 if unknown.
+    /// Line number in `file`, counted from 1; 0 if unknown.
     pub line: u32,
     /// How to find the caller's frame.
     pub unwind: Unwind<'a>,
     /// Line table.
     pub lines: Lines<'a>,
-    /// Inlined functions. Profilers show inlined functions for code in a region, and debuggers for all code.
+    /// Inlined functions. Profilers show inlined functions for code in regions. Debuggers show inlined functions for all code.
     pub inlines: &'a [Inline<'a>],
     /// Whether the code's bytes stay unchanged until the code is flushed, unregistered or moved: see `JITSYM_CODE_STABLE` in
     /// the C header.
     pub stable: bool,
-    /// Whether the bytes after the code contain no other code as long as this code is live: see `JITSYM_CODE_GAP` in the C
+    /// Whether the bytes right after the code stay free of other code while this code is live: see `JITSYM_CODE_GAP` in the C
     /// header.
     pub gap: bool,
     /// Whether the caller registers more code before any of this code runs: see `JITSYM_CODE_MORE` in the C header.
@@ -120,9 +120,9 @@ pub trait LineTable {
 pub struct Line<'a> {
     /// Bytes from the start of the code.
     pub offset: u32,
-    /// Line number, from 1. A row with line 0 is left out.
+    /// Line number, counted from 1. A row with line 0 is left out.
     pub line: u32,
-    /// Column, from 1; 0 if unknown.
+    /// Column, counted from 1; 0 if unknown.
     pub column: u32,
     /// File name.
     pub file: &'a [u8],
@@ -135,16 +135,16 @@ pub struct Inline<'a> {
     pub begin: u32,
     /// Bytes from the start of the code to the first byte after the range.
     pub end: u32,
-    /// Name of the inlined function. The library cleans it like [`Code::name`].
+    /// Name of the inlined function. The library cleans this name in the same way as [`Code::name`].
     pub name: &'a [u8],
     /// File of the call.
     pub call_file: &'a [u8],
-    /// Line of the call, from 1.
+    /// Line number of the call, counted from 1.
     pub call_line: u32,
-    /// Column of the call, from 1; 0 if unknown.
+    /// Column of the call, counted from 1; 0 if unknown.
     pub call_column: u32,
-    /// Index of the entry into which this function is inlined. That entry must precede this entry. `None` if this function is
-    /// inlined into the registered function itself.
+    /// Index of the parent, which is the entry of the function into which this function is inlined. The parent must precede
+    /// this entry in the list. `None` if this function is inlined into the registered function itself.
     pub parent: Option<u32>,
 }
 
@@ -167,8 +167,8 @@ pub enum Unwind<'a> {
     /// A table of rows in strictly rising order of their offsets.
     Rows(&'a [UnwindRow<'a>]),
     /// An `.eh_frame` section that the compiler made. The section refers to personality routines and LSDAs. Only the sink
-    /// `unwinder` uses them. The routines and LSDAs must stay valid as long as the code is registered, because exceptions that
-    /// pass through the code use them.
+    /// `unwinder` uses the personality routines and LSDAs. The routines and LSDAs must stay valid as long as the code is
+    /// registered, because exceptions that pass through the code use these routines and LSDAs.
     EhFrame {
         /// The section.
         bytes: &'a [u8],
@@ -279,10 +279,10 @@ pub struct UnwindRow<'a> {
 pub struct MoveTarget<'a> {
     /// The code's new address.
     pub addr: u64,
-    /// Where the code's bytes can be read; a slice must be as long as the code.
+    /// Where the code's bytes can be read. The slice of [`Bytes::Here`] must be as long as the code.
     pub bytes: Bytes<'a>,
     /// Whether the code's bytes at the new address stay unchanged: see [`Code::stable`].
     pub stable: bool,
-    /// Whether the bytes after the code's new address range contain no other code: see [`Code::gap`].
+    /// Whether the bytes right after the code's new address range stay free of other code: see [`Code::gap`].
     pub gap: bool,
 }

@@ -46,16 +46,16 @@ impl Sinks {
     pub(crate) const GROUPS: Sinks = Sinks(1 << 29);
     /// A flag like `BYTES`: each thread that registers code also reports the code to the unwinder.
     pub(crate) const BY_CALLERS: Sinks = Sinks(1 << 30);
-    /// A flag like `BYTES`: calls wait until the writer has reported their code to each sink that needs the code before it
-    /// runs.
+    /// A flag like `BYTES`: each call waits until the writer has reported the code of the call to certain sinks. These sinks
+    /// need code before the code runs.
     pub(crate) const MUST_WAIT: Sinks = Sinks(1 << 31);
 
-    /// The union of both sets.
+    /// The union of `self` and `other`.
     pub const fn with(self, other: Sinks) -> Sinks {
         Sinks(self.0 | other.0)
     }
 
-    /// This set without the sinks of the other set.
+    /// `self` without the sinks of `other`.
     pub const fn without(self, other: Sinks) -> Sinks {
         Sinks(self.0 & !other.0)
     }
@@ -66,10 +66,11 @@ impl Sinks {
         self.0 & (Sinks::GROUPS.0 | Sinks::REMEMBER.0) != 0
     }
 
-    /// True if `want_groups` is true, and calls do not wait for the writer and do not report code to the unwinder.
+    /// True if `want_groups` is true, and neither `BY_CALLERS` nor `MUST_WAIT` is set.
     #[inline]
     pub(crate) const fn want_groups_only(self) -> bool {
-        // One range check is enough: `REMEMBER` and `GROUPS` are below `BY_CALLERS` and `MUST_WAIT`, and above all other bits.
+        // The bits `REMEMBER` and `GROUPS` are below `BY_CALLERS` and `MUST_WAIT`, and above all other bits. So one range check
+        // tests all four bits.
         self.0 >= Sinks::REMEMBER.0 && self.0 < Sinks::BY_CALLERS.0
     }
 
@@ -84,7 +85,7 @@ impl Sinks {
     }
 }
 
-/// The information about code that is of use now; the bits of `jitsym_want` in C.
+/// The kinds of information about code that the library can use now; the bits of `jitsym_want` in C.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Wanted {
@@ -98,8 +99,8 @@ pub struct Wanted {
     /// True if the library adopts memory of the runtime when code is registered there: see [`Options::adopt`].
     pub adopt: bool,
     /// True if memory that [`Session::create_region`](crate::Session::create_region) and
-    /// [`Session::alloc`](crate::Session::alloc) return has a file. False if no sink for regions runs, or if the last created
-    /// region got no file.
+    /// [`Session::alloc`](crate::Session::alloc) return has a file. False if the sink for regions does not run, or if the
+    /// library could not make a file for the last created region.
     pub region: bool,
 }
 
@@ -131,11 +132,12 @@ pub struct Options {
     /// Adopt the memory in which code is registered, if the memory is private and executable, as
     /// [`Session::adopt_region`](crate::Session::adopt_region) does. The promise that `adopt_region` requires then holds for
     /// each call that registers, moves or unregisters code: during the call, only the calling thread writes to the mapping or
-    /// changes its protection. The kernel merges neighbouring memory with the same protection into one mapping, so the host
-    /// promises this for every writer of code in the process.
+    /// changes its protection. The kernel merges neighbouring memory with the same protection into one mapping. Code of several
+    /// writers may therefore lie in one mapping, so the host makes this promise for every writer of code in the process.
     pub adopt: bool,
     /// Also register the code that other libraries in the process report to gdb by `__jit_debug_descriptor`, from the first
-    /// session with this option until the process ends. The code is written with the options of that session.
+    /// session with this option until the process ends. The library writes this code with the options of the first session that
+    /// sets `bridge`.
     pub bridge: bool,
     /// The maximum size of the perf map, in bytes.
     pub map_max: Option<u64>,
@@ -182,7 +184,7 @@ pub enum DumpDir {
     CacheBelow(PathBuf),
 }
 
-/// What a process writes, and how. The first session of the process determines this.
+/// What a process writes, and how. The first session of the process determines the configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub sinks: Sinks,
@@ -220,8 +222,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// Whether a session with the configuration `self` can use the files of the running sinks. `started` is the set of these
-    /// sinks, and `running` is the configuration with which they were started.
+    /// Whether a session with the configuration `self` can use the files of the running sinks. `started` is the set of the
+    /// running sinks. `running` is the configuration with which the running sinks were started.
     pub fn can_join(&self, running: &Config, started: Sinks) -> bool {
         let shares_map = self.sinks.has(Sinks::MAP) && started.has(Sinks::MAP);
         let shares_dump = self.sinks.has(Sinks::JITDUMP) && started.overlaps(Sinks::JITDUMP.with(Sinks::REGION));
@@ -229,7 +231,8 @@ impl Config {
         (map || !shares_map) && (self.dump_dir == running.dump_dir || !shares_dump)
     }
 
-    /// The sinks without the sink for valgrind, which also starts if no session requests it.
+    /// All sinks of the configuration except the sink for valgrind. Under valgrind, the library starts the sink for valgrind
+    /// even if no session requests it.
     pub fn asked_for(&self) -> Sinks {
         self.sinks.without(Sinks::VALGRIND)
     }

@@ -48,9 +48,9 @@ struct Head {
     contents: Witness,
 }
 
-/// The numbers of events that are consumed so far. Each round of the writer that consumes events of the chunk stores this
-/// number, together with the round. The two cells are for the last two such rounds. The number of the last committed round
-/// decides which cell is valid (see `spool::layout`).
+/// How many events of the chunk are consumed so far. Each round of the writer that consumes events of the chunk stores this
+/// count together with the number of the round. The two cells are for the last two rounds that stored a count. The number of
+/// the last committed round decides which cell is valid (see `spool::layout`).
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct ConsumedCells([ConsumedCell; 2]);
@@ -199,8 +199,8 @@ impl Chunk {
         let most = (self.size() - HEAD) / size_of::<Event>();
         let committed = self.committed().min(most as u32);
         let mut end = from.min(committed);
-        // Bodies have to follow each other and end before the events begin. Otherwise a change of one body (`body_mut`) could
-        // change other data.
+        // Bodies have to follow each other and end before the events begin. If a body overlapped another body or an event, a
+        // change of the body (`body_mut`) would damage the overlapped data.
         let mut next_body = HEAD;
         let bodies_end = self.size() - committed as usize * size_of::<Event>();
         while end < committed && self.is_event(end) {
@@ -304,7 +304,7 @@ impl Cursor {
         self.chunk
     }
 
-    /// Whether no record is published in the chunk yet.
+    /// Returns true until the first record is published in the chunk.
     pub fn is_empty(&self) -> bool {
         self.events == 0
     }

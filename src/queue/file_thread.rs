@@ -1,6 +1,7 @@
 //! Runs the file work of a host's call on a thread that has its own descriptor table.
 //!
-//! The host's threads cannot close a descriptor in this table, or confuse it with a descriptor of the host.
+//! The host's threads do not share the descriptor table of this thread. So the host cannot close or use a descriptor of the
+//! library by mistake.
 
 use std::time::Duration;
 
@@ -18,8 +19,8 @@ pub fn run<T: Default + Send + 'static>(body: impl FnOnce() -> T + Send + 'stati
     run_for(Duration::MAX, body).unwrap_or_default()
 }
 
-/// Like `run`, but waits for at most `time`, because a disk may hang. Returns `None` if the work takes longer than `time`.
-/// The work then continues on its thread. Starts a thread even if the caller is a thread of the library.
+/// Like `run`, but waits for at most `time`, because a disk may hang. If `body` takes longer than `time`, returns `None`, and
+/// the new thread continues to run `body`. Starts a thread even if the caller is a thread of the library.
 pub fn run_for<T: Send + 'static>(time: Duration, body: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     match begin(body) {
         Ok((thread, result)) => {
@@ -33,7 +34,7 @@ pub fn run_for<T: Send + 'static>(time: Duration, body: impl FnOnce() -> T + Sen
     }
 }
 
-/// Starts a thread for the work. Returns the work if no thread can be started.
+/// Starts a thread that runs `body`. If no thread can be started, returns `body` as the error.
 fn begin<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(body: F) -> Result<(Thread, Take<T>), F> {
     let (hand, take) = oneshot();
     let (give, result) = oneshot();

@@ -1,4 +1,5 @@
-//! Runs the writer in calls of the host, if this library may have no thread (`thread::forbid`).
+//! Runs the writer inside the host's calls of the library. This module is used if the library must not have threads
+//! (`thread::forbid`).
 //!
 //! One thread at a time runs the writer, and no thread waits for the lock. If a thread that waits for the writer finds the
 //! lock taken, it tries again and again.
@@ -10,7 +11,8 @@ use std::time::Duration;
 use crate::sys::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::sys::thread;
 
-/// How long a thread that waits for the writer waits before it tries again to run the writer itself.
+/// A thread that waits for the writer tries again and again to run the writer itself. This constant is the pause between two
+/// attempts.
 pub const TRY_AGAIN: Duration = Duration::from_millis(5);
 
 /// A writer that runs on the calling thread.
@@ -46,8 +48,8 @@ impl InPlace {
         self.is_used.load(Ordering::Acquire)
     }
 
-    /// Whether the calling thread is running the writer. This happens if a function of the host that the writer calls, for
-    /// instance a replaced `malloc`, calls the library.
+    /// Whether the calling thread is running the writer. The result is true if the writer calls a function of the host, for
+    /// instance a replaced `malloc`, and this function calls the library.
     pub fn is_mine(&self) -> bool {
         let owner = self.owner.load(Ordering::Relaxed);
         owner != 0 && owner == thread::id()
@@ -63,12 +65,12 @@ impl InPlace {
         self.is_used.store(true, Ordering::Release);
     }
 
-    /// Runs `body` with the writer. `body` returns false if the writer has ended. Returns false if there is no writer, or if
-    /// a thread is already running it, which may be the calling thread itself.
+    /// Calls `body` with the writer as the argument. `body` returns false if the writer has ended. Returns false if there is no
+    /// writer, or if a thread is already running the writer. The calling thread itself may be running the writer.
     pub fn run(&self, body: impl FnOnce(&mut dyn Turns) -> bool) -> bool {
         let ran = self.lock(|place| {
             let Some(writer) = place else { return false };
-            // After the writer has ended, no thread may find it in use.
+            // Removes a writer that has ended, so that no later call runs this writer.
             if !body(&mut **writer) {
                 self.is_used.store(false, Ordering::Release);
                 *place = None;

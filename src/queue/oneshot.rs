@@ -91,7 +91,7 @@ impl<T> Take<T> {
     }
 
     /// Waits for the value for at most `timeout`. After the error `Timeout`, the value may still arrive. After the error
-    /// `Internal`, it cannot arrive.
+    /// `Internal`, the value can no longer arrive.
     pub fn take(&self, timeout: Duration) -> Result<T> {
         let is_waiting = |state: &mut Value<T>| matches!(state, Value::Waiting);
         let waited = self.0.changed.wait_timeout_while(self.0.state(), timeout, is_waiting);

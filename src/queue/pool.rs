@@ -1,9 +1,10 @@
 //! The pool of chunks. Threads take chunks from the pool, and the writer returns them.
 //!
-//! Free chunks are on a stack. The chunk that was used last is taken first, because it is still in the processor's caches. A
-//! channel would hand out all chunks in turn, which is slower. When chunks of 1 MiB in total were used in turn, writing a
-//! 512-byte record took 31 ns. With 256 KiB in total it took 20 ns. With a channel, registering threads would also free
-//! blocks that the writer allocated, and wait for the allocator's lock.
+//! Free chunks are on a stack. The chunk that was used last is taken first, because this chunk is still in the processor's
+//! caches. A channel would hand out the chunk that has been free for longest, so threads would use all chunks in turn. Writing
+//! a 512-byte record took 31 ns when chunks of 1 MiB in total were used in turn, but only 20 ns with chunks of 256 KiB in
+//! total. A channel has another drawback. Registering threads would free memory blocks that the writer allocated, and would
+//! wait for the allocator's lock.
 //!
 //! Each new page of memory costs a page fault, so the pool does not provide much memory before threads need it. A thread's
 //! first chunk is small, and a chunk can be enlarged while it is empty. While threads need more chunks, the writer makes
@@ -24,8 +25,8 @@ use crate::sys::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Or
 use crate::sys::sync::{Mutex, MutexGuard, PoisonError};
 use crate::sys::valgrind;
 
-/// While the writer keeps up, the pool grows to at most this number of full-size chunks. If half of `max_memory` is less,
-/// that is the limit (`Pool::ample`).
+/// While the writer keeps up, the pool grows to at most this number of full-size chunks. If half of `max_memory` is less than
+/// this size, the limit is half of `max_memory` (`Pool::ample`).
 const AMPLE: usize = (4 << 20) / CHUNK_SIZE;
 
 /// If fewer chunks than this are free, the writer should hurry.
@@ -43,8 +44,8 @@ pub struct Pool {
     /// Free chunks: `whole` has chunks of `CHUNK_SIZE` bytes, `small` has smaller chunks.
     whole: Stack,
     small: Stack,
-    /// Units without a chunk, as sorted ranges that are not adjacent. The list is empty while the pool is shut. A thread that
-    /// takes a free chunk does not lock the list.
+    /// Units that contain no chunk, as a sorted list of ranges. Two ranges in the list are never adjacent. The list is empty
+    /// while the pool is shut. A thread that takes a free chunk does not lock the list.
     unused: Mutex<Vec<Range<usize>>>,
     /// Number of units that have memory.
     held: AtomicUsize,
@@ -53,11 +54,11 @@ pub struct Pool {
     bytes_used: Counter,
     max_bytes: usize,
     ample: usize,
-    /// The largest chunk size that a thread has needed after it had filled a chunk. The value is 0 if no thread has filled a
-    /// chunk since the process was last idle.
+    /// The largest chunk size that threads have requested after filling a chunk. The value is 0 if no thread has filled a chunk
+    /// since the process was last idle.
     asked: Counter,
-    /// Whether a record found no room because free or idle chunks use the memory. If this field is true, the writer has to
-    /// free such chunks.
+    /// Whether a record found no room because free or idle chunks use the memory. If this field is true, the writer has to free
+    /// the memory of free and idle chunks.
     cramped: AtomicBool,
     serial: AtomicU64,
 }
@@ -70,7 +71,8 @@ impl Pool {
         // threads, so it does not need `THREADS` units.
         let has_few = whole < USUAL || valgrind::is_running();
         let units = if has_few { whole } else { whole.max(THREADS) };
-        // If address space is short, the pool gets only one unit for each full-size chunk that `max_memory` allows.
+        // If the address space is too small for so many units, the pool gets fewer units: one unit for each full-size chunk
+        // that `max_memory` allows.
         let memory = Memory::new(units).or_else(|_| Memory::new(whole))?;
         let units = memory.units();
         Ok(Pool {
@@ -93,8 +95,8 @@ impl Pool {
         self.held.load(Ordering::Relaxed) > 0 || !self.unused().is_empty()
     }
 
-    /// Opens the pool. If possible, its memory is a spool in `dir`. Returns the reason if that spool cannot be made. No other
-    /// thread may open or shut the pool during the call.
+    /// Opens the pool. If possible, the pool's memory is a spool in `dir`. Returns the reason if the spool cannot be made. No
+    /// other thread may open or shut the pool during the call.
     pub fn open(&self, dir: Option<&Path>) -> Option<String> {
         if self.is_open() {
             return None;
@@ -159,8 +161,8 @@ impl Pool {
     /// The approximate number of free chunks.
     #[inline]
     fn count_free(&self) -> usize {
-        // Small chunks are counted first. So a chunk that is enlarged between the two counts is counted twice, and is not
-        // missed.
+        // The small chunks are counted before the full-size chunks. If a chunk is enlarged between the two counts, the chunk is
+        // counted twice. In the reverse order, the chunk would be missed.
         let small = self.small.len();
         small + self.whole.len()
     }
@@ -229,7 +231,7 @@ impl Pool {
         is_made
     }
 
-    /// Adds `more` to the count of held bytes, before these bytes are used for a chunk. If the pool would then exceed its
+    /// Adds `more` to the count of held bytes, before these bytes are used for a chunk. If the new count would exceed the
     /// limit, changes nothing and returns false.
     fn may_hold(&self, more: usize) -> bool {
         let add = |held: usize| held.checked_add(more).filter(|&sum| sum <= self.max_bytes);
@@ -250,7 +252,8 @@ impl Pool {
     pub fn take_large(&self, body: usize) -> Option<Cursor> {
         let count = size_for(body)? / CHUNK_SIZE;
         let made = self.make(count, count * CHUNK_SIZE, |unused| {
-            // Takes units from the end of a range, because `make_one` takes units from the start.
+            // `make_one` takes units from the start of a range. This code takes units from the end of a range, so the unused
+            // units in between stay adjacent.
             let range = unused.iter_mut().rev().find(|range| range.len() >= count)?;
             range.end -= count;
             Some(range.end..range.end + count)
@@ -311,12 +314,13 @@ impl Pool {
         self.unused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes free chunks in advance, up to the ample amount. Until a thread fills a chunk, one small chunk is kept free.
-    /// While threads need larger chunks, about one chunk for each thread is kept free, in the size that the threads will need
-    /// next. Once the threads need full-size chunks, the whole ample amount is made.
+    /// Makes free chunks in advance, up to the ample amount. Until a thread fills a chunk, one small chunk is kept free. While
+    /// threads need larger chunks, about one chunk for each thread is kept free. These chunks have the size that the threads
+    /// will need next. Once the threads need full-size chunks, this function makes chunks until the pool has `ample` chunks.
     ///
-    /// Only the writer calls this function. The writer makes a few chunks in each round. If threads need more than the ample
-    /// amount, the writer is delayed by its writes. Then threads make chunks themselves (`take_new`).
+    /// Only the writer calls this function. The writer makes a few chunks in each round. If the threads fill more than the
+    /// ample amount, the writer does not keep up, because its writes take too long. In this case threads make chunks themselves
+    /// (`take_new`).
     pub fn replenish(&self, threads: usize) {
         let asked = self.asked.load(Ordering::Relaxed);
         let (free, size) = match asked {
@@ -365,8 +369,7 @@ impl Pool {
         self.push(chunk);
     }
 
-    /// Whether a record has found no room since the last call of this function, because other chunks used the memory. Only
-    /// the writer calls this function.
+    /// Returns `cramped`, and sets this field to false. Only the writer calls this function.
     pub fn take_cramped(&self) -> bool {
         self.cramped.swap(false, Ordering::Relaxed)
     }
@@ -389,7 +392,7 @@ impl Pool {
     }
 
     /// Moves the free chunks out of the spool. If the spool then contains no chunk, the pool stops using the spool. Only the
-    /// writer calls this function, after it has moved the other chunks that no thread writes to.
+    /// writer calls this function. Before the call, the writer moves the chunks in use to which no thread writes.
     pub fn leave_spool(&self) {
         let free: Vec<Chunk> = std::iter::from_fn(|| self.pop()).collect();
         for chunk in free.into_iter().rev() {

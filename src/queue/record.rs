@@ -59,8 +59,8 @@ pub mod flag {
     pub const STABLE: u8 = 8;
     /// The body begins with a record of inlined functions (`format::jitdump::inlines`).
     pub const INLINES: u8 = 16;
-    /// The code replaces live code of a region. The registering thread has detected this, and has already reported it to
-    /// perf.
+    /// The code replaces live code of a region. The registering thread has detected the replacement of live code, and has
+    /// already reported the replacement to perf.
     pub const REPLACES: u8 = 32;
     /// The bytes after the code, or after the new address of moved code, contain no other code (`JITSYM_CODE_GAP`).
     pub const GAP: u8 = 64;
@@ -84,7 +84,7 @@ pub enum CodeBytes<'a> {
     Here(&'a [u8]),
     /// The bytes stay unchanged at this address until the writer has read them.
     At(u64),
-    /// The bytes are not in the record. The writer reads them at the address of the code.
+    /// The bytes are not in the record. The writer reads the bytes at the address of the code.
     InPlace,
 }
 

@@ -6,15 +6,15 @@ use super::oneshot::Give;
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Sinks};
 
-/// The requests that wait for the writer, and its answers.
+/// The requests that wait for the writer, and the writer's answers.
 #[derive(Debug, Default)]
 pub struct Requests {
     /// Whether a writer is running.
     pub open: bool,
     /// Number of the last request.
     pub asked: u64,
-    /// Number of the last request to write everything. The other requests come from calls that only wait until certain sinks
-    /// have their code (`Shared::wait_until_told`).
+    /// Number of the last request to write everything. A request of `Shared::wait_until_told` is not counted here, because it
+    /// only waits until certain sinks have the code.
     pub asked_to_write: u64,
     /// The time of the latest request, by the clock of the thread that made this request.
     pub asked_at: u64,
@@ -33,7 +33,7 @@ pub struct Requests {
 /// A request to end the writer.
 #[derive(Debug)]
 pub struct Stop {
-    /// Whether the writer ends because all sinks were disabled while sessions are open. In this case the writer frees all
+    /// Whether the writer ends because all sinks were disabled while sessions are open. If `off` is true, the writer frees all
     /// memory.
     pub off: bool,
     pub ack: Give<Result<()>>,

@@ -32,8 +32,8 @@ pub struct SignalFlush {
 const STARTING: u32 = u32::MAX;
 
 impl SignalFlush {
-    /// Notes that a writer is about to run, if no writer runs already. The writer must be able to run without further
-    /// action by the caller.
+    /// If no writer runs, notes that a writer is about to run. The writer must be able to run without further action by the
+    /// caller.
     pub fn begin(&self) {
         let _ = self.writer.compare_exchange(0, STARTING, Ordering::SeqCst, Ordering::SeqCst);
     }
@@ -79,7 +79,8 @@ impl SignalFlush {
     }
 
     /// For the writer: returns the number of the request that the writer has to answer. While the process exits (`exiting`),
-    /// the writer writes only for the exiting thread. So this function answers a request of any other thread with `Timeout`.
+    /// the writer writes only for the exiting thread. If the request does not come from the exiting thread, this function
+    /// answers the request with `Timeout`.
     pub fn pending(&self, exiting: bool) -> Option<u32> {
         let asked = self.asked.load(Ordering::SeqCst);
         if asked == self.answered.load(Ordering::Relaxed) {

@@ -68,8 +68,8 @@ impl Status {
         *self.paths.lock().unwrap_or_else(PoisonError::into_inner) = paths;
     }
 
-    /// The sinks for which registering threads have to write records, with flags in the other bits. If a thread reads an
-    /// empty set, it also finds that the last session was closed, or that the sinks were disabled.
+    /// The sinks for which registering threads have to write records, with flags in the other bits. If a thread reads an empty
+    /// set, the thread also sees why the set is empty: the last session was closed, or the sinks were disabled.
     #[inline]
     pub fn wanted(&self) -> Sinks {
         Sinks(self.sinks.wanted.load(Ordering::Acquire))
@@ -85,7 +85,7 @@ impl Status {
         Sinks(self.sinks.running.load(Ordering::Acquire))
     }
 
-    /// Whether no sink runs and no code is remembered. In this state, nothing is written, not even earlier records.
+    /// False if a sink runs, or if code is remembered. If the result is true, nothing is written, not even earlier records.
     pub fn has_ended(&self) -> bool {
         self.sinks.running.load(Ordering::Acquire) == 0
     }
@@ -129,8 +129,8 @@ impl Status {
         self.sinks.change(|running| Some(running | started.0));
     }
 
-    /// Notes that these sinks no longer run. The function `with_wants` adds flags to the remaining sinks, which describe
-    /// the data that the remaining sinks want from registering threads.
+    /// Notes that these sinks no longer run. The function `with_wants` adds flags to the set of the remaining sinks. The flags
+    /// describe the data that the remaining sinks want from registering threads.
     pub fn remove_sinks(&self, sinks: Sinks, with_wants: fn(Sinks) -> Sinks) {
         let left = |running| {
             let marks = Sinks::REMEMBER.with(Sinks::MUST_WAIT).with(Sinks::BY_CALLERS);
@@ -144,9 +144,10 @@ impl Status {
         self.sinks.stalled.fetch_and(!sinks.0, Ordering::Relaxed);
     }
 
-    /// Sets whether calls wait until a sink has their code. If the gdb sink runs, calls wait while a debugger is attached
-    /// (`is_watched`). If the valgrind sink runs, calls always wait. If the unwinder sink runs, calls wait, except when they
-    /// report their code to the unwinder themselves.
+    /// Sets or clears the flag `MUST_WAIT`. If the flag is set, each call waits until the writer has reported the code of the
+    /// call to certain sinks. If the gdb sink runs, calls wait while a debugger is attached (`is_watched`). If the valgrind
+    /// sink runs, calls always wait. If the unwinder sink runs, calls wait, except when they report their code to the unwinder
+    /// themselves.
     pub fn set_watched(&self, is_watched: bool) {
         let change = |running| {
             let without = Sinks(running).without(Sinks::MUST_WAIT);
@@ -168,8 +169,8 @@ impl Status {
         self.sinks.stalled.fetch_and(!sink.0, Ordering::Relaxed);
     }
 
-    /// Runs `write`, which is slow work such as a write to a file. The work changes no data that a child takes over, so a
-    /// fork need not wait for it.
+    /// Runs `write`, which is slow work such as a write to a file. `write` changes no data that a child takes over, so a fork
+    /// need not wait for `write`.
     pub fn aside<T>(&self, write: impl FnOnce() -> T) -> T {
         self.quiesce.aside(write)
     }
@@ -187,7 +188,7 @@ impl Status {
 }
 
 impl SinkBits {
-    /// Changes `running` and `wanted` in the same way. A word for which `new` returns `None` stays unchanged.
+    /// Applies `new` to `running` and to `wanted`. A word for which `new` returns `None` stays unchanged.
     fn change(&self, new: impl Fn(u32) -> Option<u32>) {
         for word in [&self.running, &self.wanted] {
             let _ = word.fetch_update(Ordering::Release, Ordering::Relaxed, &new);
@@ -206,8 +207,8 @@ impl LastError {
     }
 
     /// Passes the number and the text to `look`, without copying the text. Does nothing while another thread holds the lock.
-    /// This thread must not wait for the lock: a signal handler may have interrupted the thread that holds the lock, and may
-    /// be waiting for this thread.
+    /// This thread must not wait for the lock. A signal handler may have interrupted the thread that holds the lock, and this
+    /// handler may be waiting for the calling thread.
     pub fn look(&self, look: impl FnOnce(u64, &str)) {
         if let Ok(last) = self.0.try_lock() {
             look(last.0, &last.1);
@@ -257,7 +258,7 @@ macro_rules! counters {
             pub sinks_failed: Sinks,
             /// Bytes of memory in use for records on their way to the writer.
             pub memory: u64,
-            /// Bytes of memory that are held for records on their way to the writer. Some of these bytes may not be in use.
+            /// Bytes of memory that are held for records on their way to the writer. A part of these bytes may be unused.
             pub memory_held: u64,
             /// Whether records on their way to the writer outlive the process.
             pub spool: SpoolState,

@@ -41,11 +41,11 @@ impl ThreadQueue {
     /// Begins the record of a registration. The caller takes the record's time after this call, and calls `end_at_once` in
     /// any case. Returns `None` if the thread has no chunk that it may use now.
     ///
-    /// Only the usual registration uses `begin_at_once` and `end_at_once`. All other records use [`ThreadQueue::append`] with
-    /// a [`Fill`]. Without a [`Fill`], the compiler stores the event's fields from registers directly into the chunk. With a
-    /// [`Fill`], the compiler would first store the event elsewhere in memory and then copy it. The copy would take a quarter
-    /// of the call's time. It would load the bytes in pieces that differ in size from the stored pieces, and the processor
-    /// cannot forward such stores to such loads.
+    /// Only the usual registration uses `begin_at_once` and `end_at_once`. All other records use [`ThreadQueue::append`] with a
+    /// [`Fill`]. Without a [`Fill`], the compiler stores the event's fields from registers directly into the chunk. With a
+    /// [`Fill`], the compiler would first store the event elsewhere in memory and then copy it. The copy of the event would
+    /// take a quarter of the registration's time. The loads of this copy would differ in size from the stores before them, so
+    /// the processor could not forward the stored data to the loads.
     #[inline(always)]
     pub fn begin_at_once(&mut self) -> Option<&mut Cursor> {
         self.slot.begin();
@@ -64,16 +64,16 @@ impl ThreadQueue {
         }
     }
 
-    /// Ends the record that `begin_at_once` has begun, whether or not the record was published. Reads that the caller makes
-    /// after this call are not moved before it (`Shared::order`).
+    /// Ends the record that `begin_at_once` has begun, whether or not the record was published. A read that follows this call
+    /// in the program is not executed before this call (`Shared::order`).
     #[inline(always)]
     pub fn end_at_once(&mut self) {
         self.slot.end();
         self.shared.end_record();
     }
 
-    /// The time up to which the writer has to read records, to have read all records of this thread: the present time, or 0
-    /// if the writer has read them already.
+    /// Returns 0 if the writer has already read all records of this thread. Otherwise returns the present time. Once the writer
+    /// has read all records up to this time, it has read all records of this thread.
     pub fn unread_until(&self) -> u64 {
         self.slot.begin();
         self.shared.order();
@@ -90,8 +90,8 @@ impl ThreadQueue {
     /// Writes one record. After an error, nothing of the record is published. The error `NotRunning` means that all sinks
     /// ended during the call.
     ///
-    /// The record's time is taken once there is room. If the call had to wait for room, the time stamp is later than the
-    /// start of the call. The later time is just as correct, because the code does not run before the call returns.
+    /// The record's time is taken once there is room. If the call had to wait for room, the time stamp is later than the start
+    /// of the call. The later time is correct too, because the code does not run before the call returns.
     pub fn append(&mut self, record: &impl Fill) -> Result<()> {
         if record.least_len() > BODY_MAX {
             return self.append_large(record);
@@ -142,7 +142,7 @@ impl ThreadQueue {
             .enter()
             .and_then(|()| fill_and_commit(&mut cursor, self.shared, record))
             .and_then(|filled| filled.then_some(()).ok_or(Error::Internal))
-            // The writer has to get this thread's earlier records first.
+            // The writer has to receive this thread's earlier records before it receives the new record.
             .and_then(|()| self.hand_over())
             .and_then(|()| self.shared.send(Message::Full { slot: self.slot.number, chunk }));
         self.slot.end();
@@ -218,7 +218,7 @@ impl ThreadQueue {
         if self.cursor.is_some() && self.change_at_once(body) {
             return Ok(());
         }
-        // The full chunk is handed over even if no other chunk is free, because the writer frees chunks by writing them out.
+        // The writer frees chunks by writing them out. So this thread hands over its full chunk even if no other chunk is free.
         self.enter()?;
         let has_filled_one = self.cursor.is_some();
         let handed_over = self.hand_over();

@@ -1,9 +1,10 @@
 //! The state that a registering thread and the writer share: which chunk the thread fills, and whether it is writing a record.
 //!
-//! An idle thread still holds a chunk, which the writer takes back when chunks run short. The thread announces that it writes
-//! a record, and the writer announces that it wants the chunk. Each side first makes its announcement, and then looks for the
-//! other side's announcement. A barrier between the two steps (`Shared::order` in the thread, `barrier::all_threads` in the
-//! writer) makes sure that at least one side finds the announcement of the other.
+//! An idle thread still holds a chunk, which the writer takes back when chunks run short. The thread announces that it writes a
+//! record, and the writer announces that it wants the chunk. Each side first makes its announcement, and then looks for the
+//! other side's announcement. A barrier separates the announcement from the look (`Shared::order` in the thread,
+//! `barrier::all_threads` in the writer). Because of the barriers, the thread finds the writer's announcement, or the writer
+//! finds the thread's announcement.
 //!
 //! In the same way, the writer keeps threads from writing records while the process forks (`quiesce`).
 

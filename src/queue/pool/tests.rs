@@ -107,13 +107,13 @@ fn the_pool_grows_to_its_bound_and_back() {
     assert!(pool.take_large(4 << 20).is_none() && pool.take_large((4 << 20) - 1000).is_some());
 }
 
-/// Small chunks may use all the memory that is allowed. Then a thread that needs a larger chunk gets the chunk after the
-/// writer's next round.
+/// Small chunks may use all the memory that is allowed. Once the writer has freed small chunks in its next round, a thread can
+/// get a larger chunk.
 #[test]
 fn small_chunks_make_way_for_a_larger_one() {
     let pool = pool(64 << 20);
     while pool.grow(4 * FIRST_SIZE) {}
-    // The pool's first chunk is smaller, so a few small chunks still fit.
+    // The chunk that `open` made has only `FIRST_SIZE` bytes, so the remaining room fits a few more chunks of this size.
     while pool.grow(FIRST_SIZE) {}
     assert!(pool.bytes_held() > (64 << 20) - CHUNK_SIZE as u64);
     assert!(pool.take(CHUNK_SIZE).is_none() && pool.take_new(FIRST_SIZE).is_none() && pool.take_cramped());

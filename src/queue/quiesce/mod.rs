@@ -10,11 +10,13 @@
 //! that its data is unusable.
 //!
 //! The waits of the registering threads and of the writer also have a limit. The host's own fork handlers run between the
-//! library's fork handler and the fork itself. These handlers may wait for a lock that is held by a thread which waits here.
-//! So after a while the threads and the writer continue, and increment a counter in memory that the parent shares with the
-//! child (`WithChildren`). By this counter, the child detects every such event before the fork, and possibly later events.
+//! library's fork handler and the fork itself. A handler of the host may wait for a lock whose holder waits for the end of the
+//! fork. To end this deadlock, the threads and the writer continue after a while. A thread or writer that continues increments
+//! a counter in memory that the parent shares with the child (`WithChildren`). From the counter, the child learns whether
+//! somebody continued before the fork. The child may also count a thread that continued just after the fork.
 //!
-//! The child does not use the parent's `Quiesce`, because a thread that does not exist in the child may hold its lock.
+//! The child does not use the parent's `Quiesce`. A thread of the parent may have held the lock in the parent's `Quiesce` at
+//! the fork, and this thread does not exist in the child.
 
 use std::cell::Cell;
 use std::ptr;
@@ -26,19 +28,20 @@ use crate::sys::sync::atomic::{fence, AtomicBool, Ordering};
 use crate::sys::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, PoisonError};
 use crate::sys::thread;
 
-/// Forks that begin within this time after the first fork share its quiescent state. Later forks wait for the next quiescent
-/// state. Otherwise, threads that fork all the time would keep other threads from registering code.
+/// Several forks can use the same quiescent state if they begin within this time after the first of them. A fork that begins
+/// after this time waits for the next quiescent state. Without this limit, threads that fork all the time would keep other
+/// threads from registering code.
 const SHARED_FOR: Duration = Duration::from_millis(10);
 
-/// The longest time for which a fork makes a registering thread wait.
+/// The maximum time for which a registering thread waits for a fork.
 pub const HELD_FOR: Duration = Duration::from_millis(50);
-/// The longest time for which a fork makes the writer wait. This time is long, because a fork of a very large process has to
+/// The maximum time for which the writer waits for a fork. This limit is long, because a fork of a very large process has to
 /// copy many page tables.
 const STILL_FOR: Duration = Duration::from_secs(1);
 
 thread_local! {
-    /// Whether this thread is about to fork, and may run the writer itself, because the library has no thread. If this value
-    /// is true, the writer must not wait for the fork.
+    /// True while this thread prepares a fork and wakes the writer. If the library has no thread, waking the writer runs the
+    /// writer on this thread. If this value is true, the writer must not wait for the fork.
     static RUNS_WRITER: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -78,8 +81,8 @@ pub struct Found {
 impl Found {
     pub const NOTHING: Found = Found::inherited(Rest::Disturbed, ptr::null_mut());
 
-    /// The result for a fork in a process that is itself a forked child and has not used its inherited state yet. The new
-    /// child inherits the same state.
+    /// The result for a fork in a process that is itself a forked child and has not used its inherited state yet. The new child
+    /// inherits the state that this process has inherited.
     pub const fn inherited(rest: Rest, writer: *mut ()) -> Found {
         Found { rest, writer, writer_went_on: 0, thread_went_on: 0 }
     }
@@ -109,18 +112,19 @@ pub struct Quiesce {
 struct State {
     /// The address of the writer's state, while a writer runs.
     writer: Option<WriterState>,
-    /// Memory in which children find whether the library stayed quiescent until the fork.
+    /// Memory that the process shares with its children. In this memory, a child finds whether the library stayed quiescent
+    /// until the fork.
     shared: Option<&'static WithChildren>,
     /// Whether the writer is changing data that a child would take over.
     moving: bool,
-    /// Whether the writer has interrupted its change of data, because it runs slow work (`Quiesce::aside`). A fork may begin
-    /// during such work.
+    /// Whether the writer has interrupted its change of data to run slow work (`Quiesce::aside`). A fork may begin during the
+    /// slow work.
     is_aside: bool,
     /// Number of forks that wait for the writer.
     waiting: u32,
     /// Number of those forks that no longer wait for a last round.
     pressing: u32,
-    /// If the writer has too much to do for a last round: the time up to which it has applied all records.
+    /// The time up to which the writer has applied all records, if the writer has too much to do for a last round.
     behind: Option<u64>,
     /// The time up to which the writer has to apply records before the waiting forks may begin.
     needed: u64,
@@ -128,7 +132,7 @@ struct State {
     answered: bool,
     /// The time up to which the writer has applied all records that these forks need.
     answered_to: u64,
-    /// Whether the writer had applied everything published when it became quiescent.
+    /// Whether the writer had applied all published records at the moment when it became quiescent.
     whole: bool,
     /// Number of forks under way. While this number is not 0, the writer waits before it changes data, but not longer than
     /// `STILL_FOR`.
@@ -176,7 +180,7 @@ impl State {
         self.behind.is_some_and(|time| time >= needed)
     }
 
-    /// Whether a fork that needs all records up to the time `needed` need not wait any longer.
+    /// Whether a fork can begin now if it needs all records up to the time `needed`.
     fn is_ready(&self, needed: u64) -> bool {
         let is_answered = match self.since {
             None => self.answered && self.answered_to >= needed,
@@ -236,8 +240,8 @@ impl Quiesce {
         let result = body();
         if was_moving {
             let state = self.state();
-            // This wait is only for forks under way. A fork that is still waiting for the writer needs the writer's next
-            // round, and a wait here would delay that round.
+            // This wait is only for forks under way. A fork that waits for the writer needs the writer's next round, so the
+            // writer must not wait for this fork here.
             let mut state = self.wait_for_forks(state, |state| state.forking > 0);
             (state.moving, state.is_aside) = (true, false);
         }
@@ -268,9 +272,9 @@ impl Quiesce {
         slot.resume();
     }
 
-    /// Notes whether the writer has too much to do for a last round. If the writer has too much to do, `behind` is the time
-    /// up to which the writer has applied all records. A fork that needs no later records then begins as soon as the writer
-    /// does not change data.
+    /// Notes whether the writer has too much to do for a last round. `behind` is `None` if the writer has time for a last
+    /// round. Otherwise the writer has applied all records up to the time `behind`. A fork that needs only records up to
+    /// `behind` can begin as soon as the writer changes no data.
     pub fn set_behind(&self, behind: Option<u64>) {
         self.state().behind = behind;
     }
@@ -286,13 +290,13 @@ impl Quiesce {
         state.waiting > 0 && !RUNS_WRITER.get() && (state.pressing > 0 || state.is_behind(state.needed))
     }
 
-    /// Pauses the writer in the middle of its round, so that forks can begin. If the writer has too much to do for a last
-    /// round (`behind`), waiting forks can begin if they need no later records. Otherwise only forks that have stopped
-    /// waiting for a last round can begin. Returns when these forks are over.
+    /// Pauses the writer in the middle of its round, so that forks can begin. If `behind` is a time, the forks can begin that
+    /// need only records up to this time. If `behind` is `None`, only the forks can begin that have stopped waiting for a last
+    /// round. Returns when these forks are over.
     pub fn give_way(&self) {
         let behind = self.state().behind;
         match behind {
-            // Forks that need later records get no answer here.
+            // A fork that needs records after `time` gets no answer from this call.
             Some(time) => self.answer(false, time),
             None => self.leave(),
         }
@@ -306,7 +310,7 @@ impl Quiesce {
         self.state().is_asked()
     }
 
-    /// Whether a fork is under way, so that `enter` would wait.
+    /// Whether `enter` would now wait for a fork.
     pub fn is_under_way(&self) -> bool {
         let state = self.state();
         let is_late = state.since.is_some_and(|since| since.elapsed() >= STILL_FOR);
@@ -314,8 +318,8 @@ impl Quiesce {
     }
 
     /// From now on, a thread that begins to register has to wait. After this call, the writer has to call
-    /// `barrier::all_threads`, and then to look for threads that began earlier. Returns false if no fork waits for the writer
-    /// now.
+    /// `barrier::all_threads`. Then the writer has to look for threads that began to register before this call. Returns false
+    /// if no fork waits for the writer now.
     pub fn begin_hold(&self) -> bool {
         let state = self.state();
         let asked = state.is_asked();
@@ -352,9 +356,9 @@ impl Quiesce {
 
     /// Notes that the writer is quiescent. The writer's next `enter` waits until the fork is over.
     ///
-    /// `whole` is true if the writer has applied everything while the threads are halted. The threads are no longer halted if
-    /// a fork has begun and ended since `hold_threads`. Then the forks that are waiting at this moment get no answer. `to` is
-    /// the time up to which the writer has applied all records. Forks that need later records also get no answer.
+    /// `whole` is true if the writer has applied all records while the threads were halted. If a fork has begun and ended since
+    /// `hold_threads`, the threads are no longer halted. In this case a call with `whole` gives the waiting forks no answer.
+    /// `to` is the time up to which the writer has applied all records. A fork that needs records after `to` gets no answer.
     pub fn answer(&self, whole: bool, to: u64) {
         let mut state = self.state();
         state.moving = false;
@@ -380,8 +384,8 @@ impl Quiesce {
         }
     }
 
-    /// Waits for the end of a fork, for a limited time. Called by a thread that has ended a record, because the fork waits
-    /// for the writer, and the writer may need this thread's processor.
+    /// Waits for the end of a fork, for a limited time. A thread calls this function when it has ended a record while a fork
+    /// waits for the writer. The writer may need the processor of this thread.
     #[cold]
     pub fn wait_after_record(&self) {
         let (begin, mut pause) = (Instant::now(), 50);
@@ -395,10 +399,11 @@ impl Quiesce {
     /// Before a fork: quiesces the library, as far as possible within `patience`. Returns the state for the child. After the
     /// fork, the parent has to call `over`.
     ///
-    /// The call waits until the library is quiescent, but not longer than two thirds of `patience`. If the writer has too
-    /// many records to apply, the call waits only until the writer has applied those up to the time `needed`. If the writer
-    /// is still changing data after this wait, the call waits until the writer pauses, but not longer than the rest of
-    /// `patience`. `wake` wakes the writer. If the time `again` is given, `wake` is called again after each such time.
+    /// The call first waits until the library is quiescent, but not longer than two thirds of `patience`. If the writer has too
+    /// many records to apply, this wait ends once the writer has applied the records up to the time `needed`. If the writer is
+    /// still changing data after the first wait, the call also waits until the writer pauses. Both waits together last for at
+    /// most `patience`. `wake` wakes the writer. If `again` is given, the call repeats `wake` with this pause between two
+    /// calls.
     pub fn prepare(&self, needed: u64, patience: Duration, again: Option<Duration>, mut wake: impl FnMut()) -> Found {
         let begin = Instant::now();
         let grace = patience / 3;

@@ -20,13 +20,14 @@ fn of(found: Found) -> (Rest, *mut ()) {
 }
 
 /// Repeats `attempt` until it returns true, which means that the attempt was fast enough. On a busy machine an attempt may be
-/// too slow, because a fork and the writer wait for each other only for a short time.
+/// too slow, because the waits of a fork and of the writer have short time limits.
 fn in_time(attempt: impl Fn() -> bool) {
     assert!((0..200).any(|_| attempt()), "never in time");
 }
 
-/// Acts as the writer for the threads of `slots`: waits until a fork makes a request, and answers it. Does not answer if
-/// `forked` becomes true before a request, or if the fork no longer waits for the writer.
+/// Acts as the writer for the threads of `slots`: waits until a fork makes a request, and answers this request. Gives no answer
+/// if `forked` becomes true while no fork has made a request. Gives no answer either if the fork no longer waits for the
+/// writer.
 fn answer(still: &Quiesce, slots: &[Arc<ThreadSlot>], whole: bool, forked: &AtomicBool) {
     while !still.is_asked() && !forked.load(Ordering::SeqCst) {
         thread::sleep_micros(100);
@@ -170,8 +171,8 @@ fn nobody_is_kept_for_ever_and_children_learn_of_it() {
     assert_eq!(next.rest_in_child(shared), Rest::Whole);
 }
 
-/// A fork does not wait for the writer's slow write, if the writer has too much to do for a last round, and has applied all
-/// records that the fork needs.
+/// If the writer has too much to do for a last round, a fork waits only until the writer has applied all records that the fork
+/// needs. The fork then does not wait for a slow write of the writer.
 #[test]
 fn nobody_waits_for_a_writer_that_is_behind() {
     const LONG: Duration = Duration::from_secs(60);
@@ -192,8 +193,8 @@ fn nobody_waits_for_a_writer_that_is_behind() {
     }
 }
 
-/// A fork that has waited for two thirds of its time begins in the middle of the writer's round. A fork that has just begun
-/// to wait gets a last round of the writer.
+/// A fork that has waited for two thirds of its time limit can begin while the writer pauses in the middle of its round. A fork
+/// that has just begun to wait gets a last round of the writer.
 #[test]
 fn the_writer_pauses_for_a_fork_that_has_waited() {
     in_time(|| {

@@ -29,7 +29,7 @@ impl Shared {
         }
     }
 
-    /// Wakes the waiting threads. The function is called after an answer, and when no further answer is possible.
+    /// Wakes the waiting threads. Called after each answer, and also when no further answer is possible.
     pub fn tell_waiting(&self) {
         self.answered.notify_all();
     }
@@ -42,8 +42,8 @@ impl Shared {
     }
 
     /// Waits until certain sinks have everything that was committed before this call. These sinks must have a call's code
-    /// before the call returns (`Sinks::MUST_WAIT`). The writer informs them before it writes files. After each `step`
-    /// without an answer, `goes_on` decides whether to wait further.
+    /// before the call returns (`Sinks::MUST_WAIT`). The writer reports the code to these sinks before it writes files. After
+    /// each `step` without an answer, `goes_on` decides whether to wait further.
     pub fn wait_until_told(&self, step: Duration, mut goes_on: impl FnMut() -> bool) -> Result<()> {
         let mine = self.ask(false)?;
         loop {
@@ -54,8 +54,7 @@ impl Shared {
         }
     }
 
-    /// Sets the time of the request that the calling thread makes. This time is not earlier than that of any record of this
-    /// thread.
+    /// Sets the time of the request that the calling thread makes. No record that this thread has made so far has a later time.
     pub fn date(&self, requests: &mut Requests) {
         requests.asked_at = requests.asked_at.max(self.clock.now()).max(self.clock.now_after_ends());
     }

@@ -31,11 +31,12 @@ use crate::sys::{reserve, thread};
 pub const INDICES_START: u64 = 1 << 40;
 
 /// The first code index of this copy of the library. perf makes files from a jitdump, and the name of each such file contains
-/// the pid and the code index. Other jitdump writers in the process may use the same directory, so no two writers may use the
-/// same indices. CPython, V8, LLVM and wasmtime count from 0. Each copy of this library counts from a number that is derived
-/// from the copy's address.
+/// the pid and the code index. Other jitdump writers in the process may use the same directory. If two writers used the same
+/// index, their files would have the same name. So each writer must use indices of its own. CPython, V8, LLVM and wasmtime
+/// count from 0. Each copy of this library counts from a number that is derived from the copy's address.
 fn first_index() -> u64 {
-    /// Every copy of the library is larger than this number of bytes, so no two copies begin with the same index.
+    /// Each copy of the library is larger than this number of bytes, so the addresses of two copies differ by at least this
+    /// number. Two copies therefore begin with different indices.
     const PLACE: usize = 1 << 16;
     let place = (first_index as *const () as usize / PLACE) as u64 & 0x7fff_ffff;
     INDICES_START + (place << 28)
@@ -78,26 +79,26 @@ pub struct Shared {
     forks: AtomicU32,
     /// Number of registrations and moves whose code bytes the writer still has to read.
     unread: AtomicI64,
-    /// Whether threads have to do more after their next record, and why (`wake`).
+    /// One bit for each kind of additional work that threads have to do after their next record (`wake`).
     attention: AtomicU8,
-    /// Whether a thread could not run the writer in place (`queue/in_place`), because another thread was running it, or
-    /// forked.
+    /// Whether a thread could not run the writer in place (`queue/in_place`), because another thread was running the writer or
+    /// a fork was under way.
     missed: AtomicBool,
     /// Whether a lack of free chunks has woken the writer, and no round has begun since.
     hurried: AtomicBool,
     /// Whether the process's first thread will wake the writer at its end (`set_first_tells`).
     first_tells: AtomicBool,
     pub parker: Parker,
-    /// The writer, if the library has no thread that runs it.
+    /// The writer that runs inside the host's calls. Only used if the library has no thread that runs the writer.
     pub in_place: InPlace,
     pub signal_flush: SignalFlush,
-    /// Whether the process exits, so that only the exiting thread may register code.
+    /// Whether the process exits. If this field is true, only the exiting thread may register code.
     shut: AtomicBool,
     /// Whether the next round reads all records of the threads other than the exiting thread.
     exit_whole: AtomicBool,
     /// Whether a writer has ended without reading all records, because memory was short.
     left_unread: AtomicBool,
-    /// Whether memory is short, so that the writer leaves records in their chunks.
+    /// Whether memory is short. If this field is true, the writer leaves records in their chunks.
     short: AtomicBool,
 }
 
@@ -165,9 +166,9 @@ impl Shared {
         self.forks.fetch_add(1, Ordering::Relaxed) + 1 >= FORKS
     }
 
-    /// Whether the writer should now look for spools of children. This is the case after `FORKS` forks, or after one fork if
-    /// `any` is true. If the result is true, the count begins again. If `any` is false, the count begins with 1, because the
-    /// last child may still be alive and another look is needed later.
+    /// Whether the writer should now look for spools of children. If `any` is true, the result is true after one fork. If `any`
+    /// is false, the result is true after `FORKS` forks. If the result is true, the count begins again. If `any` is false, the
+    /// new count is 1 instead of 0. The last child may still be alive, so a later call with `any` must return true.
     pub fn children_are_due(&self, any: bool) -> bool {
         let are_due = self.forks.load(Ordering::Relaxed) >= if any { 1 } else { FORKS };
         if are_due {
@@ -199,7 +200,7 @@ impl Shared {
         self.status.wanted()
     }
 
-    /// Whether no sink runs and live code is not remembered. In this state, threads write no records.
+    /// False if a sink runs, or if live code is remembered. If the result is true, threads write no records.
     #[inline]
     pub fn is_off(&self) -> bool {
         self.wanted() == Sinks::NONE
@@ -260,7 +261,7 @@ impl Shared {
         self.left_unread.store(true, Ordering::Release);
     }
 
-    /// Notes whether memory is short, so that the writer leaves records in their chunks.
+    /// Notes whether memory is short. While memory is short, the writer leaves records in their chunks.
     pub fn set_short(&self, is_short: bool) {
         self.short.store(is_short, Ordering::Relaxed);
     }
@@ -293,12 +294,12 @@ impl Shared {
         self.attached.load(Ordering::Acquire) == own && !self.pool.memory().has_unread()
     }
 
-    /// Before a fork: quiesces the library (`queue::quiesce`) within `patience`. If the calling thread has a slot, `own` is
-    /// the time up to which the writer has to read records, to have read all records of this thread.
+    /// Before a fork: quiesces the library (`queue::quiesce`) within `patience`. If the calling thread has a slot, the writer
+    /// has to read records up to the time `own`. All unread records of the calling thread are at or before this time.
     pub fn quiesce(&self, own: Option<u64>, patience: Duration) -> Found {
         let still = &self.status.quiesce;
-        // In most processes that fork, only the forking thread registers code, and has registered nothing for a while. Then
-        // no round of the writer is needed.
+        // In most processes that fork, only the forking thread registers code. Usually this thread has registered nothing for a
+        // while, so the writer has read all records, and no round of the writer is needed.
         match still.prepare_at_once(|| self.is_quiescent(own.is_some().into())) {
             Some(found) => found,
             None => {

@@ -22,16 +22,16 @@ impl Shared {
     }
 
     /// Takes the next free chunk, if it has room for a body of this length. The calling thread has filled a chunk of `size`
-    /// bytes. The next chunk may be smaller, because this function enlarges no chunk. Enlarging a chunk would cost the thread
-    /// more time than frequent changes between small chunks, until the writer has made larger chunks.
+    /// bytes. The next chunk may be smaller, because this function enlarges no chunk. Until the writer has made larger chunks,
+    /// the thread changes often between small chunks. These changes cost less time than enlarging a chunk.
     pub fn next_chunk(&self, size: usize, body: usize) -> Option<Cursor> {
         let taken = self.pool.take_as_it_is(body);
         self.ask_for_chunks((2 * size).min(CHUNK_SIZE));
         taken
     }
 
-    /// Notes that threads need chunks of this size, and wakes the writer if few chunks are free. Only one thread wakes the
-    /// writer, because that costs more time than a hundred registrations. Without a writer's thread, each full chunk is
+    /// Notes that threads need chunks of this size, and wakes the writer if few chunks are free. Waking the writer costs more
+    /// time than a hundred registrations, so only one thread wakes the writer. Without a writer's thread, each full chunk is
     /// written at once.
     fn ask_for_chunks(&self, size: usize) {
         self.pool.ask_for(size);
@@ -40,8 +40,9 @@ impl Shared {
         }
     }
 
-    /// Wakes the writer, at most once a round, even if many threads need chunks. Without a writer's thread, the writer runs
-    /// when the next record is complete (`end_record`), because the calling thread may be in the middle of a record.
+    /// Wakes the writer, at most once a round, even if many threads need chunks. Without a writer's thread, this function does
+    /// not run the writer at once, because the calling thread may be in the middle of a record. The writer runs when the next
+    /// record is complete (`end_record`).
     pub(in crate::queue) fn hurry(&self) {
         if self.in_place.is_used() {
             self.set_asleep(true);
@@ -74,7 +75,7 @@ impl Shared {
         loop {
             thread::sleep_micros(100);
             match take() {
-                // Other threads may have been faster, so the writer has to make more room.
+                // Other threads may have taken the memory that the writer freed, so the writer has to free more memory.
                 None if Instant::now() < end && self.may_wait() => match self.in_place.is_used() {
                     true => self.wake(),
                     false => self.hurry(),
@@ -101,8 +102,8 @@ impl Shared {
                     return Some(taken);
                 }
             }
-            // A shorter sleep costs too much. If eight threads wake every 0.1 ms, their wakes cost as much time as writing
-            // their records.
+            // A sleep of less than 0.4 ms would cost too much processor time. If eight threads wake every 0.1 ms, their wakes
+            // cost as much time as writing their records.
             thread::sleep_micros(400);
             let taken = self.pool.take(size);
             if taken.is_some() {
@@ -120,8 +121,8 @@ impl Shared {
         None
     }
 
-    /// Whether waiting is allowed and can help. If memory is short or no records are wanted, waiting cannot help, because the
-    /// writer then frees no chunk.
+    /// Whether a thread that found no room may wait, and whether the writer can make room. If memory is short or no records are
+    /// wanted, waiting cannot help, because the writer then frees no chunk.
     fn may_wait(&self) -> bool {
         let is_short = self.short.load(Ordering::Relaxed) || reserve::is_short();
         !self.drop_when_full.load(Ordering::Relaxed) && !is_short && !self.is_off()

@@ -135,7 +135,8 @@ impl Shared {
                 self.missed.store(true, Ordering::SeqCst);
                 return;
             }
-            // A thread that has found the lock taken has made its request before. The writer does not run during a fork.
+            // Each thread makes its request before it tries to take the lock. So this check also finds the requests of threads
+            // that found the lock taken. The writer does not run during a fork.
             let has_missed = !self.status.quiesce.is_under_way() && self.missed.swap(false, Ordering::SeqCst);
             if !has_missed && !self.is_asked() {
                 return;
@@ -148,7 +149,7 @@ impl Shared {
         self.missed.load(Ordering::SeqCst)
     }
 
-    /// Whether a request waits until the writer runs.
+    /// Whether a request has no answer yet.
     fn is_asked(&self) -> bool {
         let quiesce = &self.status.quiesce;
         let is_unanswered = |requests: &Requests| {

@@ -39,23 +39,23 @@ pub struct NamedSpool {
 }
 
 impl NamedSpool {
-    /// Whether the spool was removed, or its name now belongs to another file. The result is false if the path now leads to
-    /// another directory: the process may have changed its root directory, and the spool may still have its name in the old
-    /// directory.
+    /// Whether the spool was removed, or its name now belongs to another file. The result is false if the path of the spool now
+    /// leads to another directory. The process may have changed its root directory, so the spool may still have its name in the
+    /// old directory.
     pub fn is_lost(&self) -> bool {
         let is_there = fs::symlink_metadata(&self.path).is_ok_and(|data| number_of(&data) == self.file);
         !is_there && directory_of(&self.path).is_ok_and(|dir| dir == self.dir)
     }
 
-    /// Whether the spool may use `len` more bytes, so that enough free space in the file system is left to others.
+    /// Whether the spool may use `len` more bytes. Enough free space in the file system must remain for others.
     pub fn may_take(&self, len: usize) -> bool {
         self.path.parent().is_none_or(|dir| leaves_room(dir, len))
     }
 
-    /// Removes the file's name, if the spool is not lost.
+    /// Removes the file's name. Does nothing if the spool is lost (`is_lost`).
     pub fn remove(&self) {
         if !self.is_lost() {
-            // If the removal fails, the file stays, and its content is right.
+            // An error is ignored, because the contents of the remaining file are valid.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -87,10 +87,11 @@ impl SpoolFile {
         Err(io::Error::new(io::ErrorKind::WouldBlock, "is taken away again and again"))
     }
 
-    /// Makes a spool and locks it. `None` if another process locked or removed the new spool first, because it assumed that
-    /// the spool belonged to a dead process.
+    /// Makes a spool and locks it. Returns `None` if another process has locked or removed the new spool before this process
+    /// could lock it. The other process has assumed that the spool belonged to a dead process.
     fn create_locked(dir: &Path, owner: &Owner) -> io::Result<Option<SpoolFile>> {
-        // The time makes the name unique, because a process may contain several copies of this library.
+        // A process may contain several copies of this library, so the pid and the start time are not unique. The time of
+        // creation makes the name unique.
         let name = FileKind::Spool { start: owner.start_time, made: monotonic_ns() };
         let path = dir.join(name.name(owner.pid));
         let file = options().create_new(true).mode(0o600).open(&path)?;
@@ -113,7 +114,7 @@ impl SpoolFile {
     }
 
     /// Opens a file that may be the spool of a dead process of this user, and locks it against other processes that would
-    /// recover it. `None` if another process has locked or removed it.
+    /// recover it. Returns `None` if another process has locked or removed the file.
     pub fn open_dead(path: &Path) -> io::Result<Option<SpoolFile>> {
         let file = options().open(path)?;
         let spool = SpoolFile { file, path: path.to_owned() };
@@ -134,8 +135,8 @@ impl SpoolFile {
         OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
     }
 
-    /// Returns the path and the identity of the spool. The caller needs them after it has mapped the spool and closed the
-    /// descriptor.
+    /// Returns the path and the identity of the spool. The caller needs the path and the identity after it has mapped the spool
+    /// and closed the descriptor.
     pub fn named(&self) -> io::Result<NamedSpool> {
         let (file, dir) = (number_of(&self.file.metadata()?), directory_of(&self.path)?);
         Ok(NamedSpool { path: self.path.clone(), file, dir })
@@ -145,13 +146,14 @@ impl SpoolFile {
         &self.file
     }
 
-    /// Writes by a system call. If the file was truncated, a write through a mapping would raise SIGBUS.
+    /// Writes bytes with a system call, not through a mapping. If the file was truncated, a write through a mapping would raise
+    /// SIGBUS.
     pub fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         self.file.write_all_at(bytes, at)
     }
 
     pub fn remove(&self) {
-        // If the removal fails, the file stays, and its content is right.
+        // An error is ignored, because the contents of the remaining file are valid.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -162,7 +164,7 @@ fn options() -> OpenOptions {
     options
 }
 
-/// A spool in a directory, and the data that its name contains.
+/// A spool that was found in a directory, with the data from the spool's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Listed {
     /// The time at which the spool was made (`monotonic_ns`). This is the first field because lists are sorted by it.

@@ -1,15 +1,15 @@
 //! The layout of a spool: a header with the owner and the writer's progress, a directory of the units, and the units.
 //!
 //! ```text
-//! | header | directory: one word a unit |  (to the next page)  | unit 0 | unit 1 | ...
+//! | header | directory: one word per unit |  (to the next page)  | unit 0 | unit 1 | ...
 //! ```
 //!
-//! The writer commits round by round. The writer stores the data of a round (how many events of each chunk are consumed, how
-//! long the files are) next to the data of the last committed round. A process may be killed between any two stores. So all
-//! new data becomes valid at once with the last store, which stores the round's number.
+//! The writer commits round by round. The data of a round says how many events of each chunk are consumed, and how long the
+//! files are. The writer stores this data next to the data of the last committed round. A process may be killed between any two
+//! stores. So all new data becomes valid at once with the last store, which stores the round's number.
 //!
-//! A round that replaces a file is committed by renaming the new file. The data of such a round is stored before the rename,
-//! and becomes valid once the new file has its final name.
+//! A round that replaces a file is committed by renaming the new file. The writer stores the data of this round before it
+//! renames the new file. The data becomes valid once the new file has its final name.
 
 use std::fs::File;
 use std::mem::offset_of;
@@ -29,8 +29,8 @@ use crate::sys::owner_process::Owner;
 const MAGIC: u64 = u64::from_le_bytes(file::START);
 const VERSION: u32 = 10;
 
-/// This word in the directory means that the unit is part of a chunk that begins in an earlier unit. Any other word is the
-/// number of units of the chunk that begins in this unit, or 0 if no chunk begins there.
+/// This word in the directory means that the unit is part of a chunk that begins in an earlier unit. If a chunk begins in the
+/// unit, the word is the number of units of the chunk. The word 0 means that the unit is not part of a chunk.
 pub const INSIDE: u32 = u32::MAX;
 
 /// This value of `Header::awaited` is not the number of a round. The value means that a recovery has written all records to a
@@ -57,8 +57,9 @@ pub struct Header {
     /// Number of the last round that was committed.
     committed: AtomicU64,
     published: Published,
-    /// The progress after the last committed round, and the progress after an adjacent round. The lowest bit of a round's
-    /// number tells which of the two cells has the progress of this round.
+    /// Two cells with the progress after a round. One cell is for the last committed round. The second cell is for the round
+    /// before or after that round. The lowest bit of a round's number tells which of the two cells has the progress of this
+    /// round.
     states: [StateCell; 2],
     /// The file that is about to replace the map.
     next_map: FileCell,
@@ -93,7 +94,7 @@ pub struct FileState {
     pub len: u64,
 }
 
-/// Properties of the files that stay the same while a session is open.
+/// Properties of the files. The properties stay the same while a session is open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Files {
     pub map_path: Vec<u8>,
@@ -252,9 +253,9 @@ impl Header {
         fence(Ordering::SeqCst);
     }
 
-    /// Prepares a round that is committed by renaming a new file. `state` contains the new file, and the state of the last
-    /// committed round does not. Everything that was stored for `round` becomes valid once the new file gets its final name.
-    /// After the rename, the round still has to be committed.
+    /// Prepares a round that is committed by renaming a new file. `state` contains the identity of the new file. The state of
+    /// the last committed round does not contain this identity. Everything that was stored for `round` becomes valid once the
+    /// new file gets its final name. After the rename, the round still has to be committed.
     pub fn prepare(&self, round: u64, state: &Progress) {
         self.store(round, state);
         self.awaited.store(round, Ordering::Release);
@@ -317,8 +318,8 @@ impl Header {
         is_committed
     }
 
-    /// Returns an offset in the spool, and the bytes that the caller has to write there. With these bytes, another file
-    /// becomes the map of the last committed round. The length of that file is unknown, and is stored as 0.
+    /// Returns an offset in the spool, and the bytes that the caller has to write there. The written bytes make the file with
+    /// this identity the map of the last committed round. The length of this file is unknown, and is stored as 0.
     pub fn map_cell(&self, identity: Identity) -> (u64, Vec<u8>) {
         const { assert!(offset_of!(FileStateCell, file) == 0 && offset_of!(FileStateCell, len) == size_of::<FileCell>()) }
         let state = (self.committed() & 1) as usize * size_of::<StateCell>();
@@ -328,7 +329,7 @@ impl Header {
     }
 
     /// Whether a recovery has announced a new map, and has written all records to this map. The records count as written once
-    /// that map has its final name.
+    /// the new map has its final name.
     pub fn awaits_all(&self) -> bool {
         self.awaited.load(Ordering::Acquire) == ALL
     }
@@ -396,8 +397,8 @@ mod tests {
     /// Forks a child that has the shared memory of this process. The child calls `body` again and again until it is killed.
     fn fork(body: impl Fn()) -> libc::pid_t {
         // Makes the system call directly, because the C library's `fork` would run fork handlers.
-        // SAFETY: without a stack for the child, `clone` acts like `fork`. The child only writes to the spool until it is
-        // killed.
+        // SAFETY: without a stack for the child, `clone` acts like `fork`. Until the child is killed, the child does nothing
+        // but write to the spool.
         let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as libc::pid_t;
         assert!(child >= 0);
         if child == 0 {

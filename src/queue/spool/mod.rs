@@ -1,9 +1,9 @@
 //! The memory for records on their way to the writer. If possible, this memory outlives the process.
 //!
 //! The memory consists of a header and a range of units. Each unit has the size of a full-size chunk. If possible, the memory
-//! is the spool, which is a file in shared memory. Published records and the writer's progress in a spool survive SIGKILL,
-//! and [`recover`] continues from them. Without a spool, and before a writer opens a spool, the memory is private. Private
-//! memory has the same layout at the same addresses.
+//! is the spool, which is a file in shared memory. Published records and the writer's progress in a spool survive SIGKILL, and
+//! [`recover`] continues from them. Without a spool, and before a writer opens a spool, the memory is private. Private memory
+//! has the same layout as a spool, and lies at the same addresses.
 
 pub mod file;
 pub mod layout;
@@ -46,7 +46,7 @@ impl Memory {
         Ok(Memory { region, units, start, spool: Mutex::default(), private })
     }
 
-    /// Replaces the private memory with a spool in `dir`. No chunk may be in the memory.
+    /// Replaces the private memory with a spool in `dir`. The memory must contain no chunk at the time of this call.
     pub fn attach(&self, dir: &Path) -> io::Result<()> {
         let owner = Owner::this_process();
         let len = self.start + self.units * CHUNK_SIZE;
@@ -101,7 +101,7 @@ impl Memory {
         }
     }
 
-    /// Makes the gaps between chunks inaccessible. Pages of earlier chunks in these gaps may still be accessible.
+    /// Makes the gaps between chunks inaccessible. The gaps may contain accessible pages of chunks that existed earlier.
     fn close_between_chunks(&self) -> io::Result<()> {
         let close = |gap: Range<usize>| if gap.is_empty() { Ok(()) } else { self.region.close(gap) };
         let mut end = self.start;
@@ -117,7 +117,7 @@ impl Memory {
         units.for_each(|unit| self.private[unit].store(true, Ordering::Relaxed));
     }
 
-    /// Frees all memory, and removes the spool. No chunk may be in the memory.
+    /// Frees all memory, and removes the spool. The memory must contain no chunk at the time of this call.
     pub fn detach(&self) {
         let spool = self.spool().take();
         // If there is no address space for the new mapping, the old mapping stays.
@@ -179,11 +179,11 @@ impl Memory {
                 Ok(())
             }
         };
-        // A private unit stays private. The file is no longer mapped there, so the file's memory for this unit could not be
-        // freed.
+        // A private unit stays private. The file is no longer mapped in a private unit. If a chunk in this unit used memory of
+        // the file, this memory could not be freed later.
         let is_private = units.clone().any(|unit| self.is_private(unit));
         if is_private || self.region.open(bytes.clone()).and_then(|()| provide()).is_err() {
-            // The host continues to register. Records in this chunk are lost if the host is killed.
+            // The host can continue to register code. Records in this chunk are lost if the host is killed.
             self.region.make_private(bytes.clone())?;
             self.set_private(units.clone());
         }
@@ -193,7 +193,7 @@ impl Memory {
         for unit in units.clone().skip(1) {
             directory[unit].store(INSIDE, Ordering::Relaxed);
         }
-        // This word is stored last, because from now on readers of the directory find the chunk.
+        // This word makes the chunk visible to readers of the directory, so this word is stored last.
         directory[units.start].store(units.len() as u32, Ordering::Release);
         Ok(chunk)
     }
@@ -217,8 +217,8 @@ impl Memory {
         unsafe { Chunk::at(self.region.start().add(self.start + unit * CHUNK_SIZE)) }
     }
 
-    /// Whether a published record is not consumed yet. This function may miss chunks that another thread makes or frees
-    /// during the call.
+    /// Whether the memory contains a published record that the writer has not consumed yet. This function may miss chunks that
+    /// another thread makes or frees during the call.
     pub fn has_unread(&self) -> bool {
         self.chunks().any(|(_, chunk)| chunk.consumed() < chunk.committed())
     }
@@ -232,7 +232,7 @@ impl Memory {
         directory.filter(move |(_, word)| begins(word)).map(|(unit, _)| (unit, unsafe { self.chunk_of(unit) }))
     }
 
-    /// The units of a chunk that was made here.
+    /// Returns the units of a chunk in this memory.
     pub fn units_of(&self, chunk: Chunk) -> Range<usize> {
         let first = (chunk.as_ptr() as usize - self.region.start().as_ptr() as usize - self.start) / CHUNK_SIZE;
         first..first + chunk.size().div_ceil(CHUNK_SIZE)

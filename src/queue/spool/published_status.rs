@@ -19,7 +19,7 @@ const LAYOUT: u32 = 1;
 const VALUES: usize = 64;
 const NAMES: usize = 896;
 const FAILURE: usize = 256;
-/// The part of the header that is published.
+/// The part of the spool's header in which a process publishes its counters and its last failure.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Published {
@@ -65,7 +65,7 @@ impl Published {
         let count = (self.count.load(Ordering::Relaxed) as usize).min(VALUES);
         let values = names.split_ascii_whitespace().zip(&self.values[..count]).filter(|(name, _)| is_name(name));
         let values = values.map(|(name, value)| (name.to_owned(), value.load(Ordering::Relaxed))).collect();
-        // The process may be storing another text now.
+        // If the process is storing a new text at this moment, `get` may return `None`.
         let failure = self.failure.get().unwrap_or_default();
         Some((values, String::from_utf8_lossy(&failure).into_owned()))
     }

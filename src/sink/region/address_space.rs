@@ -24,7 +24,7 @@ const LOWEST: u64 = 1 << 16;
 /// No region reaches beyond this address. The kernel keeps the last page below 2^47.
 const HIGHEST: u64 = (1 << 47) - (1 << 16);
 
-/// Returns the end of the address space that is at most `reach` bytes above `addr`.
+/// Returns the address that is `reach` bytes above `addr`, or the end of the address space if this end is nearer.
 pub(super) fn reach_above(addr: u64, reach: u64) -> u64 {
     let end = addr.saturating_add(reach);
     // Programs may have more than 47 bits of addresses, so code may lie above `HIGHEST`.
@@ -112,7 +112,8 @@ mod tests {
         );
     }
 
-    /// The region is near the wanted address, even if there is too little address space above it.
+    /// A region is placed near the wanted address, even if the address space above the wanted address is too small for the
+    /// region.
     #[test]
     fn near_the_end_of_the_address_space() {
         const LEN: u64 = 64 << 20;

@@ -33,10 +33,11 @@ const HEADER_REACH: u64 = 16 << 20;
 /// The header page of the first region at an address lies this number of pages below the code, if these pages are free. The
 /// header pages of later regions at the same address lie nearer to the code.
 const APART: u64 = 16;
-/// The memory below a range may be an arena only if at least this number of bytes there looks unused: see `may_be_arena`.
+/// The memory below a range may be an arena only if at least the last `ARENA_LEAST` bytes of this memory look unused: see
+/// `may_be_arena`.
 const ARENA_LEAST: u64 = 64 << 10;
-/// The preferred distance between the code and its tables is the length of the code, but at most this number of bytes. The
-/// distance leaves room in the file for memory that the host adds at the end of the code.
+/// The preferred distance between the code and its tables is the length of the code, but at most this number of bytes. If the
+/// host later adds memory at the end of the code, this memory fits between the code and the tables in the file.
 const GROWTH_NEAR: u64 = 32 << 20;
 /// If the process has more regions than this, a newly adopted region keeps no open descriptor in the host's descriptor table.
 const OPEN_MOST: usize = 256;
@@ -107,8 +108,8 @@ impl Regions {
         })
     }
 
-    /// Reserves address space for the header page below a range, and for the tables above the range. If there is no room above,
-    /// the tables lie below the range too.
+    /// Reserves address space for the header page below a range, and for the tables above the range. If there is no room above
+    /// the range, the header page and the tables both lie below the range.
     fn place_beside(&self, maps: &[Mapping], start: u64, end: u64) -> Result<Placement> {
         let mut again;
         let mut maps = maps;
@@ -118,9 +119,10 @@ impl Regions {
             let wish = end + (end - start).min(GROWTH_NEAR);
             let tables = maps::gap(maps, end + page, highest, tables_len, page, wish);
             let (base, header_len) = match tables {
-                // An arena below the range may contain code later, so no header page lies below the range. In some directories,
-                // the library lets the beginning of the object alternate between two addresses (see
-                // `Region::can_begin_at_code`). In that case one of the two addresses is the last page of the arena.
+                // The memory below the range may be an arena, to which the host may add code later. So no header page is placed
+                // below the range. In some directories, the library lets the beginning of the object alternate between two
+                // addresses (see `Region::can_begin_at_code`). In these directories, one of the two addresses is the last page
+                // of the arena.
                 Some(_) if may_be_arena(maps, start) => {
                     let can = can_begin_at_code(&self.settings().dir);
                     (if can { start - page } else { start }, 0)
@@ -151,8 +153,8 @@ impl Regions {
     }
 
     /// Returns the address and the length of the range to reserve for the header page. The range lies below the code of the
-    /// region, and no other code lies between this range and the region's code. If there is no room below, the header page
-    /// lies over the first page of the code.
+    /// region, and no other code lies between this range and the region's code. If there is no room below the code, the header
+    /// page has the same address as the first page of the code, and the returned length is 0.
     ///
     /// perf 7.2 confuses two objects that begin at the same address. If one object lies inside another object that begins at a
     /// lower address, perf's libdw finds none of the two objects (elfutils libdwfl/segment.c, `reify_segments`).
@@ -169,13 +171,13 @@ impl Regions {
         let nearest = start.saturating_sub(APART * page).max(low);
         let free = below().next_back().map_or(nearest, |mapping| nearest.max(mapping.end));
         if free < start {
-            // The range takes all the free space up to the code, so that nothing else can be mapped there later.
+            // The range ends where the code begins, so nothing else can be mapped between the header page and the code later.
             return (free, start - free);
         }
         maps::gap(maps, low, nearest, page, page, nearest).map_or((start, 0), |base| (base, page))
     }
 
-    /// Returns the highest address below `end` at which an object begins. Objects of ended regions count too.
+    /// Returns the highest address below `end` at which an object begins. Objects of ended regions are included.
     fn last_beginning(&self, maps: &[Mapping], end: u64) -> Option<u64> {
         let objects = maps.iter().filter(|mapping| is_object(mapping));
         let mapped = objects.map(|mapping| mapping.start.saturating_sub(mapping.offset));
@@ -184,8 +186,8 @@ impl Regions {
     }
 
     fn swap_range(&self, status: &Status, pieces: &[Mapping], place: &Placement) -> Result<&'static Region> {
-        // An object may sometimes begin in the last page of the memory below (see `place_beside`). But if the code is a single
-        // executable mapping, the region's first file makes the object begin at the code.
+        // An object may sometimes begin in the last page of the memory below (see `place_beside`). If the code is a single
+        // executable mapping, the object of the region's first file begins at the code instead.
         let is_in_memory_below = (place.base, place.header_len) == (place.start - page_size() as u64, 0);
         let at_code = is_in_memory_below && matches!(pieces, [one] if one.is_executable());
         let mut attempts = 1;
@@ -236,10 +238,10 @@ pub(super) fn is_object(mapping: &Mapping) -> bool {
     mapping.inode != 0 && mapping.is_executable()
 }
 
-/// Returns the address where perf 7.2 assumes the end of the last object before `start`. perf assumes that the distance from an
-/// object's beginning to its code is the same in memory and in the file. Some linkers (lld) make the distance in memory larger
-/// than the distance in the file. Then perf assumes a beginning and an end that are too high by the difference of these
-/// distances.
+/// Returns the address at which the last object before `start` ends according to perf 7.2. perf assumes that the distance from
+/// an object's beginning to its code is the same in memory and in the file. Some linkers (lld) make the distance in memory
+/// larger than the distance in the file. For such an object, perf assumes a beginning and an end that are too high. The error
+/// is the difference between the distance in memory and the distance in the file.
 fn reach_of_last(maps: &[Mapping], start: u64) -> Option<u64> {
     let at = maps.iter().rposition(|mapping| mapping.start < start && is_object(mapping))?;
     let code = maps[at];
@@ -300,8 +302,8 @@ pub(super) fn swap(new: New, place: &Placement, pieces: &[Mapping]) -> io::Resul
         for (done, piece) in pieces.iter().enumerate() {
             exchange(piece, memory, place.base, true).inspect_err(|_| take_back(&pieces[..done]))?;
         }
-        // The header page may lie over the first page of the code. The process has its own copy of this page now, so the
-        // code there does not change.
+        // The header page may be the page of the file that belongs to the first page of the code. The process has its own copy
+        // of this page now, so writing the header does not change the code.
         let file = naming.create_file(memory.clone(), place.layout(len, true)).inspect_err(|_| take_back(pieces))?;
         Ok((Backing::Private { adopted: true, never_flips }, file))
     })

@@ -1,5 +1,5 @@
-//! Adopts memory as a region when code is registered in this memory, if a setting turns this on. Memory that is not executable
-//! at that time is adopted later, once it is executable.
+//! Adopts memory as a region when code is registered in this memory, if a setting turns this on. If the memory is not
+//! executable when the code is registered, the memory is adopted later, once it is executable.
 
 use std::ops::Range;
 
@@ -25,8 +25,9 @@ impl Regions {
         if self.candidates.has_put_off((addr, end), &pages, now) {
             return None;
         }
-        // While the process forks, nothing is adopted, because the forking thread may wait for a lock that the caller holds.
-        // Later registrations try again.
+        // An adoption would have to wait for the end of a fork that is under way. The forking thread may be waiting for a lock
+        // that the caller holds, so this wait could be a deadlock. So nothing is adopted while the process forks. Later
+        // registrations try again.
         let _changing = self.begin_change_unless_forking()?;
         if let Some(region) = self.find(addr, size) {
             // Another thread has adopted the memory.
@@ -72,7 +73,8 @@ impl Regions {
                 (start..behind, FAILED)
             }
             _ if is_whole && found.iter().all(Mapping::is_executable) && found.iter().any(|it| !it.is_plain()) => {
-                // A part of the code already lies in a region. The rest of the code's memory becomes a region too.
+                // A part of the code already lies in a region. This branch adopts the mappings that contain the rest of the
+                // code.
                 let rest = found.iter().filter(|it| it.is_plain()).map(|it| self.adopt_mapping(status, &maps, it));
                 (start..behind, if rest.filter(Option::is_none).count() == 0 { NOT_NOW } else { FAILED })
             }
@@ -101,7 +103,7 @@ impl Regions {
         } else {
             match self.adopt_range(status, maps, it.start, it.end) {
                 Ok(region) => return Some(region),
-                // `refused` has already counted this error.
+                // The function `refused` has already counted this error, so this code does not count the error again.
                 Err(Error::SinkFailed) => return None,
                 Err(error) => error.to_string(),
             }
@@ -117,8 +119,9 @@ impl Regions {
         }
     }
 
-    /// Remembers that code at the address `addr` was registered in memory that is not executable yet. The host may be writing to
-    /// the code. Only the pages of the code wait, because the rest of the mapping may not be code.
+    /// Remembers that code at the address `addr` was registered in memory that is not executable yet. The host may be writing
+    /// to the code. Only the pages that contain the code wait to be adopted. The rest of the mapping may contain no code, so
+    /// the rest does not wait.
     fn put_off(&self, status: &Status, addr: u64, pages: Range<u64>, now: u64) {
         status.counters.region_put_off.add(1);
         if !self.candidates.wait(addr, &pages, now) {
@@ -157,8 +160,7 @@ impl Regions {
         }
     }
 
-    /// Checks all waiting memory whose next check is due at the time `before` or earlier. Adopts the memory that has become
-    /// executable.
+    /// Checks all waiting memory whose next check is not later than `before`. Adopts the memory that has become executable.
     fn adopt_waiting(&self, status: &Status, maps: &[Mapping], now: u64, before: u64) {
         for mut wait in self.candidates.take_due(before) {
             while let Some(it) = overlapping(maps, wait.start, wait.end).first() {
@@ -182,8 +184,8 @@ impl Regions {
     /// Adds a mapping to a mapping group, if a single function that was registered earlier fills the mapping.
     fn join_late(&self, status: &Status, wait: &Wait, it: &Mapping) -> bool {
         let is_functions = wait.is_function && (it.start, it.end) == (wait.start, wait.end);
-        // The group's code includes code that was registered before its memory joined. So the time is 1, because the time 0 has
-        // another meaning.
+        // The function was registered before its memory joins the group. If the memory joins at the time 1, the group's code
+        // includes the function. The time 0 would mean that the memory has not joined.
         let joined = is_functions.then(|| self.join(status, it, (it.start, it.end - it.start), 1)).flatten();
         joined.inspect(|region| self.has_older_code(region)).is_some()
     }
@@ -237,7 +239,7 @@ mod tests {
         unsafe { code_memory::protect(addr, 4 * page, READ_WRITE).unwrap() };
         let adopt_at = |now| regions.adopt_around(&status, addr + 100, 100, now);
         let refused = || status.counters.region_refused.get();
-        // Writable memory is not adopted. In the next `NOT_NOW` nanoseconds, further tries do not adopt the memory either.
+        // Writable memory is not adopted. In the next `NOT_NOW` nanoseconds, the memory is not checked again.
         assert!(adopt_at(0).is_none() && refused() == 0 && status.counters.region_put_off.get() == 1);
         // SAFETY: nobody else knows of the pages.
         unsafe { code_memory::protect(addr, 4 * page, READ_EXEC).unwrap() };

@@ -1,9 +1,10 @@
 //! Tracks candidates for adoption, which are memory ranges that contain registered code, but are no regions yet.
 //!
 //! *Declined* memory could not be adopted, and is not checked again for a while. *Waiting* memory is not executable yet. Each
-//! later call that registers, moves or unregisters code checks the waiting memory again. Only the thread of such a call may
-//! check this memory, because the host promises that nobody writes to code memory during the call. Each registration outside of
-//! regions calls `any_waits` and `shows_declined`. So these functions take no lock and make no system call.
+//! later call that registers, moves or unregisters code checks the waiting memory again. The memory may be checked only on the
+//! thread of a call that registers, moves or unregisters code. The host promises that no other thread writes to code memory
+//! during this call. Each registration outside of regions calls `any_waits` and `shows_declined`. So these functions take no
+//! lock and make no system call.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -24,12 +25,13 @@ pub const NOT_NOW: u64 = 5_000_000;
 /// The pause after a failed adoption, in nanoseconds. After this pause, there may be enough memory, or enough room for a file.
 pub const FAILED: u64 = 10_000_000_000;
 
-/// The pause between the first and the second check of waiting memory, in nanoseconds. Each later pause is twice as long, up to
-/// `LAST_PAUSE`, because each check reads the list of mappings.
+/// The pause between the first and the second check of waiting memory, in nanoseconds. Each check reads the list of mappings,
+/// so each later pause is twice as long as the pause before it, up to `LAST_PAUSE`.
 const FIRST_PAUSE: u64 = 10_000_000;
 const LAST_PAUSE: u64 = 1_000_000_000;
 
-/// Memory that waits for longer than this number of nanoseconds is counted as refused once, and continues to wait.
+/// Memory that waits for longer than this number of nanoseconds is counted as refused. Such memory is counted only once, and
+/// continues to wait.
 const LONG: u64 = 1_000_000_000;
 
 /// The table of declined and waiting memory.
@@ -44,8 +46,8 @@ pub struct Candidates {
 #[derive(Debug, Default)]
 struct Table {
     waiting: Vec<Wait>,
-    /// The start addresses of memory that was counted as not adopted. A map serves as a set, because the library contains the
-    /// machine code of this map type already.
+    /// The start addresses of memory that was counted as not adopted. The values of the map are unused. A set type would add
+    /// machine code to the library, which already contains the code of this map type.
     counted: BTreeMap<u64, u64>,
 }
 
@@ -54,7 +56,7 @@ struct Table {
 pub struct Wait {
     pub start: u64,
     pub end: u64,
-    /// The end of the pages that contain the code that was registered first in the range.
+    /// The end of the pages that contain the first registered code of the range.
     pub first_end: u64,
     /// Whether only one piece of code was registered in the range, and this code begins at the first byte.
     pub is_function: bool,
@@ -104,8 +106,9 @@ impl Candidates {
         self.shown.has(start, end, now)
     }
 
-    /// Whether a range is declined, or consists of pages that wait. Waiting pages count only if a registration less than
-    /// `NOT_NOW` nanoseconds ago found that these pages are not executable.
+    /// Whether the check of a range is put off. This is the case if the range is declined, or if its pages wait to become
+    /// executable. For waiting pages, the result is true only if a registration has found within the last `NOT_NOW` nanoseconds
+    /// that the pages are not executable.
     pub fn has_put_off(&self, (start, end): (u64, u64), pages: &Range<u64>, now: u64) -> bool {
         let mut table = lock(&self.table);
         if self.shown.has(start, end, || now) {
@@ -131,7 +134,8 @@ impl Candidates {
         self.change(|table| table.wait(pages.start, pages.end, now, addr == pages.start))
     }
 
-    /// Removes and returns the waiting ranges whose next check is due at the time `before` or earlier.
+    /// Removes and returns the waiting ranges that are due for a check. A range is due if the time of its next check is not
+    /// later than `before`.
     pub fn take_due(&self, before: u64) -> Vec<Wait> {
         self.change(|Table { waiting, .. }| {
             let mut taken = Vec::new();
@@ -142,7 +146,7 @@ impl Candidates {
         })
     }
 
-    /// If only one range waits, and its next check is due at the time `before` or earlier, removes and returns this range.
+    /// If exactly one range waits, and the time of its next check is not later than `before`, removes and returns this range.
     pub fn take_only(&self, before: u64) -> Option<Wait> {
         self.change(|Table { waiting, .. }| match waiting[..] {
             [only] if only.next <= before => waiting.pop(),
@@ -157,7 +161,7 @@ impl Candidates {
         self.put_again(wait);
     }
 
-    /// Puts back a range that was not checked.
+    /// Adds a range to the waiting ranges again. The range was removed for a check, but the check did not take place.
     pub fn put_again(&self, wait: Wait) {
         self.change(|Table { waiting, .. }| {
             if waiting.try_reserve(1).is_ok() {
@@ -175,7 +179,7 @@ impl Candidates {
         })
     }
 
-    /// Records that the memory at `start` is not adopted. Returns whether this is the first such record for `start`.
+    /// Records that the memory at `start` is not adopted. Returns true in the first call for this `start`.
     pub fn is_first_refusal(&self, start: u64) -> bool {
         lock(&self.table).counted.insert(start, 0).is_none()
     }

@@ -21,8 +21,8 @@ use crate::sys::listing;
 use crate::sys::sync::lock;
 use crate::sys::sync::outside::Mutex;
 
-/// Most children that execute another program do so within this number of nanoseconds. The files of children that end sooner
-/// are removed too.
+/// Most children that execute another program do so within this number of nanoseconds. The first check of a child's files takes
+/// place after this time. It also removes the files of children that have ended.
 const SETTLED: u64 = 100_000_000;
 
 /// The files of forked children. `last_fork` and `due` are times of the monotonic clock, or 0.
@@ -90,8 +90,8 @@ impl Children {
     }
 }
 
-/// Whether a child still runs this program. Such a child maps the file that was made for it at the fork. After the child has
-/// taken over its parent's state, the child maps a file that it has made itself.
+/// Whether a child still runs this program. Before a child takes over its parent's state, the child maps the file that was made
+/// for the child at the fork. After that, the child maps a file that it has made itself.
 fn runs(child: u32) -> bool {
     match fs::read(format!("/proc/{child}/maps")) {
         Ok(maps) => beginnings_of_regions(child).iter().any(|name| contains(&maps, format!("/{name}").as_bytes())),

@@ -11,15 +11,17 @@ const PIECE: u64 = 16;
 /// The number of epochs that fit into a mark.
 pub const EPOCH_MOST: u32 = 1 << 24;
 
-/// Two sets of marks for a region. `memory` has one mark for each piece of 16 bytes. If a part of the piece has dead code, the
-/// mark has the bounds of this part in the piece, and the first epoch in which the code is dead. Otherwise the mark is 0.
-/// `ends` has one bit for each byte, which is set if live code begins or ends at this byte.
+/// Two sets of marks for a region. `memory` has one mark for each piece of 16 bytes. If a piece contains dead code, its mark
+/// stores where the dead code begins and ends in the piece. The mark also stores the first epoch in which the code is dead. The
+/// mark of a piece without dead code is 0. `ends` has one bit for each byte, which is set if live code begins or ends at this
+/// byte.
 #[derive(Debug)]
 pub struct Marks {
     memory: Region,
     ends: Region,
     count: usize,
-    /// The newest epoch in any mark. A caller that looks only for newer epochs need not read the marks.
+    /// The newest epoch in any mark. No mark has a later epoch, so a caller that looks only for later epochs need not read the
+    /// marks.
     newest: AtomicU32,
 }
 
@@ -94,9 +96,9 @@ impl Marks {
         })
     }
 
-    /// Records that code becomes live in a range. Returns whether other live code begins or ends there. If two threads change
-    /// the same word at the same moment, one of the changes may be lost. After such a loss, the writer notices overwritten code
-    /// a little later.
+    /// Records that code becomes live in a range. Returns whether live code already begins or ends in the range. If two threads
+    /// change the same word at the same moment, one of the changes may be lost. After a lost change, this function may miss
+    /// that code is overwritten. The writer then notices the overwritten code a little later.
     #[inline]
     pub fn begin(&self, offset: u64, len: u64) -> bool {
         if len == 0 {
@@ -179,10 +181,10 @@ mod tests {
         assert_eq!(marks.after(500, 1, 2), Some(3));
         marks.clear();
         assert_eq!(marks.after(0, 1000, 0), None);
-        // Another region uses the marks from now on, and its first epoch is 0 again.
+        // From now on, the marks belong to a new region, whose first epoch is 0.
         marks.set(100, 30, 2);
         assert_eq!(marks.after(100, 1, 1), Some(2));
-        // A late mark of the earlier region does not hide the marks of the new region.
+        // A thread may set a mark for the earlier region too late. This mark does not hide the marks of the new region.
         marks.set(500, 1, 7);
         assert_eq!(marks.after(100, 1, 1), Some(2));
     }
@@ -194,7 +196,8 @@ mod tests {
         assert!(![(0, 37), (37, 91), (128, 1), (129, 500), (999, 1)]
             .map(|(at, len)| marks.begin(at, len))
             .contains(&true));
-        // New code overlaps both ends of older code, its last byte, or its first byte. An overlap of one byte is enough.
+        // New code overlaps all of the older code, only its last byte, or only its first byte. `begin` also notices an overlap
+        // of a single byte.
         assert!([(37, 91), (628, 3), (127, 1), (0, 1)].iter().all(|&(at, len)| marks.begin(at, len)));
         assert!(marks.end(0, 1) && !marks.end(0, 1) && !marks.any(0, 1) && !marks.begin(0, 1) && marks.any(0, 1));
         assert!(!marks.begin(10, 0) && !marks.any(10, 1));

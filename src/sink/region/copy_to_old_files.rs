@@ -20,7 +20,8 @@ const COPIED_MOST: u64 = 256 << 10;
 
 impl RegionSink {
     /// Handles the waiting splits one after the other, until `Region::next_archive` returns `None`. The function is inlined,
-    /// because the writer calls it for each record, and usually no split waits.
+    /// because the writer calls it for each record. Usually no split waits, so usually only the condition of the loop is
+    /// checked.
     #[inline(always)]
     pub(super) fn close_all(
         &mut self,
@@ -64,8 +65,8 @@ impl RegionSink {
         own.ok_or(io::ErrorKind::NotFound)?;
         let dir = Dir::of(&path)?;
         let mut result = self.copy_to(registry, region, file, &dir, &names, own);
-        // If an older name still belonged to the present file, profilers would find other code under the older name. So such a
-        // name is removed.
+        // An older name must not belong to the present file, because profilers would find newer code under the older name. So
+        // this code removes each older name that still belongs to the present file.
         let is_own = |name: &&OsString| dir.identity_of(name).is_ok_and(|found| own.is_some_and(|own| own.is(&found)));
         for name in names.iter().filter(is_own) {
             // If one name cannot be removed, the loop still removes the other names.
@@ -94,8 +95,8 @@ impl RegionSink {
         let to = file::claim(dir, &fresh, self.regions.mode(), file::ANYWHERE)?;
         let (written, identity) = (to.try_clone()?, file::look_at(&to)?);
         // The copy does not need the bytes of live code, because newer files have these bytes too. The host may already have
-        // written other code over dead code. In a shared mapping, such a write changes the file, so the bytes of dead code are
-        // copied only if the mapping is private.
+        // written other code over dead code. In a shared mapping, the host's writes change the file, so the file may no longer
+        // have the bytes of dead code. The bytes of dead code are therefore copied only if the mapping is private.
         let start = region.start();
         let (is_private, with_live) =
             (region.is_private(), region.len() <= COPIED_MOST && self.regions.settings().files.are_few());

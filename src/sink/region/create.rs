@@ -69,8 +69,8 @@ const ALIGNMENT_MAX: u64 = 512 << 20;
 const ONE_VIEW: Backing = Backing::Private { adopted: false, never_flips: false };
 
 impl Regions {
-    /// Makes a region with a file that profilers find. If no such file can be made, the region is memory without such a
-    /// file, and the region's code goes to the other sinks.
+    /// Makes a region with a file that profilers find. If the file cannot be made, the region is memory without this file, and
+    /// sinks other than the region sink write the region's code.
     pub fn create(&self, status: &Status, wanted: &RegionOptions) -> Result<CodeRegion> {
         let max_len = wanted.max_size.max(wanted.size);
         if wanted.size == 0 {
@@ -119,7 +119,7 @@ impl Regions {
         Ok(CodeRegion { exec: start, write, size: len })
     }
 
-    /// Makes a region with a file that profilers find. If that fails, records the reason and returns `None`.
+    /// Makes a region with a file that profilers find. If the file cannot be made, records the reason and returns `None`.
     fn with_file(&self, status: &Status, wanted: &RegionOptions, room: &Room, len: u64) -> Option<Parts> {
         let made = match status.sinks().has(Sinks::REGION) {
             true => self.new_file(status, false).and_then(|new| {
@@ -134,9 +134,10 @@ impl Regions {
 }
 
 impl Regions {
-    /// Makes the views where code runs writable while a debugger listens, and removes the right to write afterwards. A debugger
-    /// can write its breakpoints to a shared mapping only if the mapping is writable (linux mm/gup.c, `check_vma_flags`). In a
-    /// private mapping, a page with a breakpoint would no longer show what the host writes in the other view.
+    /// Makes the executable views writable if a debugger listens. If no debugger listens, removes the right to write to these
+    /// views. A debugger can write its breakpoints to a shared mapping only if the mapping is writable (linux mm/gup.c,
+    /// `check_vma_flags`). In a private mapping, a page with a breakpoint would no longer show what the host writes in the
+    /// other view.
     pub fn heed_debugger(&self) {
         let wanted = READ_EXEC | if debugger::is_watched() { READ_WRITE } else { 0 };
         let differs = |region: &Region| !region.is_private() && region.exec.load(Ordering::Relaxed) != wanted;
@@ -147,7 +148,8 @@ impl Regions {
         for region in self.all().filter(|region| differs(region)) {
             let _naming = region.naming();
             let protect = |protection| {
-                // SAFETY: the region stays mapped while this thread may make and end regions, and its code stays executable.
+                // SAFETY: this thread holds `_changing`, so no other thread can end the region, and the region stays mapped.
+                // The code of the region stays executable.
                 unsafe { code_memory::protect(region.start(), region.len(), protection) }
             };
             match protect(wanted) {
@@ -158,7 +160,7 @@ impl Regions {
         }
     }
 
-    /// Whether any view where code runs is writable, for a debugger.
+    /// Whether an executable view of any region is writable now. The views are writable while a debugger listens.
     pub fn any_writable(&self) -> bool {
         self.all().any(|region| region.exec.load(Ordering::Relaxed) != READ_EXEC)
     }
@@ -188,15 +190,16 @@ fn fill(new: New, wanted: &RegionOptions, room: &Room, len: u64) -> io::Result<P
 }
 
 /// Maps a file twice, for the two views of a region. The new mappings replace reserved address space, or the mappings of the
-/// region's earlier file. The writable view is mapped first, because a forked child must not write to its parent's file.
+/// region's earlier file. A forked child must not write to its parent's file, so the writable view is replaced first.
 pub(super) fn map_two_views(file: &File, place: &Placement, write: u64, len: u64) -> io::Result<()> {
     let (start, text) = (place.start, place.text());
-    // SAFETY: both ranges belong to the region. If other threads run code in this memory, the file has the same bytes.
-    // Otherwise, nobody else knows of the ranges, or this process is a forked child, in which nobody else runs yet.
+    // SAFETY: both ranges belong to the region. If other threads run code in this memory, the file has the same bytes as the
+    // memory. If no other threads run code in this memory, nobody else knows of the ranges, or this process is a forked child
+    // with only one thread.
     unsafe {
         code_memory::map_over(write, len, READ_WRITE, Sharing::Shared, file, text)?;
-        // An error is ignored, because both views must show the same file even without the tables. Few readers look for the
-        // tables in memory.
+        // Both views must show the same file, so this code continues even if the tables cannot be mapped. Few readers look for
+        // the tables in memory.
         let _ = place.map_tables(Sharing::Shared, file, |_| true);
         code_memory::map_over(start, len, READ_EXEC, Sharing::Shared, file, text)
     }

@@ -1,15 +1,16 @@
 //! Begins epochs, which are periods in which a region's file has one name. When new code replaces dead code, the library gives
 //! the file another name, which perf records. So perf does not attribute samples of the new code to the dead code.
 //!
-//! The names of several epochs are hard links to one file, as long as no code replaces dead code. When code replaces dead code,
+//! As long as no code replaces dead code, the names of several epochs are hard links to one file. When code replaces dead code,
 //! the writer makes a copy of the file's earlier contents. The copy gets the names of the epochs in which the dead code ran.
-//! After this step, the file itself describes only the later epochs. The step is called a split.
+//! The file itself then describes only the epochs in which the new code can run. This step is called a split.
 //!
 //! perf learns the name of a file when a process maps the file, or when the protection of such a mapping changes. If a region
-//! has two views, the thread that registers the code renames the file and makes perf learn the new name. The thread does the
-//! same if the memory is writable and executable at once. If the host changes the protection of the memory, perf learns the new
-//! name from the host's own `mprotect`. The host may call `mprotect` long before it registers the code. So the library renames
-//! the file of such memory when code dies.
+//! has two views, the thread that registers the code renames the file and makes perf learn the new name. If the memory is
+//! writable and executable at the same time, the thread also renames the file and makes perf learn the new name. If the host
+//! changes the protection of the memory, perf learns the new name from the host's own `mprotect`. The host may call `mprotect`
+//! long before it registers the new code, so the file must already have the new name at this `mprotect`. If the host changes
+//! the protection of the memory, the library therefore renames the file when code dies.
 
 use std::fs::File;
 use std::io;
@@ -32,8 +33,9 @@ use crate::sys::thread::undisturbed;
 
 /// The maximum number of splits of one region that wait for the writer.
 const PENDING_MOST: u64 = 256;
-/// The maximum number of functions that the copies for the waiting splits of one region describe in total. Each split makes a
-/// copy of the file, and each copy describes all live functions. Two splits may always wait, whatever the number of functions.
+/// The maximum total number of functions in the copies that the waiting splits of one region need. Each split makes a copy of
+/// the file, and each copy describes all live functions. Two splits are always allowed to wait, even if the number of functions
+/// is larger.
 const COPIED_MOST: u64 = 4 << 20;
 
 /// The maximum number of older names of a file.
@@ -47,26 +49,28 @@ const LEFT_MOST: u32 = 256;
 /// earlier name.
 const SETTLE_TIME: u64 = 20_000_000;
 
-/// When code dies, a turn (see `turn`) begins only if the last turn is more than this number of nanoseconds ago. Each turn
-/// costs a copy of the file's contents. In this time, perf takes some samples.
+/// When code dies, a turn (see `turn`) begins only if the last turn is more than this number of nanoseconds ago. For each turn,
+/// the writer copies the contents of the file. During this pause, perf takes some samples.
 const TURN_PAUSE: u64 = 10_000_000;
 
 /// A time in nanoseconds in which perf probably takes no sample. The object's beginning does not move twice in this time.
 const BRIEF: u64 = 300_000;
 
-/// When code dies, a new epoch begins. But if the code has probably no sample in the present epoch, the code counts as dead
-/// since the beginning of this epoch. Three conditions make a sample improbable. No code has been registered in the epoch. The
-/// epoch is at most this number of nanoseconds old. Other code has died at most `BRIEF` nanoseconds ago.
+/// When code dies, a new epoch usually begins. If perf has probably taken no sample of the code in the present epoch, no new
+/// epoch is needed. The code then counts as dead since the beginning of the present epoch. Three conditions make a sample
+/// improbable. No code has been registered in the epoch. The epoch is at most this number of nanoseconds old. Other code has
+/// died at most `BRIEF` nanoseconds ago.
 const SHARED: u64 = 10_000_000;
 
 impl Region {
-    /// Whether the host changes the protection of the memory. With each change, perf learns the present name of the file.
+    /// Whether the host changes the protection of the memory. Each time the protection changes, perf learns the present name of
+    /// the file.
     pub(super) fn flips(&self) -> bool {
         matches!(self.kind, Backing::Private { never_flips: false, .. })
     }
 
     /// Returns the first epoch in which code that has just died counts as dead. If the host changes the protection of the
-    /// memory, this call may begin that epoch.
+    /// memory, the returned epoch may begin during this call.
     pub(super) fn dead_since(&self, status: &Status) -> u32 {
         let last = self.epoch.load(Ordering::Relaxed);
         if !self.flips() || self.pages.are_of_group() {
@@ -90,8 +94,8 @@ impl Region {
     }
 
     /// Splits the file before new code is registered over dead code. `since` is the first epoch in which the old code is dead.
-    /// If this epoch has not begun yet, this call also begins an epoch. Without this step, perf would attribute samples of the
-    /// new code to the dead code.
+    /// If the epoch `since` has not begun yet, this call begins a new epoch. Without this step, perf would attribute samples of
+    /// the new code to the dead code.
     #[cold]
     pub(super) fn replace(&self, status: &Status, addr: u64, size: u64, since: u32) {
         let now = status.clock.now();
@@ -125,8 +129,8 @@ impl Region {
         may.then(|| self.turn(status, now, last, 0)).flatten()
     }
 
-    /// Makes perf learn the present name of the file, by changing the protection of the memory for a moment. Does this only if
-    /// the memory is still writable and executable at the same time.
+    /// Makes perf learn the present name of the file, by changing the protection of the memory for a moment. The protection is
+    /// changed only if the memory is still writable and executable at the same time.
     pub(super) fn announce(&self, addr: u64, size: u64) {
         let page = page_size() as u64;
         let (start, end) = (addr / page * page, (addr + size).next_multiple_of(page));
@@ -134,11 +138,12 @@ impl Region {
         let rwx = READ_WRITE | READ_EXEC;
         let is_rwx = |piece: Mapping| piece.start <= start && end <= piece.end && piece.protection == rwx;
         if !panic_guard::is_beside_host() && self.mapped_in(&maps).any(is_rwx) {
-            // When an `mprotect` changes the protection, perf learns the name of the file. On the supported processors,
-            // writable pages are also readable (linux mm, `protection_map`), so no reader faults meanwhile. The second
-            // `mprotect` makes the pages and their neighbours one mapping again, and perf records this whole mapping.
+            // When an `mprotect` changes the protection, perf learns the name of the file. The first `mprotect` removes the
+            // right to read. On the supported processors, writable pages stay readable (linux mm, `protection_map`), so no
+            // reader faults. The second `mprotect` makes the pages and their neighbours one mapping again, and perf records
+            // this whole mapping.
             // SAFETY: the pages contain code that the caller is about to register, so nobody unmaps them now. The pages belong
-            // to this region, and no thread makes a forbidden access meanwhile.
+            // to this region, and other threads can still read, write and execute the pages between the two calls.
             let _ = unsafe {
                 code_memory::protect(start, end - start, rwx & !libc::PROT_READ)
                     .and_then(|()| code_memory::protect(start, end - start, rwx))
@@ -152,15 +157,16 @@ impl Region {
     /// If a file's path begins with `/tmp/jitted-`, perf assumes that the object begins where the mapping begins (linux
     /// tools/perf/util/unwind-libdw.c, `__report_module`). If the path begins in another way, perf assumes that the object
     /// begins where the first byte of the file would be mapped. The library alternates between these two kinds of paths (see
-    /// `turn`). With each change of the kind, the object begins at another address, although no memory moves.
+    /// `turn`). Each change from one kind of path to the other moves the beginning of the object to another address, although
+    /// no memory moves.
     pub(super) fn can_begin_at_code(&self, naming: &Naming) -> bool {
         let is_whole = self.text() > 0 && !self.pages.any_lost(self.start(), self.end());
         is_whole && naming.path.parent().is_some_and(can_begin_at_code)
     }
 
     /// Whether the object should begin at another address in the next epoch. Only used for memory whose protection the host
-    /// changes. In such memory, a mapping may show only a part of the region, so the mapping need not begin where the region
-    /// begins. The object's beginning therefore stays until code replaces dead code.
+    /// changes. If the protection of a part was changed, a mapping may show only this part of the region. So a mapping may
+    /// begin in the middle of the region. The object's beginning therefore stays until code replaces dead code.
     fn is_to_turn(&self, now: u64) -> bool {
         let naming = self.naming();
         let (can, is_at_code, is_reused) = (self.can_begin_at_code(&naming), naming.begins_at_code(), naming.is_reused);
@@ -187,8 +193,8 @@ impl Region {
         executable.next().is_some_and(|first| first.start == self.start()) && executable.next().is_none()
     }
 
-    /// Begins an epoch after `last`. If possible, the object begins at another address in this epoch. Then splits the file,
-    /// so that its present contents stay with the earlier epochs. Returns the time of the split.
+    /// Begins an epoch after `last`. If possible, the object begins at another address in this epoch. Then splits the file, so
+    /// that the file's present contents stay with the epochs before the new epoch. Returns the time of the split.
     fn turn(&self, status: &Status, now: u64, last: u32, settle_time: u64) -> Option<u64> {
         let is_named = self.rename(status, now, last, true);
         is_named
@@ -196,8 +202,8 @@ impl Region {
             .flatten()
     }
 
-    /// Begins an epoch after `last`. If `turns` is true and such a change is possible, the object begins at another address in
-    /// the new epoch. Returns false if no epoch could begin.
+    /// Begins an epoch after `last`. If `turns` is true, the object begins at another address in the new epoch, if possible.
+    /// Returns false if no epoch could begin.
     fn rename(&self, status: &Status, now: u64, last: u32, turns: bool) -> bool {
         let mut naming = self.naming();
         if self.epoch.load(Ordering::Relaxed) != last {
@@ -207,8 +213,9 @@ impl Region {
         let dir = if naming.names.len() < NAMES_MOST { naming.dir().ok() } else { None };
         let was_at_code = naming.begins_at_code();
         // The object's beginning moves only if there is room for a split. Without a split, the same file would have one name
-        // for the old beginning and one name for the new beginning. Enough time for a sample must also have passed since the
-        // last move. Without a sample in that time, perf would continue to use the tables that it read before the last move.
+        // for the old beginning and one name for the new beginning. Since the last move of the beginning, perf must also have
+        // had enough time to take a sample. If perf has taken no sample since the last move, perf continues to use the tables
+        // that it read before the last move.
         let turns = turns && self.has_room(status, &mut naming, now) && now > naming.turned_at.saturating_add(BRIEF);
         let at_code = if turns { !was_at_code && self.can_begin_at_code(&naming) } else { was_at_code };
         let name_of = |epoch| naming.name_of(epoch, at_code);
@@ -241,8 +248,8 @@ impl Region {
             tables
         });
         if shown.is_err() {
-            // perf does not know the new name of the code or of the tables. perf 6 looks for the tables in mappings of that
-            // name.
+            // perf does not learn the new name for the code or for the tables. perf 6 looks for the tables only in mappings
+            // that have the same name as the mapping of the code.
             status.counters.region_late.add(1);
         }
         self.named_at.store(now, Ordering::Relaxed);
@@ -251,18 +258,18 @@ impl Region {
         true
     }
 
-    /// Maps the end of the executable view of a region with two views, from the address `from` to `end`, so that perf learns
-    /// the present name of the file. The view may be longer afterwards. The kernel merges the new mapping with the rest of the
-    /// view, and perf records the whole view as one mapping. If the host has locked the view, or has set advice by madvise, the
-    /// kernel merges nothing. Then this function maps the whole view again, with the same attributes. On some file systems
-    /// (overlayfs), the kernel never merges mappings. There, this function looks up the attributes only of a locked view,
-    /// because repeated lookups would take too long.
+    /// Maps the executable view of a region with two views again, from the address `from` to the address `end`. perf then
+    /// learns the present name of the file. This call may make the view longer. The kernel merges the new mapping with the rest
+    /// of the view, and perf records the whole view as one mapping. If the host has locked the view, or has set advice by
+    /// madvise, the kernel merges nothing. In this case this function maps the whole view again, with the attributes that the
+    /// view had before. On some file systems (overlayfs), the kernel never merges mappings. Repeated lookups of attributes
+    /// would take too long on such a file system, so this function looks up the attributes only if the view is locked.
     pub(super) fn map_code(&self, file: &File, from: u64, end: u64) -> io::Result<()> {
         let (start, old, protection) = (self.start(), self.len(), self.exec.load(Ordering::Relaxed));
         let map = |from: u64| {
             let offset = self.text() + (from - start);
-            // SAFETY: the range belongs to this region. The range already shows the same part of the same file, or nobody uses
-            // the range yet.
+            // SAFETY: the range belongs to this region. If the range is in use, it already shows this part of this file, so the
+            // contents of the memory do not change.
             unsafe { code_memory::map_over(from, end - from, protection, Sharing::Shared, file, offset) }
         };
         if self.never_merges.load(Ordering::Relaxed) && !code_memory::has_locked(start, old) {
@@ -277,7 +284,8 @@ impl Region {
         }
         let known = self.mapped().and_then(|mut pieces| {
             if let Some(first) = pieces.first_mut().filter(|_| is_alike) {
-                // The pages that were just mapped had the attributes of the other pages.
+                // `map(from)` has just mapped the last pages again. Before that, these pages had the attributes of the first
+                // piece.
                 first.end = start + old;
                 pieces.truncate(1);
             }
@@ -285,7 +293,8 @@ impl Region {
         });
         let pieces = match known {
             Err(error) if code_memory::has_locked(start, old) => return Err(error),
-            // Even if the process cannot read `/proc`, perf learns the new name. At worst, advice of the host is lost.
+            // Even if the process cannot read `/proc`, perf learns the new name. At worst, the advice that the host has given
+            // by `madvise` is lost.
             known => known.unwrap_or_default(),
         };
         if !pieces.is_empty() && pieces.iter().all(|piece| piece.attributes == Attributes::default()) {
@@ -314,8 +323,9 @@ impl Region {
         bytes.saturating_sub(if self.is_private() && file::is_on_disk(&file) { 0 } else { self.len() })
     }
 
-    /// Splits the file. Its present contents describe the epochs before `first`, and its later contents describe `first` and
-    /// later epochs. Returns the time of the split. The split is due after `settle_time` nanoseconds.
+    /// Splits the file. The present contents of the file describe the epochs before `first`. From now on, the contents describe
+    /// the epoch `first` and the epochs after it. Returns the time of the split. The split is due after `settle_time`
+    /// nanoseconds.
     fn split(&self, status: &Status, first: u32, settle_time: u64, is_clean: bool) -> Option<u64> {
         let mut naming = self.naming();
         // The caller registers its code after this split, so the code has a later time than `now`.
@@ -344,7 +354,7 @@ impl Region {
         (is_new || is_waiting).then_some(now)
     }
 
-    /// Makes the writer handle all waiting splits before the code that is registered from now on.
+    /// Makes all waiting splits due. So the writer handles these splits before it handles code that is registered from now on.
     fn make_due(&self, naming: &mut Naming, now: u64) {
         naming.archives.iter_mut().for_each(|split| split.due = split.due.min(now));
         self.splits_at.store(naming.next_time(), Ordering::Release);
@@ -355,7 +365,7 @@ impl Region {
         self.splits_at.load(Ordering::Acquire) != NEVER
     }
 
-    /// For the writer: removes and returns the next split, if its due time is `before` or earlier. If `even_undue` is true,
+    /// For the writer: removes and returns the next split, if its due time is not later than `before`. If `even_undue` is true,
     /// this function compares `before` with the time at which the split was made, and not with the due time.
     pub fn next_archive(&self, before: u64, even_undue: bool) -> Option<Archive> {
         if self.splits_at.load(Ordering::Acquire) > if even_undue { NEVER - 1 } else { before } {

@@ -1,5 +1,5 @@
-//! Replaces plain memory by a private mapping of a file that has the same bytes. Also replaces such a mapping by plain memory
-//! with the same bytes.
+//! Replaces plain memory by a private mapping of a file that has the same bytes. Also replaces a mapping of such a file by
+//! plain memory with the same bytes.
 
 use std::fs::File;
 use std::io;
@@ -13,18 +13,18 @@ use crate::sys::maps::Mapping;
 use crate::sys::page_facts::{Untouched, Witness};
 use crate::sys::{file, process_memory};
 
-/// How many bytes are copied at a time. A block is larger than any piece of the memory reserve (`sys::reserve`), because that
-/// reserve is for other purposes.
+/// How many bytes are copied at a time. The pieces of the memory reserve (`sys::reserve`) are for other purposes. A block is
+/// larger than these pieces, so a block never comes from the reserve.
 pub(super) const BLOCK: usize = 128 << 10;
 
 /// Replaces a piece of memory by a mapping of the file, with the same bytes, protection and attributes. After an error the
 /// memory is plain, and has its former bytes and protection.
 ///
-/// Returns `WouldBlock` if the process was forked meanwhile. In that case the child may execute the bytes of the file, so
-/// nobody may change the file.
+/// Returns `WouldBlock` if the process was forked meanwhile. After a fork, the child may execute the bytes of the file, so the
+/// file must not be changed any more.
 ///
-/// `are_attributes_known`: whether `look_up_attributes` has accepted the piece. If so, no userfaultfd supplies the contents of
-/// the piece. Untouched pages are then zero, and are not read.
+/// `are_attributes_known`: whether `look_up_attributes` has accepted the piece. If `are_attributes_known` is true, the contents
+/// of the piece do not come from a userfaultfd. Untouched pages are then zero, and are not read.
 pub(super) fn exchange(piece: &Mapping, file: &File, base: u64, are_attributes_known: bool) -> io::Result<()> {
     let (addr, len, offset) = (piece.start, piece.end - piece.start, piece.start - base);
     provide_if_possible(file, offset, len)?;
@@ -33,14 +33,14 @@ pub(super) fn exchange(piece: &Mapping, file: &File, base: u64, are_attributes_k
     let (parting, witness) = (Parting::begin().ok_or_else(forked)?, Witness::new()?);
     // SAFETY: the file has the same bytes there, and the caller of `adopt` has promised that nobody writes.
     unsafe { code_memory::map_over(addr, len, piece.protection, Sharing::Private, file, offset)? };
-    // Until the second advice, the kernel reads only pages that are touched, and does not read ahead.
+    // Until the advice `Normal` is given, the kernel reads only pages that are touched, and does not read ahead.
     code_memory::advise(addr, len, Advice::Random);
     let mut exchanged = part_from_file(&pages);
     if offset == 0 && pages.first().is_none_or(|&(at, _)| at > addr) {
         // The header page of the file is written to this page later, so the process needs its own copy of the page.
         exchanged = exchanged.and_then(|()| part_from_file(&[(addr, 0)]));
     }
-    // The witness also notices children of a raw clone system call, which no handler announces.
+    // No fork handler runs for a raw `clone` system call, but the witness notices the child of such a call.
     if !parting.is_undisturbed() || witness.has_child() == Some(true) {
         exchanged = exchanged.and(Err(forked()));
     }
@@ -53,8 +53,8 @@ pub(super) fn exchange(piece: &Mapping, file: &File, base: u64, are_attributes_k
 }
 
 /// Makes the file system provide room for a private mapping of the file. A file system in memory (tmpfs) needs an additional
-/// page for each page of the mapping that is touched, and the kernel raises SIGBUS if no page is left. A file system on a
-/// disk needs no such page. If a file system does not support the operation, nothing is done.
+/// page for each page of the mapping that is touched, and the kernel raises SIGBUS if no page is left. A file system on a disk
+/// needs no additional pages. If a file system does not support the operation, nothing is done.
 pub(super) fn provide_if_possible(file: &File, offset: u64, len: u64) -> io::Result<()> {
     if file::is_on_disk(file) {
         return Ok(());
@@ -69,10 +69,11 @@ fn forked() -> io::Error {
     io::Error::new(io::ErrorKind::WouldBlock, "the process was forked meanwhile")
 }
 
-/// Replaces pieces that have been exchanged by plain memory again.
+/// Turns exchanged pieces into plain memory again.
 pub(super) fn take_back(pieces: &[Mapping]) {
     for piece in pieces {
-        // After a failure, the piece stays a mapping of the file, which has the right bytes too.
+        // If a piece cannot become plain memory, it stays a mapping of the file. The file has the same bytes as the plain
+        // memory.
         let _ = make_plain(std::slice::from_ref(piece));
     }
 }
@@ -139,15 +140,16 @@ fn copy_to_file(piece: &Mapping, file: &File, offset: u64, skips_untouched: bool
 }
 
 /// Gives the process its own copy of pages of a private mapping, with the same bytes. The library later writes zeros (see
-/// `clear`) or the header page to these pages of the file. Without its own copy, the process would execute these later bytes.
+/// `clear`) or the header page to these pages of the file. Without its own copy, the process would execute the zeros or the
+/// header page.
 fn part_from_file(pages: &[(u64, u8)]) -> io::Result<()> {
     // A write to `/proc/thread-self/mem` also changes memory whose protection forbids writing.
     let memory = File::options().write(true).open("/proc/thread-self/mem")?;
     pages.iter().try_for_each(|&(addr, first)| memory.write_all_at(&[first], addr))
 }
 
-/// Makes the text of the file zero again. Afterwards, pages that the host gives up (`MADV_DONTNEED`) read zero. In a file
-/// system in memory, the pages must keep their room, so they are overwritten with zeros and not freed.
+/// Makes the text of the file zero again. If the host later gives up pages (`MADV_DONTNEED`), these pages then contain zeros.
+/// In a file system in memory, the pages must keep their room, so they are overwritten with zeros and not freed.
 pub(super) fn clear(file: &File, text: u64, len: u64, mut pages: impl Iterator<Item = u64>) -> io::Result<()> {
     if file::is_on_disk(file) && code_memory::punch(file, text, len).is_ok() {
         return Ok(());

@@ -11,7 +11,8 @@ pub fn file_name((pid, number): (u32, u32), epoch: u32, begins_at_code: bool) ->
     FileKind::Region { number, begins_at_code, epoch, parent: 0 }.name(pid).into()
 }
 
-/// Whether the loaded segment of a file with this name begins at the code. Other segments begin at the start of the file.
+/// Whether the loaded segment of a file with this name begins at the code. If the result is false, the loaded segment begins at
+/// the start of the file.
 pub fn begins_at_code(name: &OsStr) -> bool {
     matches!(parse(name), Some((_, FileKind::Region { begins_at_code: true, .. })))
 }

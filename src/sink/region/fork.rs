@@ -45,8 +45,8 @@ impl Regions {
     /// shares memory with the parent. If no copy can be made, the memory becomes inaccessible in the child.
     ///
     /// Only the forking thread exists in the child, so nothing else in the child uses the memory. The parent's other threads
-    /// may write to the memory during the copy. This is allowed, because the kernel copies the bytes. The kernel also allows
-    /// writes to a file while it reads the file.
+    /// may write to the memory during the copy. This is allowed, because the kernel copies the bytes, and the kernel accepts
+    /// writes to a file that it is reading.
     pub fn part_in_child(&self, status: &Status, go_on: impl FnOnce(bool)) {
         let may_have_names = status.sinks().has(Sinks::REGION) && !rights::are_more();
         let mut is_parted = true;
@@ -66,7 +66,7 @@ impl Regions {
             }
         }
         go_on(is_parted);
-        // The parent does not wait for these files, because the disk may be slow.
+        // The parent does not wait until the copies become files with names, because the disk may be slow.
         for (region, write, copy, name) in copies {
             if let Ok((file, path)) = name.give(&copy, region, write) {
                 set_file(region, Held::new(file).ok().map(Arc::new), Some(path));
@@ -94,11 +94,13 @@ impl Regions {
             let is_named = made.is_some();
             let parts = made.unwrap_or_else(|| plain(old));
             if !is_named && old.is_mapping_group() {
-                // Memory that does not belong to the group also lies in the group's range, so the range cannot be a region.
+                // The range of a mapping group also contains memory that does not belong to the group. So the range cannot
+                // become a region without a file.
                 continue;
             }
             if let Ok(mut naming) = old.naming.try_lock() {
-                // A file that was made for this process at the fork becomes an old file. Any other file belongs to the parent.
+                // A file that was made for this process at the fork becomes an old file. A file that was not made for this
+                // process belongs to the parent.
                 if let Some((path, identity)) = naming.of_child() {
                     let bytes = std::fs::metadata(&path).map_or(0, |data| data.blocks() * 512);
                     self.keep_old(path, identity, bytes);
@@ -202,8 +204,8 @@ impl Name {
     }
 }
 
-/// Gives a forked child its own copy of a region's memory without a file. This works even if the child can have no descriptor,
-/// and if the sizes of files are limited.
+/// Gives a forked child its own copy of a region's memory. The copy is not in a file. This works even if the child can have no
+/// descriptor, and if the sizes of files are limited.
 fn copy_without_file(region: &Region, write: u64) -> io::Result<()> {
     let (start, len) = (region.start(), region.len());
     // SAFETY: both ranges belong to the region, and this process is a forked child, in which nobody else runs yet. The writable
@@ -293,8 +295,8 @@ fn adopt_again(mut new: New, old: &Region) -> io::Result<Parts> {
     }
     let group = if old.is_mapping_group() { Pages::of_group(old.start(), old.len()).ok() } else { None };
     if let Some(pages) = &group {
-        // The pages join at the time 0, which is earlier than every registration. So all code of the parent counts as code that
-        // was registered after the pages joined.
+        // The pages join the group at the time 0, which is earlier than every registration. So all code of the parent counts as
+        // code that was registered after the pages had joined the group.
         pieces.iter().for_each(|piece| pages.join(piece.start, piece.end, 0));
     }
     let place = Placement { max_len: old.len(), ..old.place.clone() };
@@ -302,7 +304,7 @@ fn adopt_again(mut new: New, old: &Region) -> io::Result<Parts> {
     Ok(Parts { kind: old.kind, pages: group.unwrap_or(parts.pages), ..parts })
 }
 
-/// Turns the region into a region without a file. The other sinks write its code.
+/// Turns the region into a region without a file. Sinks other than the region sink then write the region's code.
 fn plain(old: &Region) -> Parts {
     // Profilers look for names in the parent's file as long as the memory is a mapping of that file.
     let is_whole = || {

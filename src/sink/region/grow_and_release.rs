@@ -79,7 +79,8 @@ impl Regions {
         }
         // SAFETY: the caller gives these pages up. The file has zeros there.
         let dropped = unsafe { code_memory::drop_pages(addr, size) };
-        // The process gets its own copy of the header page, filled with zeros, because the file has other bytes in this page.
+        // The file has other bytes than zeros in the header page. So the process gets its own copy of this page, filled with
+        // zeros.
         dropped
             .and_then(|()| if shows_header { exchange::own_zeros(addr) } else { Ok(()) })
             .map_err(|_| Error::NoMemory)
@@ -96,7 +97,7 @@ impl Regions {
     fn starting(&self, start: u64) -> Result<&'static Region> {
         let mut all = self.all().filter(|region| region.start() == start && region.gone() == NEVER);
         // If a region has lost its first page, another region may begin at the same address. Then the address stands for the
-        // other region.
+        // region that still has its first page.
         let first = all.next();
         all.find(|region| !region.pages.any_lost(start, start + 1)).or(first).ok_or(Error::Region)
     }
@@ -186,7 +187,8 @@ impl Regions {
         !has_any || file_thread::run_for(timeout, write).is_some()
     }
 
-    /// Removes all files that regions have or had. From then on, code in the present regions goes to the other sinks.
+    /// Removes all files that regions have or had. After this call, sinks other than the region sink write the code in the
+    /// present regions.
     pub fn remove_files(&self, status: &Status) {
         std::mem::take(&mut self.settings().files).remove();
         for region in self.all() {
@@ -199,8 +201,9 @@ impl Regions {
     }
 }
 
-/// Unmaps the library's mappings of a region, which are the tables beside adopted memory, or all of a created region. Memory
-/// that the host has mapped in the same range stays. `inode` is the number that the region's file had.
+/// Unmaps the library's mappings of a region. For adopted memory, these are only the tables beside the memory. A created region
+/// is unmapped completely. Memory that the host has mapped in the same range stays. `inode` is the number that the region's
+/// file had.
 ///
 /// # Safety
 /// Nobody may use the memory of a created region any longer.
@@ -218,7 +221,7 @@ unsafe fn unmap(region: &Region, inode: Option<u64>) {
             Some(_) if unmap_own(range.clone(), inode, base, beside).is_ok() => {}
             // Without `/proc`, no mapping can be recognized, and the host may have replaced private code by its own memory.
             Some(_) if region.is_private() => beside.iter().cloned().for_each(blindly),
-            // A region without a file cannot be recognized.
+            // A region without a file cannot be recognized in the list of mappings.
             _ => blindly(range),
         };
         unmap(place.whole(), place.base, &[place.base..region.start(), region.end()..place.tables.end]);

@@ -1,4 +1,5 @@
-//! Counts the live code in each part of a region. If a part has no live code, the host may have unmapped its memory.
+//! Counts the live code in each part of a region. If a part has no live code, the host may have unmapped the memory of this
+//! part.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -34,15 +35,15 @@ impl Tally {
         self.parts.get(first..end.min(self.parts.len())).unwrap_or_default()
     }
 
-    /// Counts new code. Returns false if the memory may no longer be mapped.
+    /// Counts new code. Returns false if the host may have unmapped the memory.
     #[inline]
     pub fn add(&self, offset: u64, size: u64) -> bool {
         let both = self.parts(offset, size).iter().fold(0, |all, part| all | part.fetch_add(1, Ordering::Relaxed));
         both & IN_DOUBT == 0
     }
 
-    /// Subtracts code that has ended. A host that gives memory back also gives back memory that it has never used. So after a
-    /// part has lost its last code, the memory of every part without code may no longer be mapped.
+    /// Subtracts code that has ended. When a host gives memory back, it may give back all unused memory at once, even memory
+    /// that never contained code. So when a part loses its last code, all parts without code get the flag `IN_DOUBT`.
     pub fn subtract(&self, offset: u64, size: u64) {
         let gone = |part: &AtomicU32| part.fetch_sub(1, Ordering::Relaxed) & !IN_DOUBT <= NONE + 1;
         if self.parts(offset, size).iter().filter(|part| gone(part)).count() > 0 {
@@ -95,14 +96,14 @@ mod tests {
         assert!(tally.settle(0, 3 * PART) && !tally.settle(0, 3 * PART));
         tally.doubt(2 * PART, 1);
         assert!(!tally.add(2 * PART, 1));
-        // The end of the same code is counted a second time. Even then, the end of later code sets the flag.
+        // The end of this code is counted a second time. The flag is nevertheless set when code that is added later ends.
         tally.subtract(0, 64);
         assert!(tally.settle(0, PART) && tally.add(0, 64) && tally.add(0, 64));
         tally.subtract(0, 64);
         assert!(tally.settle(0, PART));
         tally.clear();
         assert!(!tally.add(0, 3 * PART));
-        // There are no parts after the end. A region that the host cannot unmap has no parts at all.
+        // There are no parts after the end. The tally of a region that the host cannot unmap has no parts.
         assert!(tally.add(3 * PART, 64));
         let none = Tally::new(0).unwrap();
         none.subtract(0, 64);

@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 
 use super::state::Region;
 
-/// The maximum number of regions at a time. The writer has the file of each region open, and a process may usually have 1024
-/// open files.
+/// The maximum number of regions at a time. The writer has one open file for each region. A process may usually have 1024 open
+/// files, so some files remain for other purposes.
 pub const MOST: usize = 768;
 
 /// All regions, and their index. Regions are never freed, so a call that races with the end of a region finds valid memory.
@@ -30,7 +30,8 @@ struct Memory {
     index: [Entry; MOST],
 }
 
-/// An entry of the index. Regions may overlap if the host has unmapped a part of one region.
+/// An entry of the index. If the host has unmapped a part of a region, another region may be made in this part. So regions may
+/// overlap.
 #[derive(Debug)]
 struct Entry {
     start: AtomicU64,
@@ -81,14 +82,14 @@ impl Places {
         self.all().find(|region| is_right(region))
     }
 
-    /// Whether no further region can be added, because the list is full or has no memory.
+    /// Returns true if the list is full, or if the memory for the list cannot be allocated.
     pub fn is_full(&self) -> bool {
         self.all().count() >= MOST || self.memory().is_none()
     }
 
     fn memory(&self) -> Option<&Memory> {
         if self.memory.get().is_none() {
-            // Another thread may allocate the memory at the same time. Both threads then use the memory that was set first.
+            // If several threads allocate the memory at the same time, all of them use the memory that was set first.
             let _ = self.memory.set(Memory::new()?);
         }
         self.memory.get().map(Box::as_ref)
@@ -189,7 +190,7 @@ pub(super) mod tests {
         const STEP: u64 = 1 << 20;
         let places = Places::default();
         assert!(places.around(STEP, |_| true).is_none());
-        // The regions are added in mixed order. The last region contains all others.
+        // The regions are added in mixed order. The range of the last region contains the ranges of all earlier regions.
         let numbers = (0..MOST as u64 - 1).map(|number| number * 5 % (MOST as u64 - 1));
         let small: Vec<_> = numbers.map(|number| region((number + 1) * STEP, STEP / 2)).collect();
         let large = region(STEP - 8, 1 << 30);

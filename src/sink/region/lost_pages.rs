@@ -18,12 +18,12 @@ pub struct Pages {
     len: u64,
     /// A bit for each page. The bits are allocated when the first page is lost.
     lost: OnceLock<Box<[AtomicU64]>>,
-    /// Only a mapping group has these times.
+    /// The times at which pages joined and left a mapping group. `None` in other regions.
     times: Option<Times>,
 }
 
-/// Two times for each page: when the page joined the mapping group, and when the page left the group. Code that was registered
-/// in the page between these two times is in the group's file.
+/// Two times for each page: when the page joined the mapping group, and when the page left the group. If code was registered in
+/// a page between the two times of this page, the code is in the file of the mapping group.
 #[derive(Debug)]
 struct Times {
     /// 0 if no mapping has joined at this page yet.
@@ -103,7 +103,7 @@ impl Pages {
 
     #[cold]
     fn make(&self) -> Option<&[AtomicU64]> {
-        // Another thread may allocate the bits at the same time. Both threads then use the bits that were set first.
+        // If several threads allocate the bits at the same time, all of them use the bits that were set first.
         let _ = self.lost.set(words(self.len.div_ceil(64 * PAGE) as usize, 0)?);
         self.lost.get().map(Box::as_ref)
     }
@@ -192,7 +192,7 @@ mod tests {
         let any_bytes = |from, to| pages.any_lost(from, to);
         assert!(any_bytes(at(20) - 1, at(20) + 1) && any_bytes(at(29) + 100, at(29) + 101));
         assert!(!any_bytes(at(20) - 9, at(20)));
-        // Pages that are lost may be marked as lost again, and all pages of a region may be lost.
+        // Lost pages can be marked as lost a second time. A region can lose all its pages.
         let others: Vec<_> = (100..2000).step_by(2).map(|page| (page, page + 1)).collect();
         for _ in 0..2 {
             assert!(lose(10, 100, &[(10, 20), (30, 90)]) && lose(100, 2000, &others));

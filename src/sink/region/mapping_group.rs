@@ -1,15 +1,16 @@
 //! Makes mapping groups, which are regions that many small mappings share, for runtimes that map each function separately.
 //!
-//! A mapping group is a range of address space that contains no other object. Its file has room for the whole range. The first
-//! mapping is adopted like any other memory, and the rest of the range counts as lost. Later mappings *join*: their pages
-//! become a mapping of the same file, at the offset that belongs to their address, and are no longer lost. So one header page,
-//! one set of tables and one descriptor serve all mappings. When a mapping joins, no region is made, and the list of all
-//! mappings is not read.
+//! A mapping group is a range of address space that contains no other object. The file of a mapping group has room for the
+//! whole range. The first mapping is adopted like any other memory, and the rest of the range counts as lost. Later mappings
+//! *join*: their pages become a mapping of the same file, at the offset that belongs to their address, and are no longer lost.
+//! So one header page, one set of tables and one descriptor serve all mappings. When a mapping joins, no region is made, and
+//! the list of all mappings is not read.
 //!
-//! Each page joins a group once. A later mapping at the same place joins another group, which covers the same range. So a
-//! mapping group has no epochs, and its file keeps one name. perf with libunwind computes the addresses of tables from the
-//! lowest mapping that has the same name. For this computation, the lowest mapping must be the mapping of the header page. This
-//! always holds, because the file has a single name.
+//! Each page joins a mapping group only once. If the host later maps other memory at the address of the page, the new mapping
+//! joins a second group. The second group covers the same range of addresses. So a mapping group has no epochs, and its file
+//! keeps one name. perf with libunwind computes the addresses of the tables from the lowest mapping of the file with this name.
+//! For this computation, the lowest mapping must be the mapping of the header page. This condition always holds, because all
+//! mappings of the file have the same name.
 
 use std::iter;
 use std::sync::atomic::Ordering;
@@ -40,8 +41,8 @@ const MAPPING_MOST: u64 = 1 << 20;
 
 impl Regions {
     /// Adds a mapping that contains a single function to a mapping group. `it` is the mapping that contains the function. The
-    /// function may have been registered at the time `since` or later. Returns `None` if the memory is of another kind, or if
-    /// there is no room.
+    /// function may have been registered at the time `since` or later. Returns `None` if memory of this kind cannot join a
+    /// mapping group, or if there is no room.
     pub(super) fn join(
         &self,
         status: &Status,
@@ -154,12 +155,12 @@ impl Regions {
 
 impl Region {
     /// Makes the mapping `it` join this group, by replacing its memory with a mapping of the group's file. Returns `None` if
-    /// that fails.
+    /// the memory cannot be replaced.
     fn take_in(&self, status: &Status, it: &Mapping, since: u64) -> Option<()> {
         let file = self.naming().file().ok()?;
         if exchange(it, &file, self.place.base, false).is_err() {
             // This part of the file may now have bytes of the memory, and a child may execute these bytes. So this part is
-            // never used again. The next try joins another group.
+            // never used again. The memory can only join a mapping group whose pages are still unused at these addresses.
             self.pages.use_up(it.start, it.end, status.clock.now());
             return None;
         }
@@ -329,7 +330,7 @@ mod tests {
         // The host has unmapped the memory without a call to the library.
         let third = host.register(host.map(1, 4)).unwrap();
         assert!(!std::ptr::eq(third, second) && bytes(addr) == [4; SIZE as usize]);
-        // Other code replaces this code in the same mapping.
+        // The code at `addr` ends, and new code replaces it in the same mapping.
         regions.after_code(status, addr, SIZE);
         let fourth = host.register(addr).unwrap();
         assert!(!std::ptr::eq(fourth, third) && host.inode(addr) != 0 && bytes(addr) == [4; SIZE as usize]);
@@ -346,7 +347,7 @@ mod tests {
         let unknown = host.map(0, 1);
         assert!(register(unknown).is_none() && is_plain(unknown, 1));
         assert!(host.register(host.map(1, 2)).is_some() && host.register(host.map(2, 3)).is_some());
-        // The host has unmapped a mapping without a call to the library, and has mapped other memory there.
+        // Without a call to the library, the host replaces a mapping of the group by other memory.
         let other = host.map(2, 4);
         assert!(register(other).is_none() && is_plain(other, 4));
         assert!(host.inode(host.addr(1)) != 0);

@@ -25,7 +25,7 @@ use crate::sys::sync::outside::Mutex;
 #[derive(Debug)]
 pub struct Naming {
     pub path: PathBuf,
-    /// Whether the file has the name `path`. If not, the file has no name.
+    /// Whether the file has the name `path`. If this field is false, the file has no name.
     is_named: bool,
     identity: Option<Identity>,
     /// The identity of the final copy, once that copy has taken over the names of the file.
@@ -42,7 +42,7 @@ pub struct Naming {
     pub(super) names: VecDeque<(u32, OsString)>,
     /// The splits that the writer has not handled yet.
     pub(super) archives: VecDeque<Archive>,
-    /// Whether code has replaced dead code since the last epoch that moved the beginning of the loaded segment.
+    /// Whether code has replaced dead code since the beginning of the loaded segment last moved.
     pub(super) is_reused: bool,
     /// The last time when an epoch moved the beginning of the loaded segment, or when a check found no reason for a move.
     pub(super) turned_at: u64,
@@ -55,8 +55,8 @@ struct Open {
     file: Option<Arc<Held>>,
 }
 
-/// A split. The contents of a region's file at `time` describe the epochs before `first`. Later contents describe `first` and
-/// later epochs.
+/// A split. The contents that a region's file has at `time` describe the epochs before `first`. After the split, the contents
+/// describe the epoch `first` and the epochs after it.
 #[derive(Debug)]
 pub struct Archive {
     /// The time when the split was made, and the time when it is due. The writer handles the split before any record with a
@@ -140,14 +140,14 @@ impl Naming {
 
     /// The path of the file that a forked child gets.
     pub(super) fn path_for_child(&self, child: u32) -> Option<PathBuf> {
-        // If this file was made at the fork, this process is a child that has not taken over its parent's state. No writer
-        // runs in such a process, so nobody would remove the files of this process's own children. These children therefore
-        // get no files.
+        // If this file was made at the fork, this process is a child that has not taken over its parent's state. This process
+        // has no writer, so nobody would remove files that were made for its children. So its children get no files.
         self.named().filter(|_| !self.is_of_child)?;
         Some(self.path.with_file_name(name_for_child(child, self.of, self.begins_at_code())))
     }
 
-    /// Sets the own file of a forked child. `path` is the path of this file, or `None` if the file has no name.
+    /// In a forked child: sets the file that was made for this child. `path` is the path of this file, or `None` if the file
+    /// has no name.
     pub(super) fn set_file_of_child(&mut self, file: Option<Arc<Held>>, path: Option<PathBuf>) {
         self.set_file(file);
         (self.is_named, self.is_of_child) = (path.is_some(), path.is_some());
@@ -186,20 +186,21 @@ impl Naming {
         self.identity.filter(|_| self.is_named)
     }
 
-    /// The identity of the file that has the region's names. This file is the final copy, or the region's file if there is no
-    /// final copy.
+    /// The identity of the file to which the names of the region's file belong now. This file is the final copy, or the
+    /// region's file if there is no final copy.
     pub(super) fn last(&self) -> Option<Identity> {
         self.last.or_else(|| self.named())
     }
 
-    /// Gives all names of the file to a final copy that is now named `copy`. A name that now belongs to another file is not
-    /// changed.
+    /// Gives all names of the file to the final copy. Before this call, the final copy has only the name `copy`. A name that
+    /// now belongs to another file is not changed.
     pub(super) fn replace_by(&mut self, copy: &OsStr) -> io::Result<()> {
         let (dir, last) = (self.dir()?, self.last());
         let is_own = |name: &OsStr| dir.identity_of(name).is_ok_and(|found| last.is_some_and(|last| last.is(&found)));
         let identity = dir.identity_of(copy)?;
         for (_, name) in self.names.iter().filter(|(_, name)| is_own(name)) {
-            // An error is ignored: file systems without hard links have no older names.
+            // An error is ignored. On a file system without hard links, an error is expected, because the file has no older
+            // names there.
             let _ = dir.remove(name).and_then(|()| dir.link(copy, name));
         }
         if !is_own(self.name()) {
@@ -258,7 +259,7 @@ impl Naming {
         self.here().file.clone().filter(|file| file.checked().is_ok())
     }
 
-    /// Closes the descriptor in the host's table, because hosts may have few descriptors. From now on, that table has a
+    /// Closes the descriptor in the host's table, because hosts may have few descriptors. From now on, the host's table has a
     /// descriptor of the file only while a thread uses the file.
     pub fn let_go(&mut self) {
         self.is_light = true;
@@ -270,7 +271,8 @@ impl Naming {
         self.writer.file.take()
     }
 
-    /// Keeps only the path when the region ends. A thread that uses the host's descriptor table closes the host's descriptors.
+    /// Removes everything except the path, because the region has ended. The host's descriptors are closed by a thread that
+    /// uses the host's descriptor table.
     pub fn end(&mut self) {
         let path = std::mem::take(&mut self.path);
         let ended = Mutex::new(Some(std::mem::replace(self, Naming { path, ..Naming::nameless(None) })));

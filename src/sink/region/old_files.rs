@@ -11,16 +11,16 @@ use crate::sys::held_dir::Dir;
 
 /// The maximum number of old files.
 const OLD_FILES: usize = 20_000;
-/// Files that are older than `KEPT_FOR` are removed if all old files together have more bytes than `OLD_BYTES`. Younger files
-/// stay, as long as all old files together have at most `MOST_BYTES`.
+/// If all old files together have more bytes than `OLD_BYTES`, the files that are older than `KEPT_FOR` are removed. Files that
+/// are younger than `KEPT_FOR` are removed only if all old files together have more bytes than `MOST_BYTES`.
 const OLD_BYTES: u64 = 256 << 20;
 const MOST_BYTES: u64 = 2 * OLD_BYTES;
-/// If old files have more bytes than this limit, a further old file has names and tables, but not the bytes of code that is
-/// still live.
+/// If the old files together have more bytes than this limit, the next old file is made without the bytes of live code. It
+/// still has names and tables.
 const OLD_BYTES_FEW: u64 = 64 << 20;
-/// How long each file of an older epoch is kept, in nanoseconds. For this purpose, new files are delayed once recent files take
-/// three quarters of `OLD_BYTES`. The delay grows with the number of bytes. Once recent files take all of `OLD_BYTES`, no file
-/// is made. So in each period of this length, at most `MOST_BYTES` are written.
+/// How long each file of an older epoch is kept, in nanoseconds. So that files can be kept for this time, new files are delayed
+/// once the recent files take three quarters of `OLD_BYTES`. The delay grows with the size of the recent files. Once recent
+/// files take all of `OLD_BYTES`, no file is made. So in each period of this length, at most `MOST_BYTES` are written.
 pub const KEPT_FOR: u64 = 60_000_000_000;
 
 /// A file that is no longer written to.
@@ -78,8 +78,8 @@ impl Files {
 /// The room for files of older epochs, which all regions share.
 #[derive(Debug, Default)]
 pub struct Room {
-    /// How many bytes the recent files of older epochs took at the time `at`. Each new file adds its size to this number. With
-    /// time, the number decreases by `OLD_BYTES` per `KEPT_FOR`. Only the writer changes these two fields.
+    /// How many bytes the recent files of older epochs took at the time `at`. Each new file adds its size to this number. As
+    /// time passes, this number of bytes decreases by `OLD_BYTES` per `KEPT_FOR`. Only the writer changes these two fields.
     recent: AtomicU64,
     at: AtomicU64,
     /// The expected total size, in bytes, of the files that the writer still has to write.
@@ -99,8 +99,8 @@ impl Room {
         self.recent.load(Ordering::Relaxed).saturating_sub((OLD_BYTES as f64 * passed) as u64)
     }
 
-    /// Whether there is room for another file with this number of bytes. If there is no other file, the file may have up to
-    /// `MOST_BYTES`.
+    /// Whether there is room for another file with this number of bytes. If no bytes are in use, the limit is `MOST_BYTES`
+    /// instead of `OLD_BYTES`.
     pub fn has(&self, bytes: u64, now: u64) -> bool {
         let used = self.recent(now) + self.expected.load(Ordering::Relaxed);
         used + bytes <= if used == 0 { MOST_BYTES } else { OLD_BYTES }
@@ -128,8 +128,8 @@ impl Drop for Expected {
     }
 }
 
-/// Returns how long the next file has to wait after a file of `part` bytes, in nanoseconds. `used` is the number of bytes that
-/// recent files take. If the room is full, writing files that fill the whole room again takes [`KEPT_FOR`].
+/// Returns the minimum pause in nanoseconds between a file of `part` bytes and the next file. `used` is the number of bytes
+/// that recent files take. If the room is full, the pauses are so long that writing another `OLD_BYTES` takes [`KEPT_FOR`].
 fn pause(part: u64, used: u64) -> u64 {
     let fullness = (4 * used).saturating_sub(3 * OLD_BYTES) as f64 / OLD_BYTES as f64;
     (KEPT_FOR as f64 * fullness * part as f64 / OLD_BYTES as f64) as u64
@@ -150,8 +150,7 @@ mod tests {
     fn what_was_taken_long_ago_delays_nothing() {
         let old = Room::default();
         let mut now = 7;
-        // Each file is written as soon as the pause allows. Once the pauses are long enough, writing files that fill the whole
-        // room takes `KEPT_FOR`.
+        // Each file is written as soon as the pause allows. The pauses grow until writing `OLD_BYTES` takes `KEPT_FOR`.
         let (mut files, mut begin) = (0, now);
         while files < 3 * (OLD_BYTES >> 20) {
             now += old.pause_after(1 << 20, now);
@@ -172,7 +171,8 @@ mod tests {
         assert!(room.has(OLD_BYTES / 4, 7) && !room.has(OLD_BYTES / 4 + 1, 7));
         drop(half);
         assert!(room.has(OLD_BYTES / 4 * 3, 7) && !room.has(OLD_BYTES / 4 * 3 + 1, 7));
-        // If no other file takes room, a file may be larger. The room is free again after twice the time.
+        // If no recent file takes room, a single file may have up to `MOST_BYTES`. The room of such a large file is free again
+        // after twice `KEPT_FOR`.
         assert!(room.has(MOST_BYTES, 7 + KEPT_FOR) && !room.has(MOST_BYTES + 1, 7 + KEPT_FOR));
         room.pause_after(MOST_BYTES, 7 + KEPT_FOR);
         assert!(!room.has(1, 7 + 2 * KEPT_FOR) && room.has(MOST_BYTES, 7 + 3 * KEPT_FOR));
@@ -190,11 +190,12 @@ mod tests {
             files.keep(Past { path, identity, bytes }, now);
             (0..=number).filter(|number| dir.join(number.to_string()).exists()).collect::<Vec<u64>>()
         };
-        // Within a minute, only files beyond `MOST_BYTES` are removed.
+        // While all files are younger than `KEPT_FOR`, a file is removed only if the files together have more than
+        // `MOST_BYTES`.
         assert_eq!(keep(0, 200 * MIB, 1), [0]);
         assert_eq!(keep(1, 300 * MIB, 2), [0, 1]);
         assert_eq!(keep(2, 13 * MIB, KEPT_FOR), [1, 2]);
-        // Later, files beyond `OLD_BYTES` are removed.
+        // Files that are older than `KEPT_FOR` are removed if all files together have more than `OLD_BYTES`.
         assert_eq!(keep(3, 100 * MIB, KEPT_FOR + 2), [1, 2, 3]);
         assert_eq!(keep(4, 100 * MIB, KEPT_FOR + 3), [2, 3, 4]);
         assert_eq!(keep(5, 20 * MIB, 3 * KEPT_FOR), [2, 3, 4, 5]);

@@ -21,8 +21,7 @@ pub struct Placement {
     pub header_len: u64,
     /// Where the tables are mapped.
     pub tables: Range<u64>,
-    /// Whether another object lies right above this region, and libdw may assume that this object begins in the last page of
-    /// the region.
+    /// Whether libdw may assume that the object right above this region already begins in the last page of the region.
     pub has_object_above: bool,
 }
 
@@ -56,15 +55,16 @@ impl Placement {
         })
     }
 
-    /// Maps the tables, and the header page if address space is reserved for this page. perf with libunwind looks for tables in
-    /// the mappings of the file to which the code belongs. perf computes the addresses of the tables from the beginning of the
-    /// lowest mapping of this file (linux tools/perf/util/unwind-libunwind-local.c, `read_unwind_spec_eh_frame`). The ranges
-    /// for which `is_own` is true must belong to the caller. The other ranges are left alone.
+    /// Maps the tables. If address space is reserved for the header page, also maps the header page. These mappings are for
+    /// perf with libunwind, which looks for tables in the mappings of the code's file. perf computes the addresses of the
+    /// tables from the beginning of the file's lowest mapping (linux tools/perf/util/unwind-libunwind-local.c,
+    /// `read_unwind_spec_eh_frame`). The ranges for which `is_own` is true must belong to the caller. Ranges for which `is_own`
+    /// is false are not changed.
     pub fn map_tables(&self, sharing: Sharing, file: &File, is_own: impl Fn(&Range<u64>) -> bool) -> io::Result<()> {
         let header_len = self.header_len.min(page_size() as u64);
         self.beside_code(header_len).filter(is_own).try_for_each(|range| {
-            // SAFETY: the range belongs to the caller, and nobody reads there. Either nothing is mapped in the range yet, or
-            // the range shows the header page or the tables of this file or of the region's earlier file.
+            // SAFETY: the range belongs to the caller, and nobody reads there. The range may show the header page or the tables
+            // of this file, or of an earlier file of the region. Otherwise nothing is mapped in the range yet.
             unsafe {
                 code_memory::map_over(
                     range.start,
@@ -107,13 +107,13 @@ impl Placement {
         self.base..self.tables.end
     }
 
-    /// Checks that a private mapping of this file may be executed after a write to its memory. A file system mounted `noexec`
-    /// and some security policies (SELinux `execmod`) forbid that. If the host's own `mprotect` failed for this reason, the
-    /// host could not continue.
+    /// Checks that a private mapping of this file may be executed after a write to the mapping. A file system that is mounted
+    /// `noexec` forbids this execution, and some security policies (SELinux `execmod`) also forbid this execution. Without this
+    /// check, the host's own `mprotect` could fail later, and the host could not continue.
     ///
-    /// The test page must lie where the tables are mapped later. perf records each new mapping, but not the removal of a
-    /// mapping. perf also assumes that a file begins at its lowest mapping. So a test page at a lower address would mislead
-    /// perf even after its removal.
+    /// The test page must lie where the tables are mapped later. perf records each new mapping, but never records that a
+    /// mapping is removed. perf assumes that a file begins at the lowest recorded mapping of the file. So a test page at a
+    /// lower address would mislead perf even after its removal.
     pub fn check_private_exec(&self, file: &File, protection: i32) -> io::Result<()> {
         let (at, offset, page) = (self.tables.start, self.tables.start - self.base, page_size() as u64);
         if file.metadata()?.len() < offset + page {
@@ -133,9 +133,9 @@ impl Placement {
     }
 }
 
-/// Unmaps those parts of a range that are mappings of the file with this inode number, if the file's first byte would be mapped
-/// at `base`. Also unmaps reserved address space in the ranges `beside`. The host may have unmapped or replaced any part of the
-/// range, so other mappings stay.
+/// Unmaps the mappings of a file in a range. The file has the inode number `inode`, and its first byte would be mapped at
+/// `base`. Also unmaps reserved address space in the ranges `beside`. Other mappings in the range are not unmapped, because
+/// they may belong to the host.
 ///
 /// # Safety
 /// Nobody may use these mappings of the file any longer. The library itself reserved the ranges `beside`.
@@ -157,7 +157,8 @@ pub unsafe fn unmap_own(range: Range<u64>, inode: Option<u64>, base: u64, beside
 
 /// The parts of a range that are mappings of the file with this inode number. `maps` is a list that the caller has read.
 ///
-/// A file in another file system may have the same inode number. But the first byte of such a file would not be mapped at `base`.
+/// A file in another file system may have the same inode number. The first byte of the file in the other file system would not
+/// be mapped at `base`, so the comparison with `base` excludes that file.
 pub fn own_parts(
     maps: &[Mapping],
     inode: Option<u64>,

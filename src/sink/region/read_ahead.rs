@@ -21,8 +21,8 @@ impl ReadAhead {
         ReadAhead { pid, start: 0, bytes: Vec::new(), last_end: 0 }
     }
 
-    /// Returns the bytes of code, or an empty slice if the memory cannot be read. While no jitdump runs, some records lack the
-    /// bytes, so the bytes are read from memory.
+    /// Returns the bytes of code, or an empty slice if the memory cannot be read. While no jitdump runs, some records do not
+    /// contain the bytes of their code, so this function reads the bytes from memory.
     pub fn read(&mut self, addr: u64, size: u64) -> &[u8] {
         let is_neighbour = addr.checked_sub(self.last_end).is_some_and(|gap| gap <= GAP);
         self.last_end = addr.saturating_add(size);

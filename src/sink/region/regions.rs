@@ -25,8 +25,8 @@ use crate::sys::sync::outside::{Mutex, MutexGuard};
 use crate::sys::thread;
 use crate::sys::timed_lock::{Locked, TimedLock};
 
-/// The maximum time for which a registration waits while another thread makes or ends regions. The other thread may be
-/// waiting for a disk.
+/// The maximum time for which a registration waits while another thread makes or ends regions. The wait has a limit, because
+/// the thread that makes or ends regions may be waiting for a disk.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A region counts as busy until this number of nanoseconds after `Region::not_before`. Busy regions are expected to begin more
@@ -36,7 +36,7 @@ const BUSY_FOR: u64 = 1_000_000_000;
 /// The regions of a process, and the settings for new regions.
 #[derive(Debug, Default)]
 pub struct Regions {
-    /// Whether threads that register code must look for the code's region. They must if regions exist, or if unknown memory is
+    /// Whether threads that register code must look for the code's region. True if regions exist, or if unknown memory is
     /// adopted.
     watching: AtomicBool,
     adopting: AtomicBool,
@@ -65,14 +65,15 @@ pub(super) struct Settings {
     /// The last region that got a file.
     last: Option<&'static Region>,
     pub files: Files,
-    /// The ended regions. They are never freed, because a call that races with the end of a region may still read the region.
+    /// The ended regions. Ended regions are never freed, because a call that races with the end of a region may still read the
+    /// region.
     ended: Vec<&'static Region>,
     /// Maps the base address of each ended region (see `Placement::base`) to the length of the region's code.
     pub bases: BTreeMap<u64, u64>,
     /// The writer's open descriptors of the files of ended regions. Only the writer can close these descriptors.
     pub to_close: Vec<Arc<Held>>,
-    /// Marks of ended regions, which new regions reuse. A call that races with the end of a region may see the marks of
-    /// another region. At worst, such a call begins an unnecessary epoch.
+    /// Marks of ended regions, which new regions reuse. A call that races with the end of a region may see the marks of another
+    /// region. If a call uses marks of another region in this way, the worst effect is an unnecessary epoch.
     spare_marks: Vec<Arc<Marks>>,
 }
 
@@ -83,16 +84,16 @@ pub(super) struct Changer<'r> {
 }
 
 impl Regions {
-    /// Waits while the process forks. Then waits while another thread makes or ends regions. Both waits are limited. If the
-    /// process still forks at the end of the first wait, the call continues. If the other thread has not finished at the end of
-    /// the second wait, the call fails, because the other thread may be waiting for a disk.
+    /// First waits while the process forks. Then waits while another thread makes or ends regions. Both waits are limited. If a
+    /// fork is still under way when the first wait ends, the call continues. If a thread still makes or ends regions when the
+    /// second wait ends, the call fails. This thread may be waiting for a disk.
     pub(super) fn begin_change(&self) -> Result<Changer<'_>> {
         let inside = fork_lock::enter();
         Ok(Changer { _one: self.changing.lock_in_time().ok_or(Error::Timeout)?, _inside: inside })
     }
 
-    /// Like `begin_change`, for a change that the caller can also make later. So this call does not wait for a fork. Returns
-    /// `None` if the process is forking, or if another thread makes or ends regions for longer than `PATIENCE`.
+    /// Like `begin_change`, but does not wait for a fork, because the caller can also make the change later. Returns `None` if
+    /// the process is forking, or if another thread makes or ends regions for longer than `PATIENCE`.
     pub(super) fn begin_change_unless_forking(&self) -> Option<Changer<'_>> {
         let inside = fork_lock::try_enter()?;
         Some(Changer { _one: self.changing.lock_until(Instant::now() + PATIENCE)?, _inside: inside })
@@ -162,7 +163,8 @@ impl Regions {
     }
 
     /// Each region in which a part of the code lies, with the address and the size of this part. A mapping group is included
-    /// only if it contains the whole code, because the code of a group consists of whole mappings.
+    /// only if it contains the whole code. Each mapping of a group contains exactly one function, so a group never contains a
+    /// mere part of code.
     pub(super) fn parts(&self, addr: u64, size: u64) -> impl Iterator<Item = (&'static Region, u64, u64)> + '_ {
         let whole = self.around(addr, size);
         let may_be_part = whole.is_none() && self.may_overlap(addr, size);
@@ -174,8 +176,9 @@ impl Regions {
         })
     }
 
-    /// Whether a part of the code may lie in a region. Unlike a pass through all regions, this check takes hardly any time.
-    /// Only code that is larger than a page can have a region between its first and its last byte.
+    /// Whether a part of the code may lie in a region. Unlike a pass through all regions, this check takes hardly any time. If
+    /// a region overlaps code of at most one page, the region contains the first or the last byte of the code. For larger code,
+    /// the result is always true.
     fn may_overlap(&self, addr: u64, size: u64) -> bool {
         let is_in = |at| self.places.around(at, |region| region.spans(at, 1)).is_some();
         size > page_size() as u64 || is_in(addr) || is_in(addr.saturating_add(size).saturating_sub(1))
@@ -195,12 +198,12 @@ impl Regions {
     }
 
     /// Whether the file of a region names the code now, or may name the code later. While memory waits to become executable
-    /// (see `candidates`), a file may name any code later.
+    /// (see `candidates`), the result is true for all code, because the waiting memory may become a region with this code.
     pub fn may_name(&self, addr: u64, size: u64) -> bool {
         self.parts(addr, size).next().is_some() || self.candidates.any_waits()
     }
 
-    /// For the writer. `time` is when the code was registered. Returns the region that contained the code at that time.
+    /// For the writer. `time` is when the code was registered. Returns the region that contained the code at the time `time`.
     pub fn find_at(&self, addr: u64, size: u64, time: u64) -> Option<&'static Region> {
         let mut first: Option<&'static Region> = None;
         self.places.around(addr, |region| {
@@ -243,7 +246,7 @@ impl Regions {
         }
     }
 
-    /// Whether the number of regions has reached its limit. If so, counts a refusal.
+    /// Whether the number of regions has reached its limit. If the limit is reached, counts a refusal.
     pub(super) fn is_full(&self, status: &Status) -> bool {
         let is_full = self.places.is_full();
         if is_full {
@@ -252,8 +255,8 @@ impl Regions {
         is_full
     }
 
-    /// Adds a region to the list. After this call other threads may use the region, so the caller may end the region, but not
-    /// free it.
+    /// Adds a region to the list. After this call other threads may use the region, so the region must never be freed. The
+    /// caller may still end the region.
     pub(super) fn publish(&self, status: &Status, parts: Parts) -> Result<&'static Region> {
         let has_file = parts.file.is_some();
         let marks = self.marks_for(parts.place.max_len)?;

@@ -61,8 +61,8 @@ impl RegionSink {
     }
 
     /// Adds new code, or the part of the code that lies in the region. Code that lies only partly in the region is in the
-    /// registry as code outside of regions. For other code, the registry must have room. Pushes to `retired` the ids of live
-    /// code in regions that the new code replaces.
+    /// registry as code outside of regions. If all of the code lies in the region, the registry must have room for the code.
+    /// The new code may replace live code in regions. The ids of the replaced code are pushed to `retired`.
     pub fn enter(
         &mut self,
         registry: &mut Registry,
@@ -75,8 +75,8 @@ impl RegionSink {
         self.close_all(registry, region, time, false);
         let is_late = !is_told && registry.has_live_in(Home::Region, start, end);
         if is_late {
-            // This call handles all splits that were made before this record, even splits that are not due. A later split
-            // has to wait until the writer has read all records that were made before that split.
+            // This call handles all splits that were made before this record, even splits that are not due. A split that was
+            // made after this record has to wait. The writer must first read all records that were made before the split.
             self.status.counters.region_late.add(1);
             self.close_all(registry, region, time, true);
         }
@@ -100,7 +100,7 @@ impl RegionSink {
         });
     }
 
-    /// Adds live code that a forked child has inherited to the file of the child's region.
+    /// In a forked child: adds inherited live code to the file of the child's region.
     pub fn inherit(&self, registry: &Registry, region: &Region, id: u64, memory: &mut ReadAhead) {
         if let (Some(live), Some(name)) = (registry.get(id), registry.name_of(id)) {
             add_to_file(region, &live, name, registry.info_of(id), |before, size| {
@@ -122,8 +122,8 @@ impl RegionSink {
         }
     }
 
-    /// Ends the regions that the host had unmapped by the time `before`. The writer must already have handled all records that
-    /// were made before this time.
+    /// Ends the regions that the host unmapped before or at the time `before`. The writer must already have handled all records
+    /// that were made before this time.
     pub fn end_gone(&mut self, registry: &mut Registry, before: u64) {
         for region in self.regions.gone(before) {
             self.close_all(registry, region, before, true);
@@ -132,7 +132,8 @@ impl RegionSink {
         }
     }
 
-    /// Rewrites a file. The new contents describe the live code. Where no code is live, they name the last dead code.
+    /// Rewrites a file. The new contents describe the live code. At addresses without live code, the new contents name the last
+    /// dead code.
     pub(super) fn write_anew(registry: &Registry, region: &Region, file: &mut RegionFile) {
         let (start, end) = (region.start(), region.end());
         file.reset_to(|file| {
@@ -147,8 +148,8 @@ impl RegionSink {
     }
 
     /// Closes the files of ended regions, removes the files of forked children that nobody needs, and ends the regions that the
-    /// host has unmapped. Returns false if there are no regions and unknown memory is not adopted. The writer must already have
-    /// handled all records that were made before the time `until`.
+    /// host has unmapped. Returns true if regions exist, or if unknown memory is adopted. The writer must already have handled
+    /// all records that were made before the time `until`.
     pub fn tidy(&mut self, registry: &mut Registry, until: u64) -> bool {
         self.regions.close_ended();
         let keep = |path, identity, bytes| self.regions.keep_old(path, identity, bytes);
@@ -163,7 +164,7 @@ impl RegionSink {
     }
 
     /// Brings the files up to date. Returns whether a file can be written again after an error. Code that was registered after
-    /// the error is in the other sinks, but not in that file yet.
+    /// the error is not in this file yet. Sinks other than the region sink have this code.
     pub fn write_files(&mut self, registry: &mut Registry, now: bool, until: u64) -> bool {
         let (status, regions) = (self.status.clone(), self.regions.clone());
         let (mut have_work, mut is_ok_again, mut left_out) = (false, false, 0);
@@ -173,7 +174,8 @@ impl RegionSink {
             have_work |= region.is_archiving();
             let mut guard = region.opened();
             let Some(file) = guard.as_mut() else { continue };
-            // A mapping group is never rewritten. Code that replaces the group's dead code is in another file.
+            // A mapping group is never rewritten, because code that replaces dead code of a group is in the file of a second
+            // group.
             if !region.is_mapping_group() && (file.is_wasteful(400, 512) || file.is_nearly_full()) {
                 Self::write_anew(registry, region, file);
             }
@@ -227,8 +229,8 @@ impl RegionSink {
     }
 }
 
-/// Adds the part of the code that lies in the region to the region's file. `bytes` returns the bytes of the part. Its arguments
-/// are the number of code bytes before the part, and the part's size.
+/// Adds the part of the code that lies in the region to the region's file. `bytes` returns the bytes of the part. The arguments
+/// of `bytes` are the number of code bytes before the part, and the size of the part.
 #[inline(always)]
 fn add_to_file<'b>(
     region: &Region,

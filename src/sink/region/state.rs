@@ -31,12 +31,13 @@ pub enum Backing {
     /// The memory is mapped twice: executable at the region's start, and writable at the address `write`. Both mappings show
     /// the file.
     TwoViews { write: u64 },
-    /// The memory is mapped once. The host changes the protection, and the host's writes do not reach the file.
+    /// The memory is mapped once. The mapping is private, so the host's writes do not reach the file. Usually the host changes
+    /// the protection of the memory.
     Private {
         /// Whether the memory was the host's own memory before the library adopted it.
         adopted: bool,
-        /// Whether the memory is writable and executable at the same time. Then the host has no reason to call `mprotect`, so
-        /// perf learns no new name.
+        /// Whether the memory is writable and executable at the same time. If this field is true, the host has no reason to
+        /// call `mprotect`, so perf learns no new name.
         never_flips: bool,
     },
 }
@@ -68,18 +69,19 @@ pub struct Region {
     /// Whether code has been registered since the file got its present name. Only used for private memory.
     pub(super) is_in_use: AtomicBool,
     pub(super) tally: Tally,
-    /// Whether the writer must still move live code of the region from the other sinks to the region's file.
+    /// Whether the writer must still move live code of the region from sinks other than the region sink to the region's file.
     pub is_new: AtomicBool,
-    /// When the library learned that the host has unmapped the region, or `NEVER`. Code that was registered before that time is
-    /// still written.
+    /// When the library learned that the host has unmapped the region, or `NEVER`. Code that was registered before the time
+    /// `gone` is still written.
     pub(super) gone: AtomicU64,
-    /// Whether the file of the region cannot be written. Then the other sinks name new code in the region.
+    /// Whether the region's file is missing or could not be written. If this field is true, sinks other than the region sink
+    /// name new code in the region.
     pub has_failed: AtomicBool,
-    /// An epoch that costs a copy of the file must not begin before this time.
+    /// An epoch for which the file is copied must not begin before this time.
     pub(super) not_before: AtomicU64,
-    /// The minimum time between two epochs that cost a copy of the file, in nanoseconds.
+    /// The minimum time, in nanoseconds, between two epochs for which the file is copied.
     pub(super) pause: AtomicU64,
-    /// Whether the kernel never merges mappings of the file.
+    /// Whether the kernel always keeps adjacent mappings of the file separate.
     pub(super) never_merges: AtomicBool,
     /// The size of the last copy of the file in bytes, and the room for such copies.
     pub(super) copy_bytes: AtomicU64,
@@ -109,7 +111,8 @@ pub(super) struct Parts {
 impl Region {
     pub(super) fn new(parts: Parts, marks: Arc<Marks>, room: Arc<Room>) -> Result<Region> {
         let Parts { place, kind, len, pages, naming, file } = parts;
-        // A mapping group needs no counts, because each of its mappings is checked before code replaces other code.
+        // In a mapping group, the mapping of the old code is always checked before new code replaces the old code. So a mapping
+        // group needs no counts of live code.
         let may_be_unmapped = matches!(kind, Backing::Private { .. }) && !pages.are_of_group();
         let tally = Tally::new(if may_be_unmapped { place.max_len } else { 0 })?;
         Ok(Region {
@@ -153,13 +156,13 @@ impl Region {
         self.start() + self.len()
     }
 
-    /// Whether the mapping is private, so that the host's writes do not reach the file.
+    /// Whether the mapping is private. The host's writes to a private mapping do not reach the file.
     pub fn is_private(&self) -> bool {
         matches!(self.kind, Backing::Private { .. })
     }
 
-    /// Whether other mappings can join the region. The range of such a region may contain memory that does not belong to the
-    /// region.
+    /// Whether other mappings can join the region. The range of a mapping group may contain memory that does not belong to the
+    /// group.
     pub fn is_mapping_group(&self) -> bool {
         self.pages.are_of_group()
     }
@@ -216,8 +219,8 @@ impl Region {
         own_parts(maps, self.inode(), self.place.base, self.start()..self.end())
     }
 
-    /// Whether a range beside the code still belongs to the library. Beside adopted memory, the host may have mapped memory there,
-    /// so the range must still be a mapping of the region's file.
+    /// Whether a range beside the code still belongs to the library. If the region is adopted, the host may have mapped other
+    /// memory in the range. Then the range belongs to the library only as long as it is a mapping of the region's file.
     pub(super) fn owns(&self, range: &Range<u64>) -> bool {
         if !matches!(self.kind, Backing::Private { adopted: true, .. }) {
             return true;

@@ -54,8 +54,8 @@ impl Regions {
         })
     }
 
-    /// Adopts the mapping that contains the code, unless a recent try failed. The first check takes no lock, because a program
-    /// may register all its code in a declined mapping.
+    /// Adopts the mapping that contains the code, unless a recent try failed. The first check has to be fast, because a program
+    /// may register all its code in a declined mapping. So this check takes no lock.
     fn adopt_if_new(&self, status: &Status, addr: u64, size: u64) {
         if !self.candidates.shows_declined(addr, addr.saturating_add(size), monotonic_ns) {
             undisturbed(|| self.adopt_around(status, addr, size, monotonic_ns()));
@@ -81,14 +81,16 @@ impl Regions {
     pub fn not_registered(&self, addr: u64, size: u64, flags: u8) {
         for (region, addr, size) in self.parts(addr, size) {
             region.tally.subtract(addr - region.start(), size);
-            // If the flag is set, the new code would have replaced older code. The older code is still live.
+            // If the flag is set, the failed registration was about to replace older code. The marks stay, because they belong
+            // to the older code.
             if flags & flag::REPLACES == 0 {
                 region.marks.end(addr - region.start(), size);
             }
         }
     }
 
-    /// Removes code from the counts, after other code has replaced the code, or the host has ended all code in a range.
+    /// Removes code from the counts. The caller has found that other code has replaced this code, or that the host has ended
+    /// all code in a range.
     pub fn no_code(&self, addr: u64, size: u64) {
         for (region, addr, size) in self.parts(addr, size) {
             region.tally.subtract(addr - region.start(), size);
@@ -136,7 +138,8 @@ impl Region {
         if replaces {
             self.mark_dead(status, addr, size);
             if self.flips() {
-                // The host has called `mprotect` before this call. So perf has only the name that the file had at that time.
+                // The host has called `mprotect` before this call, so perf knows only the name that the file had during the
+                // `mprotect`.
                 status.counters.region_late.add(1);
             }
         }
@@ -157,7 +160,8 @@ impl Region {
     fn begin_to_use(&self, addr: u64, size: u64) {
         self.is_in_use.store(true, Ordering::Relaxed);
         // The library may have renamed the file since code was last registered. Usually perf learns the new name from an
-        // `mprotect` of the host. If the memory is now writable and executable at the same time, there was no such `mprotect`.
+        // `mprotect` of the host. If the memory is now writable and executable at the same time, the host has not called
+        // `mprotect`, so perf does not know the new name.
         if self.epoch.load(Ordering::Relaxed) > FIRST {
             undisturbed(|| self.announce(addr, size));
         }
@@ -174,7 +178,7 @@ impl Region {
         }
     }
 
-    /// Like `count_live`, for code that lies only partly in the region. Such code may have been counted already: when it was
+    /// Like `count_live`, for code that lies only partly in the region. The code may have been counted already when it was
     /// registered, or by an earlier call of this function.
     pub fn count_live_part(&self, addr: u64, size: u64) {
         let Range { start, end } = self.part_of(addr, size);
@@ -194,8 +198,8 @@ impl Region {
         }
     }
 
-    /// The range to mark as dead. In a mapping group, the range consists of whole pages, because another mapping may replace
-    /// these pages.
+    /// The range to mark as dead. A new mapping in a mapping group replaces whole pages, and its code may lie anywhere in these
+    /// pages. So in a mapping group, the range consists of whole pages.
     fn counted(&self, addr: u64, size: u64) -> (u64, u64) {
         if !self.is_mapping_group() {
             return (addr, size);
@@ -206,7 +210,8 @@ impl Region {
     }
 
     /// Checks whether the host has unmapped the region or parts of it. Marks the unmapped parts as lost. Reads the list of
-    /// mappings only if the tally's flag is set for the code's memory. Returns false if no part of the region is left.
+    /// mappings only if `tally` has the flag `IN_DOUBT` for the memory of the code. Returns false if no part of the region is
+    /// left.
     fn is_there(&self, regions: &Regions, status: &Status, addr: u64, size: u64) -> bool {
         if !self.tally.settle(addr - self.start(), size) {
             return true;
@@ -214,7 +219,8 @@ impl Region {
         undisturbed(|| match maps::within(self.start(), self.end()) {
             Ok(maps) => regions.check(status, self, &maps),
             Err(_) => {
-                // The process may have no free descriptor, so the flag stays set for the next call.
+                // The process may have no free descriptor for reading the list of mappings. The flag is set again, so the next
+                // call tries again.
                 self.tally.doubt(addr - self.start(), size);
                 true
             }
@@ -229,7 +235,8 @@ mod tests {
     #[test]
     fn a_part_counts_once() {
         let region = region(1 << 20, 1 << 20);
-        // The first code was registered before its memory became a region, and the second code after that.
+        // The first code was registered before its memory became a region. The second code was registered after its memory had
+        // become a region.
         let (first, second) = (region.start() - 50, region.end() - 50);
         assert!(region.tally.add(second - region.start(), 50) && !region.marks.begin(second - region.start(), 50));
         for code in [first, first, second] {

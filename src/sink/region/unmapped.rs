@@ -13,7 +13,7 @@ use crate::sys::maps::{self, Mapping};
 use crate::sys::thread::undisturbed;
 
 impl Regions {
-    /// Returns the regions that the host had unmapped by the time `before`.
+    /// Returns the regions that the host unmapped before or at the time `before`.
     pub fn gone(&self, before: u64) -> Vec<&'static Region> {
         if !self.some_gone.load(Ordering::Relaxed) || !self.some_gone.swap(false, Ordering::AcqRel) {
             return Vec::new();
@@ -26,8 +26,8 @@ impl Regions {
         gone
     }
 
-    /// Reads the list of all mappings, and immediately checks all private regions against this list. A later check would treat
-    /// regions that were made after the list was read as unmapped.
+    /// Reads the list of all mappings, and immediately checks all private regions against this list. The list does not contain
+    /// regions that are made later, so a later check would treat new regions as unmapped.
     pub(super) fn all_mapped(&self, status: &Status) -> io::Result<Vec<Mapping>> {
         let maps = maps::all()?;
         for region in self.all().filter(|region| region.gone() == NEVER && region.is_private()) {
@@ -73,7 +73,7 @@ impl Regions {
 
     /// Marks a region as gone, because the host has unmapped the region or is about to unmap it.
     fn set_gone(&self, status: &Status, region: &Region) {
-        // Code that is registered after this call gets a later time. Another thread may have set the time already.
+        // Code that is registered after this call has a later time than `now`. Another thread may have set the time already.
         let now = status.clock.now();
         let _ = region.gone.compare_exchange(NEVER, now, Ordering::AcqRel, Ordering::Relaxed);
         self.some_gone.store(true, Ordering::Release);

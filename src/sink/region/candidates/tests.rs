@@ -36,7 +36,7 @@ fn the_last_declined_ranges_are_remembered() {
 fn looks_become_rare() {
     let table = Candidates::default();
     assert!(!table.any_waits() && !table.any_is_due(NEVER - 1));
-    // Adjacent ranges become one piece. A distant range is another piece.
+    // Adjacent ranges are merged into one waiting range. A distant range stays separate.
     assert!(table.wait(4096, &(4096..8192), 100) && table.wait(8192, &(8192..12288), 100));
     let has_put_off = |start: u64, now| table.has_put_off((start, start + 1), &(start..start + 4096), now);
     assert!(has_put_off(4096, 101) && has_put_off(12288, 101) && !has_put_off(20480, NOT_NOW + 101));

@@ -36,8 +36,8 @@ impl RegionFile {
         Some(())
     }
 
-    /// Forgets all code, and then calls `add`, which adds code. The parts of code that lies only partly in the region are added
-    /// again, because they are newer than all other code at their addresses.
+    /// Forgets all code, and then calls `add`, which adds code. Then adds the parts of code that lies only partly in the region
+    /// again. These parts are added last, because they are newer than all other code at their addresses.
     pub fn reset_to(&mut self, add: impl FnOnce(&mut RegionFile)) {
         let parts = std::mem::take(&mut self.parts_of_code);
         self.reset();
@@ -121,7 +121,7 @@ impl RegionFile {
         let (mut section, _) = record.unwinding_info()?.tables()?;
         let cut;
         if of.size != code.size {
-            // The section was made for the address after the whole code.
+            // The section was made for a position right after the whole code, at the next multiple of 8.
             let unwind = Unwind::EhFrame { bytes: section, addr: of.size.next_multiple_of(8) };
             cut = cfi::encode(arch::NATIVE?, &unwind, of.before, code.size).ok()??;
             section = &cut.bytes[..cut.eh_frame_size()];
@@ -140,8 +140,8 @@ impl RegionFile {
         self.rows.clear();
         self.frames.append(section, &to, &mut part.pending, &mut self.rows)?;
         if !self.table.has_room(self.rows.len()) {
-            // The appended bytes stay in the section. They may contain CIEs that `frames` has remembered for later code. But
-            // readers must not find the FDEs in these bytes.
+            // The appended bytes stay in the section. The bytes may contain CIEs that `frames` has remembered for later code.
+            // Readers must not find the appended FDEs, so this code sets the ranges of these FDEs to 0.
             for row in &self.rows {
                 part.patch(u64::from(row.fde) + FDE_RANGE, &[0; 4]);
             }

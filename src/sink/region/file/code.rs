@@ -1,11 +1,12 @@
 //! Collects bytes of code in private memory before they are written to the file. Runtimes place functions next to each other,
 //! upwards or downwards. So adjacent pieces of code are written together.
 //!
-//! The text of the file does not contain these bytes, but breakpoint instructions. If somebody sets a probe (uprobe) on an
-//! address of the text, the kernel executes a copy of the instruction that the *file* has at this address. With zeros in the
-//! file, the probe would end the host. With the bytes of the code in the file, the probe would end the host once other code has
-//! replaced this code. But the kernel refuses a probe on a breakpoint instruction (linux kernel/events/uprobes.c,
-//! `prepare_uprobe`).
+//! The text of the file does not contain the bytes of the code. Instead, the text contains breakpoint instructions. If somebody
+//! sets a probe (uprobe) on an address of the text, the kernel executes a copy of the instruction that the *file* has at this
+//! address. If the file had zeros at this address, the host would execute zeros as an instruction, and the probe would end the
+//! host. If the file had the bytes of the code, other code could replace this code later. The host would then execute an
+//! outdated instruction, and the probe would end the host. The kernel refuses a probe on a breakpoint instruction (linux
+//! kernel/events/uprobes.c, `prepare_uprobe`).
 
 use std::io;
 use std::ops::Range;
@@ -104,8 +105,9 @@ impl Place {
         disk.write_pieces(all, places().map(|(at, len)| (at, &BREAKPOINTS[at as usize % 4..][..len])))
     }
 
-    /// Returns the ranges of the file that get breakpoints. The header page gets no breakpoints. Pages of the code that have
-    /// only zeros also get none: if the host has never written to such a page, the page shows the contents of the file.
+    /// Returns the ranges of the file that get breakpoints. The header page gets no breakpoints. A page of the code that has
+    /// only zeros gets no breakpoints either, because the host may never have written to this page. In that case the page shows
+    /// the contents of the file, which must stay zero.
     fn breakpoints<'a>(self, offset: u64, bytes: &'a [u8]) -> impl Iterator<Item = (u64, usize)> + use<'a> {
         let (mut at, mut left) = (self.text + offset, bytes);
         let pages = std::iter::from_fn(move || {

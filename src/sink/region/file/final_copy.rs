@@ -17,7 +17,7 @@ const GAP: u64 = 4096;
 
 impl RegionFile {
     /// Brings this file up to date, and writes its contents to the empty file `to`. The result is as if [`RegionFile::finish`]
-    /// had been called for that file. The text and `.eh_frame` lie at the same offsets in both files.
+    /// had been called for the copy. The text and `.eh_frame` lie at the same offsets in both files.
     ///
     /// `has_bytes` takes the offset of code in the text, and returns whether the copy contains the bytes of this code.
     pub fn snapshot(
@@ -116,7 +116,7 @@ impl RegionFile {
         let mut range = 0..0;
         for (offset, number) in self.known.from(0) {
             let end = self.layout.text + offset + self.size_of(number);
-            // The header page may lie over the first code.
+            // The header may take the place of the first code in the file.
             let at = (self.layout.text + offset).max(HEADER_SIZE as u64).min(end);
             if !has_bytes(offset) {
                 each(std::mem::replace(&mut range, 0..0))?;

@@ -9,12 +9,13 @@ pub(super) const HDR_SHARE: u64 = 4;
 /// The offsets and the lengths of a region's parts in the region's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// The offset of the text, which is a multiple of the page size. If the offset is 0, the header page lies over the first
-    /// page of the text. In that case the file has no code bytes in that page.
+    /// The offset of the text, which is a multiple of the page size. If the offset is 0, the header page is also the first page
+    /// of the text. In that case the file has no code bytes in this page.
     pub text: u64,
     /// The length of the text.
     pub text_len: u64,
-    /// The maximum length of the text. The parts of the file after the text begin after this room.
+    /// The maximum length of the text. This length is reserved for the text in the file, and the next part of the file begins
+    /// after the reserved range.
     pub text_room: u64,
     /// The offset and the size of the tables. The tables lie after the text or before it. For the size, see
     /// [`RegionFile::tables_room`].
@@ -22,12 +23,11 @@ pub struct Layout {
     pub tables_len: u64,
     /// Whether the mapping of the text is private.
     pub is_private: bool,
-    /// Whether another object lies right above the text, and libdw may assume that this object begins in the last page of the
-    /// text.
+    /// Whether libdw may assume that the object right above the text already begins in the last page of the text.
     pub has_object_above: bool,
 }
 
-/// Divides the room of the tables into the room of `.eh_frame` and the rooms of the two search tables.
+/// Divides the range of the tables into three ranges: the range of `.eh_frame`, and the ranges of the two search tables.
 pub(super) fn split(begin: u64, len: u64) -> (Range<u64>, [Range<u64>; 2]) {
     let hdr = len / (HDR_SHARE + 2) / 16 * 16;
     let first = (begin + len) / 16 * 16 - 2 * hdr;

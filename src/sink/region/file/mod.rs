@@ -10,10 +10,11 @@
 //!          .symtab, .strtab, .debug_*   appended to; see `section`
 //! ```
 //! A private mapping shows the contents of the file wherever the process has not written. So the text of a file for private
-//! memory has no code, but breakpoints where code is, and zeros elsewhere (see `code`). That file has the bytes of the code in
-//! another range, where readers do not look for them. A copy that [`RegionFile::snapshot`] makes has these bytes in its text.
+//! memory does not contain the code. The text has breakpoint instructions at the addresses of code, and zeros elsewhere (see
+//! `code`). The file has the bytes of the code in another range, where readers do not look for code. A copy that
+//! [`RegionFile::snapshot`] makes has the bytes of the code in its text.
 //!
-//! In memory, the header page lies below all other parts or over the beginning of the text, or is not mapped. The tables are
+//! In memory, the header page lies below all other parts, is also the first page of the text, or is not mapped. The tables are
 //! in no loaded segment. So the object begins at the header page or at the text, and ends with the text.
 //!
 //! The library writes to the file by system calls, not through a mapping. So a full disk causes an error and not a signal.
@@ -64,9 +65,9 @@ const EH_FRAME_MIN: u64 = 64 << 10;
 /// The maximum room for `.eh_frame`, which is enough for some million functions. With this limit, tables and a region of
 /// `SIZE_MAX` lie within `UNWINDING_MAX`.
 const EH_FRAME_MAX: u64 = 256 << 20;
-/// If more bytes than this wait to be written, they are written before the next code is added.
+/// If more than this number of bytes wait to be written, the bytes are written before the next code is added.
 const AT_ONCE: usize = 8 << 20;
-/// If more bytes than this wait for a file that cannot be written, new code is left out.
+/// If a file cannot be written, its new bytes wait in memory. If more than this number of bytes wait, new code is left out.
 const WAITING_MAX: usize = 64 << 20;
 /// The time after which no reader uses a replaced header.
 const READING: Duration = Duration::from_secs(5);
@@ -112,7 +113,7 @@ pub struct RegionFile {
     parts: Parts,
     /// The offset in `.eh_frame` of the FDE for each part of the text that has no code: see `stand_ins`.
     stand_ins: Vec<Option<u32>>,
-    /// The symbol number of each piece of code, by the code's offset in the text. No two pieces overlap.
+    /// Maps the offset of each piece of code in the text to the number of the code's symbol. No two pieces overlap.
     known: Ordered,
     /// The symbols of all code, including code that has been replaced.
     symbols: Vec<Known>,
@@ -120,12 +121,12 @@ pub struct RegionFile {
     parts_of_code: Vec<PartOfCode>,
     /// The contents of the header page.
     published: Image,
-    /// Whether the header page still describes the contents before a `reset`.
+    /// Whether the header page still describes the contents that the file had before a `reset`.
     is_reset: bool,
     begin: u64,
     /// How many pieces of information are missing from the file. Code is missing if it lies outside of the region, or if memory
-    /// was short. Unwind tables are missing if the room for tables is full or too far away. Source lines with inlined functions
-    /// may be missing too.
+    /// was short. Unwind tables are missing if the room for tables is full or too far away. Source lines may be missing if the
+    /// code has inlined functions.
     left_out: u64,
     /// When to write again after a failure.
     pub again: Option<Retry>,
@@ -139,7 +140,8 @@ impl RegionFile {
         eh_frame.saturating_add(2 * hdr).saturating_add(PAGE - 1) / PAGE * PAGE
     }
 
-    /// Turns an empty file into the file of a region without code. Nobody else may write to the file, except to the text.
+    /// Turns an empty file into the file of a region without code. From now on, only this `RegionFile` may write to the file.
+    /// The text is an exception, to which others may write.
     pub fn create(file: Arc<Held>, layout: Layout) -> io::Result<RegionFile> {
         let (eh_frame, slots) = split(layout.tables, layout.tables_len);
         let tables_end = layout.tables + layout.tables_len;
@@ -182,9 +184,9 @@ impl RegionFile {
         Ok(file)
     }
 
-    /// Brings the file up to date. If `now` is true, this call adds all code to the search table. Otherwise, code that lies
-    /// below existing code is added only when a new table is due. After an error the file has its former contents, and the next
-    /// call tries again.
+    /// Brings the file up to date. If `now` is true, this call adds all code to the search table. If `now` is false, code that
+    /// lies below existing code is added to the search table only when a new table is due. After an error the file has its
+    /// former contents, and the next call tries again.
     pub fn write(&mut self, now: bool) -> io::Result<()> {
         let due = self.table.has_work() && (now || self.table.is_due());
         if !due && !self.has_news() {
@@ -204,7 +206,8 @@ impl RegionFile {
         self.disk.check()?;
         if self.is_reset {
             // New names and lines are written to other ranges of the file, so the old names and lines stay until the new data
-            // is complete. The unwind tables have only one range. So a new header page without the old tables is written first.
+            // is complete. The unwind tables have only one range. Before the old unwind tables are overwritten, this code
+            // writes a header page that does not mention these tables.
             let without_tables = Image { eh_frame: 0..0, eh_frame_hdr: 0..0, ..self.published.clone() };
             self.publish_as(without_tables)?;
         }
@@ -243,8 +246,9 @@ impl RegionFile {
         self.layout.text..self.layout.text + self.layout.text_len
     }
 
-    /// How much of the text's room belongs to the loaded segment. Another object may begin in the last page. Then the segment
-    /// leaves out the last page until this page has code, because libdw cannot read objects that overlap.
+    /// How much of the text's room belongs to the loaded segment. libdw may assume that the object above the text begins in the
+    /// last page of the text. libdw cannot read objects that overlap, so the segment leaves out the last page until this page
+    /// has code.
     fn loaded_room(&self) -> u64 {
         let room = self.layout.text_room;
         let end = self.known.last_below(u64::MAX).map_or(0, |(offset, number)| offset + self.size_of(number));
@@ -252,7 +256,7 @@ impl RegionFile {
         without.filter(|_| self.layout.has_object_above).unwrap_or(room)
     }
 
-    /// The part of the text that the header page covers.
+    /// The part of the text whose place in the file is taken by the header.
     fn below_header(&self) -> Range<u64> {
         if self.layout.text == 0 {
             0..self.layout.text_len.min(HEADER_SIZE as u64)

@@ -1,7 +1,8 @@
-//! Describes code that lies only partly in the region. The other part lies in another region, or in memory that is no region.
+//! Describes code that lies only partly in the region. The rest of the code lies in another region, or in memory that is no
+//! region.
 //!
-//! For the registry, such code lies outside of regions. So `RegionFile` keeps the data to describe the part again after a
-//! `reset`.
+//! The registry treats code that lies only partly in a region as code outside of regions. So `RegionFile` keeps the data to
+//! describe the part again after a `reset`.
 
 /// The position of a part in the whole code.
 #[derive(Clone, Copy, Debug)]

@@ -1,8 +1,9 @@
 //! Appends bytes to a section of a region's file.
 //!
-//! Each section has a separate range of the file. The range has room for the section of a full text, if the remaining code is
-//! similar to the code so far. A full section moves to a larger range at the end of the file. The new range is eight times as
-//! long, or twice as long if the old range is already large. This growth limits the number of copied bytes.
+//! Each section has a separate range of the file. The range is so large that the section will still fit when the text is full,
+//! if later code is similar to the code so far. A full section moves to a larger range at the end of the file. The new range is
+//! eight times as long, or twice as long if the old range is already large. Because of this fast growth, a section moves only
+//! rarely, and few bytes are copied.
 
 use std::io;
 use std::ops::Range;
@@ -51,12 +52,12 @@ impl Space {
     fn expected(&self, len: u64) -> u64 {
         let (known, all) = self.code;
         let when_full = len.checked_mul(all).map_or(LARGE, |product| product / known.max(1));
-        // Later functions often have longer names and lines, so an eighth is added. A few functions allow no good estimate for
-        // the others, so the result is limited.
+        // Functions that are added later often have longer names and lines, so the estimate is increased by an eighth. An
+        // estimate from only a few functions is unreliable, so the result is limited.
         when_full.saturating_add(when_full / 8).min(len.saturating_mul(FORESIGHT)).min(LARGE)
     }
 
-    /// Whether no range waits to be given back to the file system.
+    /// Returns false while a range waits to be given back to the file system.
     #[cfg(test)]
     pub fn is_all_used(&self) -> bool {
         self.left.is_empty()
@@ -89,7 +90,7 @@ pub struct Part {
     room: u64,
     /// The offset and the length of the range that the section had before it was cleared.
     other: (u64, u64),
-    /// Whether the section cannot move.
+    /// Whether the section always stays in its present range.
     fixed: bool,
     /// How many bytes of the section are in the file.
     len: u64,

@@ -1,9 +1,9 @@
 //! Makes unwind tables for parts of the text that have no code yet.
 //!
 //! Some continuous profilers read the tables of a file only once, and do not profile a process that has an executable file
-//! without tables. So `.eh_frame` describes each part of the text that has no code as code with a frame pointer. The search
-//! table does not contain these descriptions, so perf does not find them. When code is added to a part, the description of this
-//! part is removed.
+//! without tables. So `.eh_frame` also has entries for the parts of the text that have no code. Each of these entries describes
+//! its part as code with a frame pointer. The search table does not contain these entries, so perf does not find them. When
+//! code is added to a part, the entry of this part is removed.
 
 use super::{RegionFile, UNWINDING_MAX};
 use crate::api::code::{FramePointer, Unwind};

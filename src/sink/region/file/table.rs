@@ -2,8 +2,9 @@
 //! use.
 //!
 //! New rows for the highest code are appended to the table in use. Readers use only as many rows as the table's count states,
-//! and the count is written last. Other rows wait until a new table is due. The new, sorted table is written to the unused
-//! range. Then the header is changed to point to this range. Readers that are still reading the old table can continue.
+//! and the count is written last. Rows for lower code cannot be appended, so they wait until a new table is due. The new,
+//! sorted table is written to the unused range. Then the header is changed to point to this range. Readers that are still
+//! reading the old table can continue.
 
 use std::io;
 use std::ops::Range;
@@ -65,7 +66,8 @@ impl SearchTable {
             && self.fresh.make_room(more)
     }
 
-    /// Adds a row. An earlier call of `has_room` has made room for the row. No live row has the same start.
+    /// Adds a row. An earlier call of `has_room` has made room for the row. No live row begins at the same offset as the new
+    /// row.
     pub fn add(&mut self, row: Row) {
         if self.fresh.len() == 0 && self.rows.last().is_none_or(|last| last.start < row.start) {
             self.rows.push(row);
@@ -111,8 +113,8 @@ impl SearchTable {
         self.stale || self.fresh.len() > 0 || self.has_news()
     }
 
-    /// Whether the count in the file is out of date. New rows need no check here: each new row has a new FDE, so `.eh_frame`
-    /// has bytes to write in any case.
+    /// Whether the count in the file is out of date. The number of new rows is not checked here. Each new row has a new FDE, so
+    /// `.eh_frame` has bytes to write, and the file is written in any case.
     pub fn has_news(&self) -> bool {
         self.counted != self.written
     }
@@ -127,8 +129,8 @@ impl SearchTable {
         self.rows.last().map_or(0, |row| u64::from(row.start) + 1)
     }
 
-    /// Appends rows to the table in use. If a new table is needed, this call writes the new table, but only if the new table is
-    /// due or `now` is true.
+    /// Appends rows to the table in use. If rows cannot be appended, a new table is needed. This call writes the new table if
+    /// it is due or if `now` is true.
     pub fn write(&mut self, disk: &mut Disk, now: bool) -> io::Result<()> {
         let merge = (self.stale || self.first_fresh(0..self.behind()).is_some()) && (now || self.is_due());
         if merge || self.written == 0 {
@@ -200,8 +202,8 @@ impl SearchTable {
     /// The copy has its table in the first of the two ranges for tables.
     ///
     /// All copies must have their tables at the same offset. When an epoch begins, perf learns of the new mapping of the tables
-    /// a moment before the new mapping of the text. In this moment, perf uses the header page of one file, and reads the table
-    /// of the other file at the offset that this header page states.
+    /// a moment before the new mapping of the text. Between these two events, perf mixes two files. perf takes the offset of
+    /// the table from the header page of one file, and reads the table from the second file.
     pub fn copy_to(&self, copy: &mut Disk) -> io::Result<Range<u64>> {
         if self.written > 0 {
             self.write_to(copy, 0)?;

@@ -9,7 +9,8 @@ use crate::format::elf::SYMBOL_SIZE;
 use crate::registry::ordered::Place;
 
 impl RegionFile {
-    /// Forgets code that overlaps a part of the text. Returns the place in `known` for other code in this part.
+    /// Forgets code that overlaps a part of the text. Returns the place in `known` at which new code in this part has to be
+    /// inserted.
     pub(super) fn forget(&mut self, range: Range<u64>) -> Place {
         let nowhere = NOWHERE.to_ne_bytes();
         loop {
@@ -37,7 +38,7 @@ impl RegionFile {
         }
     }
 
-    /// Returns how many symbols at the beginning of the symbol table have no symbol number. These are the null symbol and, if
+    /// Returns how many symbols come before the symbol with the number 1 in the symbol table. These are the null symbol and, if
     /// the text begins at address 0, a second symbol for the code at address 0.
     pub(super) fn symbols_before_code(&self) -> usize {
         1 + usize::from(self.layout.text == 0)
@@ -48,8 +49,8 @@ impl RegionFile {
         self.symbols[number as usize - 1].size.into()
     }
 
-    /// Whether the number of symbols in the file, dead symbols included, has reached this percentage of the number of live
-    /// functions, plus `more`.
+    /// Whether the file has too many symbols, including the symbols of dead code. The limit is `percent` percent of the number
+    /// of live functions, plus `more`.
     pub fn is_wasteful(&self, percent: u64, more: u64) -> bool {
         self.symbols.len() as u64 >= self.known.len() as u64 * percent / 100 + more
     }

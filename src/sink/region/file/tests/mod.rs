@@ -344,7 +344,8 @@ fn breakpoints() -> [u8; 4] {
     NATIVE.map_or([0; 4], |arch| arch.abi().breakpoints)
 }
 
-/// Pages that the host may not have written show the contents of the file, so these pages stay zero.
+/// If the host has not written to a page of zeros, the page shows the contents of the file. So the file has zeros for such a
+/// page.
 #[test]
 fn the_text_of_private_memory_has_breakpoints_where_code_is() {
     const FOUR_KIB: usize = 4096;
@@ -355,7 +356,7 @@ fn the_text_of_private_memory_has_breakpoints_where_code_is() {
         bytes
     };
     let large = pages(&[2, 90], 100);
-    // The first three pieces are neighbours. The last piece is too large to wait.
+    // The first three pieces are neighbours. The last piece is so large that it is written at once.
     let pieces = [(0, pages(&[0, 2], 3)), (12_300, vec![1; 12]), (12_320, vec![1; 4]), (0x20000, large)];
     let mut expected = vec![0; 1 << 20];
     for (offset, bytes) in &pieces {
@@ -420,7 +421,8 @@ fn text_can_grow_within_its_room() {
 
 #[test]
 fn full_tables_leave_names_and_lines() {
-    // The tables have room for 2046 rows. With the simplest code, the room for rows is used up before the 64 KiB for FDEs.
+    // The tables have room for 2046 rows. The simplest code has small FDEs, so the room for rows is full before the 64 KiB for
+    // FDEs are full.
     let mut region = Region::with_least_tables();
     for number in 0..4000 {
         region.add(number * 100, Truth::new(5 * number + 1, 90));

@@ -9,7 +9,8 @@ use super::*;
 
 const SIZE: u64 = 0x400;
 
-/// The records of code with inlined functions, lines, and a frame that its prologue builds in the first four bytes.
+/// The records of a piece of code. The code has inlined functions and lines, and its prologue builds the frame in the first
+/// four bytes.
 fn records() -> Vec<u8> {
     let unwind = Unwind::FramePointer(FramePointer::default());
     let tables = cfi::encode(Arch::X86_64, &unwind, BASE, SIZE).unwrap();
@@ -18,7 +19,7 @@ fn records() -> Vec<u8> {
     [inlines::record(&inlines(SIZE as u32), SIZE).unwrap(), info(BASE, SIZE, "both", &lines, tables.as_ref())].concat()
 }
 
-/// The rule of the CFA that an unwinder finds at an offset in the text: a register and an offset.
+/// Returns the CFA rule that applies at an offset in the text: a register and an offset.
 fn cfa_at(bytes: &[u8], text: u64, offset: u64) -> (Register, i64) {
     let elf = ElfFile64::<object::Endianness>::parse(bytes).unwrap();
     let section = |name| {
@@ -52,7 +53,8 @@ fn each_region_describes_its_part() {
                 [(&mut first.file, ends_at - before, 0, before), (&mut second.file, 0, before, SIZE - before)]
             {
                 if is_again {
-                    // Dead code had replaced a part of the code earlier. The part is newer than this dead code.
+                    // The code has replaced dead code at this offset. The part is newer than the dead code, so the part stays
+                    // after the rewrite.
                     let dead = Code { offset, size: 1, name: b"dead", info: Info::NOTHING };
                     file.reset_to(|file| file.add(&dead));
                 }
@@ -96,7 +98,7 @@ fn each_region_describes_its_part() {
         // Other code replaces the part, so a rewrite does not bring the part back.
         second.file.add(&Code { offset: 0, size: 1, name: b"new", info: Info::NOTHING });
         assert!(second.file.parts_of_code.is_empty());
-        // A part that could not be added does not come back either.
+        // A part that could not be added is not kept for a rewrite.
         second.file.add_part(&code(second.file.layout.text_len, 1), Whole { before: 0, size: SIZE });
         assert!(second.file.parts_of_code.is_empty() && second.file.left_out() == 1);
         second.file.reset_to(|_| ());

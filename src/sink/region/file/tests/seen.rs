@@ -17,8 +17,8 @@ pub struct Seen {
     pub text: Range<u64>,
     /// The symbols. Each key is the address of a symbol, and each value is the name and the size of this symbol.
     pub names: BTreeMap<u64, (String, u64)>,
-    /// The rows of the search table. Each key is the start of a row, and each value is the size and the CFA offset of the FDE
-    /// to which this row points.
+    /// The rows of the search table. Each key is the start of a row. Each value describes the row's FDE by its size and its CFA
+    /// offset.
     pub frames: BTreeMap<u64, (u64, i32)>,
     /// The units. Each key is the address of the function of a unit.
     pub units: Units,
@@ -91,8 +91,8 @@ impl Seen {
 
 /// Looks up each row of the search table as an unwinder does, and then reads `.eh_frame` from its start as libdw does.
 fn frames(elf: &ElfFile64<'_>, eh_frame: &[u8], hdr: &[u8]) -> BTreeMap<u64, (u64, i32)> {
-    // The address of loaded bytes is their offset in the file. But the address in the section header of `.eh_frame_hdr` may be
-    // different, because perf needs a different address there. So this function uses the offset.
+    // The address of loaded bytes is their offset in the file. perf needs another address in the section header of
+    // `.eh_frame_hdr`, so this address may differ from the offset in the file. So this function uses the offset in the file.
     let address =
         |name: &str| elf.section_by_name(name).and_then(|section| section.file_range()).map_or(0, |(at, _)| at);
     let bases = BaseAddresses::default().set_eh_frame(address(".eh_frame")).set_eh_frame_hdr(address(".eh_frame_hdr"));
@@ -223,7 +223,8 @@ pub fn units<'a>(data: &dyn Fn(&str) -> &'a [u8], settled: bool) -> Units {
 
 type Reader<'a> = EndianSlice<'a, LittleEndian>;
 
-/// Returns the inlined functions. Their entries follow the entry of the function, and are the last entries of the unit.
+/// Returns the inlined functions. The entries of the inlined functions follow the entry of their function, and are the last
+/// entries of the unit.
 fn inlines<'a>(
     dwarf: &Dwarf<Reader<'a>>,
     unit: &gimli::Unit<Reader<'a>>,

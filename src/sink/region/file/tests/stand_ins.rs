@@ -10,7 +10,7 @@ use super::*;
 const PART: u64 = 64 << 10;
 
 /// Reads `.eh_frame` from its start to its end, as continuous profilers do. Returns the start and the size of each entry, as
-/// offsets in the text. Checks that each entry of the size of a part describes a frame with a frame pointer.
+/// offsets in the text. Checks that each entry of `PART` bytes describes code with a frame pointer.
 fn entries(region: &Region) -> BTreeSet<(u64, u64)> {
     let bytes = region.bytes();
     let elf = ElfFile64::<object::Endianness>::parse(&bytes[..]).unwrap();

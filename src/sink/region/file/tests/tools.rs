@@ -28,7 +28,7 @@ impl Drop for Named {
     }
 }
 
-/// Runs a tool, and returns its output. The tool must report no error. Only eu-elflint may report findings, in its output.
+/// Runs a tool, and returns its output. The tool must report no error. Only the output of eu-elflint may contain findings.
 fn tool(program: &str, arguments: &[&str], path: &Path) -> String {
     let output = Command::new(program).env("LC_ALL", "C").args(arguments).arg(path).output().expect(program);
     let (said, complaint) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
@@ -70,13 +70,15 @@ fn check_with_tools(path: &Path, region: &Region) {
     let debug = ["-a", "-N", "--debug-dump=info", "--debug-dump=decodedline", "--debug-dump=aranges"];
     let has_lines = region.truth.values().any(|truth| !truth.lines.is_empty());
     tool("eu-readelf", &debug[..if has_lines { debug.len() } else { 2 }], path);
-    // The tables are in no loaded segment, because objects could overlap otherwise. eu-elflint reports such tables.
+    // The tables lie outside of the loaded segments, because loaded tables could overlap other objects. eu-elflint reports
+    // tables outside of the loaded segments.
     let is_known = |line: &str| line.is_empty() || line == "No errors" || line.ends_with("not in any loaded segment");
     let lint = tool("eu-elflint", &["--gnu-ld"], path);
     assert!(lint.lines().all(is_known), "{lint}");
     let frames = tool("eu-readelf", &["--debug-dump=frames"], path);
     let tables = region.truth.values().filter(|truth| truth.cfa.is_some()).count();
-    // Dead code has a range of 0, and each 64 KiB without code are described as code.
+    // The FDE of dead code has the range 0, and the FDE of 64 KiB without code has the range 0x10000. Neither kind of FDE is
+    // counted.
     let is_live = |line: &&str| !line.contains(" 0 (") && !line.contains(" 0x10000 (");
     let live = frames.lines().filter(|line| line.contains("address_range:")).filter(is_live);
     assert_eq!(live.count(), tables, "{frames}");
@@ -166,9 +168,9 @@ fn plain(frames: &str) -> String {
     frames.lines().map(|line| cut(line) + "\n").collect()
 }
 
-/// The header page may lie over the first code, which begins at address 0. Some readers skip symbols with address 0, so the
-/// file has a second symbol of another type for this code. After each address, perf 6 also passes address 0 to addr2line, to
-/// find the end of the answer for the first address. So addr2line must find no name for address 0.
+/// The header may take the place of the first code in the file. This code begins at address 0. Some readers skip symbols with
+/// address 0, so the file has a second symbol of another type for this code. After each address, perf 6 also passes address 0
+/// to addr2line, to find the end of the answer for the first address. So addr2line must find no name for address 0.
 #[test]
 fn code_below_the_header_page() {
     let (live, copy) = (Named::new("below"), Named::new("below-copy"));
@@ -182,7 +184,7 @@ fn code_below_the_header_page() {
         let named = words.filter(|words| words.len() == 8 && words[0] != "Num:");
         named.map(|words| format!("{} {} {} {}", &words[1][14..], words[2], words[3], words[7])).collect::<Vec<_>>()
     };
-    // The new code has other lines, and one function has inlined functions.
+    // The lines of the new code differ from the lines of the old code. One of the new functions has inlined functions.
     for (name, kinds) in [("old", [5, 4]), ("new", [1, 2])] {
         for (number, offset) in [(1, 0), (2, 0x20)] {
             let truth = Truth::new(kinds[number - 1], 0x10);
