@@ -24,11 +24,11 @@ pub enum jitsym_init_flag {
     JITSYM_INIT_NO_SPOOL = 64,
     /// Complete the files of killed processes first, as `jitsym recover` does.
     ///
-    /// Only this user's processes that have left a spool count.
+    /// The call completes only files of this user's processes that have left a spool.
     JITSYM_INIT_RECOVER = 128,
     /// `fork` writes all code to the child's files.
     ///
-    /// This happens before `fork` returns in the child, even if the child only executes another program.
+    /// `fork` does this even for a child that only executes another program.
     JITSYM_INIT_FORK_NOW = 256,
     /// A forked child inherits nothing. Excludes JITSYM_INIT_FORK_NOW.
     ///
@@ -37,14 +37,13 @@ pub enum jitsym_init_flag {
     JITSYM_INIT_FORK_ALONE = 512,
     /// Remove the files at the last close or at exit.
     ///
-    /// The files are the map, the jitdump and the files of regions. The flag is for readers that read the files while
-    /// the process runs. After the removal, `perf report` finds no names, and `perf inject` fails if a jitdump that
-    /// existed during the recording is missing.
+    /// The library removes the map, the jitdump and the files of regions. The flag is for readers that read the files while the
+    /// process runs. After the removal, `perf report` finds no names, and `perf inject` fails if a jitdump that existed during
+    /// the recording is missing.
     JITSYM_INIT_REMOVE_FILES = 1024,
     /// Remember live code while no sink runs, for `jitsym_enable`.
     ///
-    /// While no sink runs, registering costs as much as with a sink, and live code takes memory
-    /// ([docs/conventions.md](conventions.md#turn-it-on-in-a-running-process)).
+    /// [docs/conventions.md](conventions.md#turn-it-on-in-a-running-process) has the costs in time and memory.
     JITSYM_INIT_REMEMBER = 2048,
     /// Private executable memory becomes a region when code is registered in it.
     ///
@@ -61,9 +60,8 @@ pub enum jitsym_init_flag {
     JITSYM_INIT_BRIDGE = 8192,
     /// Start no thread in this process and its children: calls write pending records.
     ///
-    /// The flag is for hosts that must stay single-threaded, for instance because they fork, and for sandboxes that
-    /// forbid threads. The flag has no effect while sessions of the process already use threads
-    /// (`jitsym_stats.threads`). [docs/conventions.md](conventions.md#without-threads) lists what is different.
+    /// The flag is for hosts that must stay single-threaded, for instance because they fork, and for sandboxes that forbid
+    /// threads. [docs/conventions.md](conventions.md#without-threads) lists what is different.
     JITSYM_INIT_NO_THREADS = 16384,
 }
 
@@ -81,14 +79,13 @@ pub enum jitsym_want {
     JITSYM_WANT_UNWIND = 4,
     /// Code memory is adopted: during a call, only the calling thread may write to it.
     ///
-    /// The variable `JITSYM_ADOPT` or the flag `JITSYM_INIT_ADOPT`, which describes the rule for writing, requests the
-    /// adoption.
+    /// `JITSYM_INIT_ADOPT` describes this rule. The variable `JITSYM_ADOPT` requests adoption too.
     JITSYM_WANT_ADOPT = 8,
     /// Memory from `jitsym_region_create` and `jitsym_alloc` has a file.
     ///
-    /// Without this bit, `jitsym_region_create` and `jitsym_alloc` have no advantage for a runtime that has its own
-    /// code memory. The library clears the bit when it cannot make the file of a region, so call `jitsym_wanted` again
-    /// after each of these calls.
+    /// Without this bit, these two functions have no advantage for a runtime that has its own code memory. The library clears
+    /// `JITSYM_WANT_REGION` when it cannot make the file of a region. So call `jitsym_wanted` again after each call of these
+    /// functions.
     JITSYM_WANT_REGION = 16,
 }
 
@@ -96,9 +93,9 @@ pub enum jitsym_want {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_map_dialect {
-    /// perf and all other readers: `START SIZE NAME` in hexadecimal without prefix, in `/tmp`.
+    /// For perf and most readers. A line is `START SIZE NAME`, hexadecimal without `0x`. The default directory is `/tmp`.
     JITSYM_MAP_PERF = 0,
-    /// Android's simpleperf: `0xSTART 0xSIZE NAME`, in `/data/local/tmp`.
+    /// For Android's simpleperf. A line is `0xSTART 0xSIZE NAME`. The default directory is `/data/local/tmp`.
     JITSYM_MAP_SIMPLEPERF = 1,
 }
 
@@ -130,10 +127,10 @@ pub struct jitsym_options {
     pub file_mode: u32,
     /// Bound in bytes for pending records, 1 MiB to 16 GiB. 0 means 64 MiB.
     ///
-    /// A value outside this range is replaced by the nearest value inside it. The memory starts with 16 KiB, takes 4
-    /// MiB (at most half of the bound) under load, and grows further when the writer cannot keep up. A record that
-    /// exceeds the bound minus these 4 MiB is refused (`JITSYM_ERR_NO_MEMORY`). The memory takes at least 256 MiB of
-    /// address space, if available. The first session of a process decides the bound.
+    /// A value outside this range is replaced by the nearest value inside it. The memory starts with 16 KiB, takes 4 MiB (at
+    /// most half of the bound) under load, and grows further when the writer cannot keep up. The largest possible record is 4
+    /// MiB smaller than the bound, or half of a bound below 8 MiB. A larger record is refused (`JITSYM_ERR_NO_MEMORY`). The
+    /// memory takes at least 256 MiB of address space, if available.
     pub max_memory: u64,
     /// Milliseconds that a call waits if memory for records is full. 0 means 10.
     ///
@@ -146,16 +143,16 @@ pub struct jitsym_options {
     /// The directory should be on a file system in memory. The first session that starts a sink or remembers code
     /// decides the directory, until all sinks are disabled.
     pub spool_dir: *const c_char,
-    /// Bound of the perf map in bytes, at least 4096. 0: JITSYM_MAP_MAX, else no bound.
+    /// Largest size of the perf map in bytes, from 4096. 0 means JITSYM_MAP_MAX, else no limit.
     ///
-    /// At the bound, the map first leaves out the oldest dead code, then the newest live code
-    /// (`jitsym_stats.map_omitted`), until there is room again.
+    /// When the map has reached this size, it leaves out the oldest dead code first. If that is not enough, the map leaves out
+    /// the newest live code (`jitsym_stats.map_omitted`).
     pub map_max: u64,
-    /// Bound of the jitdump in bytes, at least 65536. 0: JITSYM_JITDUMP_MAX, else no bound.
+    /// Largest size of the jitdump in bytes, from 65536. 0 means JITSYM_JITDUMP_MAX, else no limit.
     ///
-    /// At the bound, the library rewrites the jitdump with live code alone. During the rewrite there are two files. If
-    /// live code takes more than three quarters of the bound, newly registered code is left out
-    /// (`jitsym_stats.jitdump_lost`), until enough other code has been unregistered. Then the library also writes the
-    /// omitted code that is still live.
+    /// When the jitdump has reached this size, the library rewrites the jitdump, and keeps only live code. During the rewrite
+    /// there are two files. If live code takes more than three quarters of this size, newly registered code is left out
+    /// (`jitsym_stats.jitdump_lost`) until enough code has been unregistered. Then the library also writes omitted code that is
+    /// still live.
     pub jitdump_max: u64,
 }
