@@ -90,8 +90,8 @@ pub struct jitsym_unwind {
     /// FRAME_POINTER, FIXED_FRAME: where `push rbp` or `stp x29, x30, [sp, #-n]!` ends.
     ///
     /// For FRAME_POINTER, 0 means 1 on x86-64, 4 on aarch64, 12 on riscv64. For FIXED_FRAME, 0 means that the code has no `push
-    /// rbp` or `stp`. On aarch64, `n` is `cfa_offset`. But for a FIXED_FRAME whose `sp_set` differs from `fp_pushed`, `n` is
-    /// 16. On riscv64, `fp_pushed` of a FIXED_FRAME must be 0; `saved` can list the frame pointer and the return address.
+    /// rbp` or `stp`. On aarch64, `n` is `cfa_offset`. For a FIXED_FRAME whose `sp_set` differs from `fp_pushed`, however, `n`
+    /// is 16. On riscv64, `fp_pushed` of a FIXED_FRAME must be 0; `saved` can list the frame pointer and the return address.
     pub fp_pushed: u32,
     /// FRAME_POINTER: where `mov rbp, rsp` ends, which sets the frame pointer.
     ///
