@@ -103,7 +103,7 @@ pub struct jitsym_code {
     pub name: *const c_char,
     /// Length of `name` in bytes; 0 if a NUL ends `name`.
     pub name_len: usize,
-    /// Bytes of the code: `addr` or its writable view. NULL: the kernel reads the bytes.
+    /// Bytes of the code: `addr` or its writable view. NULL means the bytes at `addr`.
     ///
     /// Must point to `size` readable bytes. With NULL, a system call reads the bytes at `addr`. Unreadable bytes are zero in
     /// the record, and `jitsym_stats.unreadable` counts the call.

@@ -60,7 +60,7 @@ pub enum jitsym_sink {
     /// A sink that started by itself ([docs/debugging.md](debugging.md)) is in `jitsym_stats.sinks_running` only while
     /// a debugger listens.
     JITSYM_SINK_GDB = 8,
-    /// The process's unwinder. C++ exceptions, `backtrace` and `pthread_exit` pass through code.
+    /// The process's unwinder. C++ exceptions, `backtrace` and `pthread_exit` can unwind through registered code.
     ///
     /// The code needs an unwind description. Calls that register, move or unregister code wait for this sink
     /// (`jitsym_register`). [docs/exceptions.md](exceptions.md) lists the supported unwinders.

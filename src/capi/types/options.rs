@@ -10,7 +10,7 @@ use std::ffi::c_char;
 pub enum jitsym_init_flag {
     /// The environment takes precedence over the options.
     ///
-    /// Without this flag, each option that is not 0 or NULL takes precedence.
+    /// Without this flag, each option that is not 0 or NULL takes precedence over the environment.
     JITSYM_INIT_ENV_WINS = 1,
     /// If `sinks` is 0, start only the sinks that JITSYM names.
     ///
@@ -65,7 +65,7 @@ pub enum jitsym_init_flag {
     JITSYM_INIT_NO_THREADS = 16384,
 }
 
-/// Information about code that is of use (`jitsym_wanted`), as bit flags. A later version may have more.
+/// The result of `jitsym_wanted`: bit flags for the information that sinks can use. Later versions may have more flags.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_want {
@@ -77,7 +77,7 @@ pub enum jitsym_want {
     JITSYM_WANT_LINES = 2,
     /// `jitsym_code.unwind`.
     JITSYM_WANT_UNWIND = 4,
-    /// Code memory is adopted: during a call, only the calling thread may write to it.
+    /// The library adopts code memory. During a call, only the calling thread may write to code memory.
     ///
     /// `JITSYM_INIT_ADOPT` describes this rule. The variable `JITSYM_ADOPT` requests adoption too.
     JITSYM_WANT_ADOPT = 8,

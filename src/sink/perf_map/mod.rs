@@ -140,8 +140,8 @@ impl PerfMap {
         if !is_map {
             return refuse("is not a perf map");
         }
-        // Lines after `state.len` are from an uncommitted round, whose records are applied again later. These lines are moved
-        // to the front, so that lines of committed rounds take precedence.
+        // Lines after `state.len` are from an uncommitted round, whose records are applied again later. Of two lines for one
+        // address, readers of `text` use the last line. So the lines of the uncommitted round are moved to the front.
         let committed = usize::try_from(state.len).unwrap_or(usize::MAX);
         if !shared && identity == state.identity && text.get(..committed).is_some_and(|text| text.ends_with(b"\n")) {
             text.rotate_left(committed);

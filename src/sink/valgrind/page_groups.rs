@@ -98,7 +98,7 @@ pub struct Groups {
     next_number: u32,
 }
 
-/// An id is `generation << 32 | slot`. Free slots are used again, so slots stay small.
+/// An id is `generation << 32 | slot`. Free slots are used again, so the numbers of slots stay small.
 fn slot_of(id: u64) -> usize {
     id as u32 as usize
 }
