@@ -17,8 +17,8 @@ use crate::session;
 /// contain the bytes of earlier code. If the code calls another piece directly, pass the address of that piece as `near_addr`:
 /// signed 32-bit displacements reach in both directions.
 ///
-/// The call also returns memory if the region's file cannot be made, or if the session writes nothing. A forked child
-/// has a copy of all this memory, and owns the pieces that its parent had allocated.
+/// The call also returns memory if the region's file cannot be made, or if the session writes nothing. A forked child owns
+/// copies of its parent's pieces.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_SIZE_ZERO`, `_TOO_LARGE`, `_ALIGNMENT`;
 /// `JITSYM_ERR_NO_MEMORY`, also if no address space is free near `near_addr`, or 768 regions exist;

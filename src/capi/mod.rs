@@ -35,12 +35,11 @@ use types::*;
 /// sink starts, the call succeeds: `jitsym_get_stats` and `jitsym_last_error` report the sinks that failed.
 ///
 /// A later session starts those of its sinks that do not run yet, with its own directories, dialect and bounds. All other
-/// options stay those of the first session until the last session closes. But a later `file_mode` can remove permission bits
-/// from new files. If none of the later session's sinks would run, the session also starts those sinks that have failed or were
-/// disabled.
+/// options stay those of the first session until the last session closes, but a later `file_mode` can remove permission bits
+/// from new files. A later session starts failed or disabled sinks only if none of its other sinks runs.
 ///
-/// After the last session is closed, a new session with the same directories continues the same files. As the first call in a
-/// forked child, `jitsym_init` also continues the parent's sessions, with the new options.
+/// A new session with the same directories continues the files of closed sessions. As the first call in a forked child,
+/// `jitsym_init` also continues the parent's sessions, with the new options.
 ///
 /// `JITSYM_ERR_CONFLICT` also means that the variable `JITSYM_LATE` forbids starting the sinks of a later session.
 /// `JITSYM_ERR_TIMEOUT` means that a disk blocks this call, or another call that opens or closes a session or enables sinks.
@@ -74,15 +73,16 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
 ///
 /// If the id is 0, the call has not read `code`.
 ///
-/// Some sinks need code before the code runs: `JITSYM_SINK_UNWINDER`, `JITSYM_SINK_VALGRIND`, and `JITSYM_SINK_GDB` while a
-/// debugger listens. While such a sink runs, the call waits until the sink has the code. `JITSYM_ERR_TIMEOUT` means that the
-/// library's thread has reported nothing to any sink for a second (for a minute under valgrind, or while a debugger reads new
-/// code). `JITSYM_ERR_SINK_FAILED` means that some code could not be reported to valgrind. With these two statuses, the code is
-/// registered, `out_id` is written, and `jitsym_flush` waits until the sinks have the code.
+/// The call waits for sinks that need code before the code runs: `JITSYM_SINK_UNWINDER`, `JITSYM_SINK_VALGRIND`, and
+/// `JITSYM_SINK_GDB` while a debugger listens. `JITSYM_ERR_TIMEOUT` means that the library's thread has reported nothing to any
+/// sink for a second (a minute under valgrind, or while a debugger reads new code). `JITSYM_ERR_SINK_FAILED` means that some
+/// code could not be reported to valgrind. With these two statuses, the code is registered, `out_id` is written, and
+/// `jitsym_flush` waits for the sinks.
 ///
-/// The code is not registered if one of these statuses has another cause. With some unwinders, `JITSYM_ERR_TIMEOUT` can mean
-/// that another thread's call has been in the unwinder for 10 seconds ([docs/exceptions.md](exceptions.md#how-long-it-holds)).
-/// In a forked child, `JITSYM_ERR_SINK_FAILED` can mean that no sink of the child could start yet.
+/// If `JITSYM_ERR_TIMEOUT` or `JITSYM_ERR_SINK_FAILED` has another cause, the code is not registered. With some unwinders,
+/// `JITSYM_ERR_TIMEOUT` can mean that another thread's call has been in the unwinder for [10
+/// seconds](exceptions.md#how-long-it-holds). In a forked child, `JITSYM_ERR_SINK_FAILED` can mean that no sink could start
+/// yet.
 ///
 /// Returns `JITSYM_OK`; a status that names what is wrong with `code`; `JITSYM_ERR_DROPPED` or `_NO_MEMORY` if there
 /// was no room; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`; for some sinks `JITSYM_ERR_TIMEOUT` and
@@ -225,7 +225,7 @@ pub unsafe extern "C" fn jitsym_move(
 
 /// Reports that code is no longer in use. Call this before the code's memory is freed or overwritten.
 ///
-/// The perf map keeps the name until new code uses the addresses, because profiles are read after the recording.
+/// The perf map keeps the name until new code uses the addresses.
 ///
 /// Returns `JITSYM_ERR_UNKNOWN_ID`, also if newer code was registered over the code; or a status of `jitsym_register`.
 ///
@@ -275,13 +275,13 @@ pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_
 /// Writes everything that was registered before the call, for a crash handler. `timeout_ms`: the longest wait in
 /// milliseconds; 0 means 1 second. The call needs no session.
 ///
-/// The handler may have interrupted this library, `malloc`, or another handler. The call takes no lock, allocates nothing and
-/// does not change `errno`. The background thread writes, and the call waits. If the background thread needs something that the
-/// interrupted thread holds, such as the lock of `malloc`, the call returns `JITSYM_ERR_TIMEOUT`. After a failure, some code
-/// may be only in the spool (`JITSYM_SPOOL_SHARED`).
+/// The handler may have interrupted any code. The call takes no lock, allocates nothing and does not change `errno`. The
+/// background thread writes, and the call waits. If the background thread needs something that the interrupted thread holds,
+/// such as the lock of `malloc`, the call returns `JITSYM_ERR_TIMEOUT`. After a failure, some code may be only in the spool
+/// (`JITSYM_SPOOL_SHARED`).
 ///
 /// `JITSYM_ERR_FORKED` means that this forked child has not continued its parent's sessions yet. A handler on the background
-/// thread gets `JITSYM_ERR_WRITER`, and cannot use the host's descriptors, because that thread has its own descriptor table.
+/// thread gets `JITSYM_ERR_WRITER`, and cannot use the host's descriptors.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT`; `JITSYM_ERR_NOT_RUNNING` or `_FORKED` if there is nothing to write;
 /// `JITSYM_ERR_WRITER`, `_SINK_FAILED`, `_INTERNAL`.
@@ -310,8 +310,8 @@ pub extern "C" fn jitsym_flush_from_signal(timeout_ms: u32) -> jitsym_status {
 /// The started sinks use the options of this session, unless a running sink already uses other values. Running sinks do not
 /// change. Files that still exist are continued.
 ///
-/// `JITSYM_ERR_SINK_FAILED` means that one of the sinks cannot start or write now, but another sink runs. The call also
-/// returns `JITSYM_ERR_TIMEOUT` if the process exits.
+/// `JITSYM_ERR_SINK_FAILED` means that a sink cannot start or write now, but another sink runs. `JITSYM_ERR_TIMEOUT` can also
+/// mean that the process exits.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_FORBIDDEN` if the variable `JITSYM_LATE` is
 /// `off`; `JITSYM_ERR_CONFLICT`, `_NO_SINK`, `_SINK_FAILED`, `_TIMEOUT` (10 seconds), `_NO_MEMORY`, `_THREAD`,

@@ -42,12 +42,11 @@ pub unsafe extern "C" fn jitsym_region_create(
 /// but must not write to it or change its protection. After a failure the memory is unchanged.
 ///
 /// After the adoption, the runtime may write to the memory, change its protection, unmap parts, discard pages and fork.
-/// docs/regions.md describes [locks, advice and keys](regions.md#locks-advice-and-keys) of the memory,
-/// [limits](regions.md#limits) such as those of `mremap`, and [disk space](regions.md#fork-exit-crash).
+/// docs/regions.md describes the [limits](regions.md#limits), such as those of `mremap` and [locked
+/// memory](regions.md#locks-advice-and-keys).
 ///
-/// The file also names code that is already registered in the memory. In memory that is both writable and executable, new code
-/// may replace dead code. The library then briefly changes the protection of the new code's pages
-/// ([epochs](regions.md#epochs)).
+/// The file also names code that is already registered in the memory. In memory that is both writable and executable, the
+/// library briefly changes the protection of new code's pages if the code replaces [dead code](regions.md#epochs).
 ///
 /// `JITSYM_ERR_NO_MEMORY` also means that no address space is free near the memory, or that 768 regions exist.
 /// `JITSYM_ERR_SINK_FAILED` means that the file cannot be made, or must not be executed (`noexec`, SELinux `execmod`).

@@ -60,8 +60,8 @@ pub enum jitsym_status {
     JITSYM_ERR_UNKNOWN_ID = 17,
     /// The wait was too long. The library continues the work in the background.
     ///
-    /// A call of `jitsym_region.h` returns this status if a disk blocks another such call for more than 10 seconds. The call
-    /// that returns this status has changed nothing.
+    /// A call of `jitsym_region.h` that returns this status has changed nothing: a disk blocks another such call for more than
+    /// 10 seconds.
     JITSYM_ERR_TIMEOUT = 18,
     /// The writer could not keep up, and the record was dropped.
     JITSYM_ERR_DROPPED = 19,
@@ -93,10 +93,8 @@ pub enum jitsym_status {
     JITSYM_ERR_INTERNAL = 31,
     /// The call came from the writer, or from a signal handler that may have interrupted the writer.
     ///
-    /// `jitsym_flush_from_signal` returns this status on the library's own thread. In a process [without
-    /// threads](conventions.md#without-threads) of the library, `jitsym_flush_from_signal` always returns this status. There,
-    /// other calls return it if they come from a function of the host that the writer was calling. The spool has the records
-    /// that are not in the files.
+    /// In a process [without threads](conventions.md#without-threads) of the library, `jitsym_flush_from_signal` always returns
+    /// this status. The spool has the records that are not in the files.
     JITSYM_ERR_WRITER = 32,
     /// The variable JITSYM_LATE forbids enabling sinks at run time.
     JITSYM_ERR_FORBIDDEN = 33,

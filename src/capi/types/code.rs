@@ -10,10 +10,10 @@ use super::jitsym_unwind;
 pub enum jitsym_code_flag {
     /// The call does not copy the bytes: keep them until a flush, move or unregistration.
     ///
-    /// The flag is for large code, and for runtimes that never free code. The bytes must stay unchanged at their address until
+    /// The flag is for large code, and for code that is never freed. The bytes must stay unchanged at their address until
     /// `jitsym_flush` has returned, or until `jitsym_unregister`, `jitsym_unregister_range` or `jitsym_move` has returned for
     /// this code. Calls that unregister or move code with this flag wait for the writer, 10 seconds at most. If the process is
-    /// killed before the writer has read the bytes, the record is recovered without the bytes.
+    /// killed before the writer has read the bytes, the recovered record has no bytes.
     JITSYM_CODE_STABLE = 1,
     /// This call waits for no sink, because the host registers more code before this code runs.
     ///
@@ -22,10 +22,10 @@ pub enum jitsym_code_flag {
     JITSYM_CODE_MORE = 2,
     /// While this code is live, the next `JITSYM_CODE_GAP_SIZE` bytes have no other code.
     ///
-    /// `perf inject` maps the unwind tables of this code into the free bytes, if the tables fit. Only then can a perf that is
-    /// built with libunwind (most versions before perf 7) [unwind through packed code](after-recording.md#packed-code). If
-    /// other code is registered in these bytes, the other code loses its name. A forked child that has inherited the code must
-    /// keep the bytes free too. If the code moves, `jitsym_move_target.flags` decides for the new address.
+    /// `perf inject` maps the unwind tables of this code into the free bytes if the tables fit, because perf 6 [needs the
+    /// tables there](after-recording.md#packed-code). Other code in these bytes would lose its name. A forked child that has
+    /// inherited the code must keep the bytes free too. If the code moves, `jitsym_move_target.flags` decides for the new
+    /// address.
     JITSYM_CODE_GAP = 4,
 }
 

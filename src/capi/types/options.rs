@@ -32,14 +32,12 @@ pub enum jitsym_init_flag {
     JITSYM_INIT_FORK_NOW = 256,
     /// A forked child inherits nothing. Excludes JITSYM_INIT_FORK_NOW.
     ///
-    /// In the child, calls on its parent's sessions return `JITSYM_ERR_FORKED`, and `jitsym_init` begins with empty
-    /// files.
+    /// In the child, calls on its parent's sessions return `JITSYM_ERR_FORKED`. `jitsym_init` begins with empty files.
     JITSYM_INIT_FORK_ALONE = 512,
     /// Remove the files at the last close or at exit.
     ///
-    /// The library removes the map, the jitdump and the files of regions. The flag is for readers that read the files while the
-    /// process runs. After the removal, `perf report` finds no names, and `perf inject` fails if a jitdump that existed during
-    /// the recording is missing.
+    /// The flag is for readers that read the files while the process runs. Without the files, `perf report` finds no names, and
+    /// `perf inject` fails if a jitdump existed during the recording.
     JITSYM_INIT_REMOVE_FILES = 1024,
     /// Remember live code while no sink runs, for `jitsym_enable`.
     ///
@@ -47,21 +45,19 @@ pub enum jitsym_init_flag {
     JITSYM_INIT_REMEMBER = 2048,
     /// Private executable memory becomes a region when code is registered in it.
     ///
-    /// The library adopts the whole mapping that contains the code, as `jitsym_region_adopt` does. If the mapping is
-    /// not executable yet, a later call adopts it. During each call that registers, moves or unregisters code, no other
-    /// thread of the process may write to code memory or change its protection.
-    /// [docs/regions.md](regions.md#how-a-region-comes-to-be) explains this rule, and has alternatives.
+    /// The library adopts the whole mapping that contains the code. During each call that registers, moves or unregisters code,
+    /// no other thread of the process may write to code memory or change its protection.
+    /// [docs/regions.md](regions.md#how-a-region-comes-to-be) has alternatives.
     JITSYM_INIT_ADOPT = 4096,
     /// Also register the code that other libraries (LLVM, wasmtime) report to gdb.
     ///
-    /// The bridge ([docs/runtimes.md](runtimes.md#programs-that-tell-gdb)) registers the code that
-    /// `__jit_debug_descriptor` lists, from this session on until the process ends. The options of the first session
-    /// with this flag decide where the code is written, unless files are already being written.
+    /// The [bridge](runtimes.md#programs-that-tell-gdb) runs from this session on until the process ends. The options of the
+    /// first session with this flag decide where the code is written, unless files are already being written.
     JITSYM_INIT_BRIDGE = 8192,
     /// Start no thread in this process and its children: calls write pending records.
     ///
-    /// The flag is for hosts that must stay single-threaded, for instance because they fork, and for sandboxes that forbid
-    /// threads. [docs/conventions.md](conventions.md#without-threads) lists what is different.
+    /// The flag is for hosts that must stay single-threaded, and for sandboxes that forbid threads.
+    /// [docs/conventions.md](conventions.md#without-threads) lists what is different.
     JITSYM_INIT_NO_THREADS = 16384,
 }
 
@@ -127,10 +123,10 @@ pub struct jitsym_options {
     pub file_mode: u32,
     /// Bound in bytes for pending records, 1 MiB to 16 GiB. 0 means 64 MiB.
     ///
-    /// A value outside this range is replaced by the nearest value inside it. The memory starts with 16 KiB, takes 4 MiB (at
-    /// most half of the bound) under load, and grows further when the writer cannot keep up. The largest possible record is 4
-    /// MiB smaller than the bound, or half of a bound below 8 MiB. A larger record is refused (`JITSYM_ERR_NO_MEMORY`). The
-    /// memory takes at least 256 MiB of address space, if available.
+    /// A value outside this range is replaced by the nearest value inside it. The memory starts with 16 KiB, and grows [under
+    /// load](conventions.md#memory). The largest possible record is 4 MiB smaller than the bound, or half of a bound below 8
+    /// MiB. A larger record is refused (`JITSYM_ERR_NO_MEMORY`). The memory takes at least 256 MiB of address space, if
+    /// available.
     pub max_memory: u64,
     /// Milliseconds that a call waits if memory for records is full. 0 means 10.
     ///

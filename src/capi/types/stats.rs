@@ -6,8 +6,8 @@
 pub enum jitsym_spool_state {
     /// Records are in private memory: after SIGKILL they are lost.
     ///
-    /// While the writer keeps up, at most the records of the last 50 milliseconds are lost. If the spool's file system
-    /// has no room for a record, this record is in private memory too.
+    /// While the writer keeps up, at most the records of the last 50 milliseconds are lost. Private memory also takes records
+    /// for which the spool's file system has no room.
     JITSYM_SPOOL_NONE = 0,
     /// Records are in a spool. After SIGKILL, `jitsym recover` writes these records to the files.
     JITSYM_SPOOL_SHARED = 1,
@@ -79,9 +79,9 @@ pub struct jitsym_stats {
     pub inherited: u32,
     /// Records that could not be written to the jitdump.
     ///
-    /// The disk or `jitsym_options.jitdump_max` had no room, and the memory for waiting records was full. The number includes
-    /// waiting records that a rewrite of the jitdump left out. When writing is possible again, the library writes the code of
-    /// lost records if it is still live, without lines and unwind tables. A forked child also counts a record that its parent
+    /// The disk was full or the jitdump had reached `jitsym_options.jitdump_max`, and the memory for waiting records was full.
+    /// The number includes waiting records that a rewrite of the jitdump left out. When writing is possible again, the library
+    /// writes live code of lost records, without lines and unwind tables. A forked child also counts a record that its parent
     /// was still writing at the fork.
     pub jitdump_lost: u64,
     /// Bytes of records that wait because the jitdump cannot be written.

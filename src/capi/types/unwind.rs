@@ -12,8 +12,8 @@ pub enum jitsym_unwind_kind {
     JITSYM_UNWIND_FRAME_POINTER = 1,
     /// The CFA is a fixed number of bytes above the stack pointer.
     ///
-    /// CFA means canonical frame address. The distance is fixed in all of the code, or from the end of a prologue to the start
-    /// of an epilogue. Use this kind even for code with a frame pointer, if the stack pointer does not move.
+    /// CFA means canonical frame address. The distance is fixed in all of the code, or between a prologue and an epilogue. Use
+    /// this kind even for code with a frame pointer, if the stack pointer does not move.
     JITSYM_UNWIND_FIXED_FRAME = 2,
     /// A table of rows.
     JITSYM_UNWIND_ROWS = 3,
