@@ -162,8 +162,8 @@ fn register_with_file(
     }
 }
 
-/// Registers code on the slow path. The fast path is `register_as_usual`. It is impossible, for instance, if `Given::is_usual`
-/// is false, or if the thread last used another session. `flags`: the record flags that `Regions::before_code` has returned for
+/// Registers code on the slow path. The fast path (`register_as_usual`) is impossible, for instance, if `Given::is_usual` is
+/// false, or if the thread last used another session. `flags`: the record flags that `Regions::before_code` has returned for
 /// this code, or `None` if `before_code` was not called yet. Calls `tell` with the id as soon as the id exists, because the id
 /// is valid even before all sinks have the code.
 #[inline(never)]

@@ -24,7 +24,7 @@ pub enum jitsym_init_flag {
     JITSYM_INIT_NO_SPOOL = 64,
     /// Complete the files of killed processes first, as `jitsym recover` does.
     ///
-    /// The call completes only files of this user's processes that have left a spool.
+    /// Only the files of this user's processes that have left a spool are completed.
     JITSYM_INIT_RECOVER = 128,
     /// `fork` writes all code to the child's files.
     ///
@@ -79,9 +79,9 @@ pub enum jitsym_want {
     JITSYM_WANT_ADOPT = 8,
     /// Memory from `jitsym_region_create` and `jitsym_alloc` has a file.
     ///
-    /// Without this bit, these two functions have no advantage for a runtime that has its own code memory. The library clears
-    /// `JITSYM_WANT_REGION` when it cannot make the file of a region. So call `jitsym_wanted` again after each call of these
-    /// functions.
+    /// Without this bit, `jitsym_region_create` and `jitsym_alloc` have no advantage for a runtime that has its own code
+    /// memory. When the library cannot make the file of a region, it clears `JITSYM_WANT_REGION`. So call `jitsym_wanted` again
+    /// after each region that you create and each allocation.
     JITSYM_WANT_REGION = 16,
 }
 

@@ -71,7 +71,7 @@ pub struct jitsym_stats {
     pub memory_held: u64,
     /// Records that had to wait because `jitsym_options.max_memory` was reached.
     pub waited: u64,
-    /// Number of records that `JITSYM_INIT_RECOVER` has written to the files of killed processes.
+    /// Number of records that `JITSYM_INIT_RECOVER` has written to files of killed processes.
     pub recovered: u64,
     /// One of `JITSYM_SPOOL_*` (`jitsym_control.h`).
     pub spool: u32,
