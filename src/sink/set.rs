@@ -73,9 +73,9 @@ impl SinkSet {
         let remember = if config.remember { Sinks::REMEMBER } else { Sinks::NONE };
         self.status.set_sinks(remember, Sinks::NONE);
         let mut started = self.start(config, config.sinks);
-        // If the sink runs from the start, each call that registers code also reports the code to the unwinder. If the sink is
-        // enabled late, a call may already be running. That call does not know of the sink, and would not report its code. So
-        // the writer reports all code then.
+        // Calls that register code may report this code to the unwinder only if the sink runs from the start. If the sink is
+        // enabled late, a call may already be running. The running call does not know of the sink, and would not report its
+        // code.
         if started.has(Sinks::UNWINDER) && unwinder::told_in_calls::begin() {
             started = started.with(Sinks::BY_CALLERS);
         }

@@ -136,7 +136,7 @@ fn in_tree(frames: &mut Vec<Frame>, frame: Frame, registered: &mut Vec<Registere
         frames.try_reserve(1).ok()?;
         registered.try_reserve(1).ok()?;
         let addr_at = frame.addr_at();
-        // SAFETY: a table is dropped before its pieces, as in `listed`.
+        // SAFETY: as in `listed`, the `known` of a table is dropped before the pieces of the table.
         registered.push(unsafe { Registered::part(&mut frame.bytes, addr_at, (from, last + 1 - from)) }?);
         frames.push(frame);
         if unwinder::find(from).is_none() || unwinder::find(last).is_some() {
@@ -294,7 +294,7 @@ impl Tables {
             }
             Dialect::Each => {
                 for frame in &piece.frames {
-                    // SAFETY: a table is dropped before its pieces, as in `listed`.
+                    // SAFETY: as in `listed`, the `known` of a table is dropped before the pieces of the table.
                     known.registered.extend(unsafe { Registered::fde(&frame.bytes, frame.fde) });
                 }
             }

@@ -91,9 +91,8 @@ impl Files {
         valgrind::unreported(|| {
             file.write_all_at(&executable.rest, executable.rest_at)?;
             // The code bytes are for users who disassemble the code that a profiler has counted. memcheck, helgrind and DRD are
-            // no profilers, so their files get no bytes. For helgrind, reading the bytes would also be an error, because this
-            // thread reads the code without a lock. If some code cannot be read, the bytes of code at higher addresses may be
-            // missing too.
+            // no profilers, so their files get no bytes. helgrind would also report that this thread reads the code without a
+            // lock. If some code cannot be read, the bytes of code at higher addresses may be missing too.
             if valgrind::tool() == Tool::Other {
                 let inside = code.map(|part| part.start.max(pages.start)..part.end.min(pages.end));
                 let _ = code_memory::write_parts(inside, &file, text_at.wrapping_sub(pages.start));

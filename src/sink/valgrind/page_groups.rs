@@ -309,8 +309,9 @@ impl Groups {
     /// Splits a group into one group for each run of pages that have code.
     ///
     /// Also adds pages without code to `gone`, if valgrind may still know these pages. valgrind forgets a whole file when one
-    /// page of the file is reported again. So the report of a page with code also ends the group's pages without code. Pages
-    /// without code are added only if no page of the group has code, or if the last report of the group failed.
+    /// page of the file is reported again. So if valgrind gets a report of the group's pages with code, valgrind also forgets
+    /// the pages without code. Pages without code are added to `gone` only if no page of the group has code, or if the last
+    /// report of the group failed.
     fn shrink(&mut self, start: u64, due: &mut BTreeSet<u64>, gone: &mut Vec<Due>) {
         let Some(group) = self.groups.remove(&start) else { return };
         self.stale.remove(&start);
