@@ -11,7 +11,7 @@ use crate::session;
 /// Allocates memory for one piece of code, as `malloc` does for data. Write the code at `out->write`; register and run it at
 /// `out->exec`. The caller owns the memory until `jitsym_free`, even if the session is closed. `size`: in bytes, at most 1 GiB,
 /// rounded up to a multiple of 64. `alignment`: a power of two up to 4096, or 0; values below 64 count as 64. `near_addr`: all
-/// of the memory is within 2 GiB of this address; 0: anywhere. The call may do file I/O.
+/// of the memory is within 2 GiB of this address; 0: anywhere.
 ///
 /// The memory lies in a region that the library manages ([docs/regions.md](regions.md#memory-for-each-function)), and may
 /// contain the bytes of earlier code. If the code calls another piece directly, pass the address of that piece as `near_addr`:
@@ -23,6 +23,8 @@ use crate::session;
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_SIZE_ZERO`, `_TOO_LARGE`, `_ALIGNMENT`;
 /// `JITSYM_ERR_NO_MEMORY`, also if no address space is free near `near_addr`, or 768 regions exist;
 /// `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`, `_TIMEOUT`.
+///
+/// Any thread, concurrently; not from a signal handler. Does file I/O at times.
 ///
 /// # Safety
 /// Each pointer is NULL or valid, as docs/conventions.md describes.
@@ -48,16 +50,20 @@ pub unsafe extern "C" fn jitsym_alloc(
 /// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`; `JITSYM_ERR_TOO_LARGE` if `size` exceeds the memory's size;
 /// `JITSYM_ERR_REGION` if no such memory begins at `exec`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`,
 /// `_TIMEOUT`.
+///
+/// Any thread, concurrently; not from a signal handler.
 #[no_mangle]
 pub extern "C" fn jitsym_shrink(session: *mut jitsym, exec: *mut c_void, size: u64) -> jitsym_status {
     blocking_boundary(|| session::find(session as usize as u64)?.shrink(exec as u64, size))
 }
 
-/// Frees memory from `jitsym_alloc`. No thread may still run code in the memory. The call first unregisters all code in the
-/// memory. `exec`: where the memory begins, in the executable view. `session`: any open session. The call may do file I/O.
+/// Frees memory from `jitsym_alloc`. No thread may still run code in the memory. The call first unregisters all code in
+/// the memory. `exec`: where the memory begins, in the executable view. `session`: any open session.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_REGION` if no such memory begins at `exec`; `JITSYM_ERR_SESSION`, `_CLOSED`,
 /// `_FORKED`, `_BUSY`, `_TIMEOUT`.
+///
+/// Any thread, concurrently; not from a signal handler. Does file I/O at times.
 #[no_mangle]
 pub extern "C" fn jitsym_free(session: *mut jitsym, exec: *mut c_void) -> jitsym_status {
     blocking_boundary(|| session::find(session as usize as u64)?.free(exec as u64))

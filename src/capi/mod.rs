@@ -32,8 +32,7 @@ use status::jitsym_status;
 use types::*;
 
 /// Opens a session. The first session also starts the sinks, and the background thread that writes their files. If at least one
-/// sink starts, the call succeeds: `jitsym_get_stats` and `jitsym_last_error` report the sinks that failed. The call does file
-/// I/O.
+/// sink starts, the call succeeds: `jitsym_get_stats` and `jitsym_last_error` report the sinks that failed.
 ///
 /// A later session starts those of its sinks that do not run yet, with its own directories, dialect and bounds. All other
 /// options stay those of the first session until the last session closes, but a later `file_mode` can remove permission bits
@@ -47,6 +46,8 @@ use types::*;
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_ENUM`, `_PATH` for bad options;
 /// `JITSYM_ERR_CONFLICT`, `_TIMEOUT` (10 seconds), `_NO_SINK`, `_NO_MEMORY`, `_THREAD`, `_TOO_MANY_SESSIONS`.
+///
+/// Any thread, concurrently; not from a signal handler. Does file I/O.
 ///
 /// # Safety
 /// Each pointer is NULL or valid, as docs/conventions.md describes.
@@ -68,8 +69,7 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
 
 /// Registers code: from now on, samples in [addr, addr + size) belong to `name`. Call this when the bytes are final and before
 /// the code runs. The call ends earlier code that overlaps this range. The call writes the id to `out_id`, unless `out_id` is
-/// NULL. The id is 0 if no sink runs and no code is remembered (`JITSYM_INIT_REMEMBER`). With `code->bytes` set, the call takes
-/// no lock and makes no system call in the steady state.
+/// NULL. The id is 0 if no sink runs and no code is remembered (`JITSYM_INIT_REMEMBER`).
 ///
 /// If the id is 0, the call has not read `code`.
 ///
@@ -87,6 +87,9 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
 /// Returns `JITSYM_OK`; a status that names what is wrong with `code`; `JITSYM_ERR_DROPPED` or `_NO_MEMORY` if there
 /// was no room; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`; for some sinks `JITSYM_ERR_TIMEOUT` and
 /// `_SINK_FAILED`.
+///
+/// Any thread, concurrently; not from a signal handler. With `code->bytes` set the call takes no lock and makes no
+/// system call in the steady state.
 ///
 /// # Safety
 /// Each pointer is NULL or valid, as docs/conventions.md describes.
@@ -196,6 +199,8 @@ fn register_otherwise<'a>(
 ///
 /// Returns `JITSYM_ERR_UNKNOWN_ID`; a status that names what is wrong with `target`; or a status of `jitsym_register`.
 ///
+/// Any thread, concurrently; not from a signal handler.
+///
 /// # Safety
 /// Each pointer is NULL or valid, as docs/conventions.md describes.
 #[no_mangle]
@@ -223,6 +228,8 @@ pub unsafe extern "C" fn jitsym_move(
 /// The perf map keeps the name until new code uses the addresses.
 ///
 /// Returns `JITSYM_ERR_UNKNOWN_ID`, also if newer code was registered over the code; or a status of `jitsym_register`.
+///
+/// Any thread, concurrently; not from a signal handler.
 #[no_mangle]
 pub extern "C" fn jitsym_unregister(session: *mut jitsym, id: jitsym_id) -> jitsym_status {
     if session::is_off(session as usize as u64) {
@@ -238,6 +245,8 @@ pub extern "C" fn jitsym_unregister(session: *mut jitsym, id: jitsym_id) -> jits
 /// id of this code, but has no effect.
 ///
 /// Returns `JITSYM_ERR_FLAGS`, `JITSYM_ERR_SIZE_ZERO`, `JITSYM_ERR_ADDRESS_RANGE`; or a status of `jitsym_register`.
+///
+/// Any thread, concurrently; not from a signal handler.
 #[no_mangle]
 pub extern "C" fn jitsym_unregister_range(session: *mut jitsym, addr: u64, size: u64, flags: u32) -> jitsym_status {
     if session::is_off(session as usize as u64) {
@@ -253,6 +262,8 @@ pub extern "C" fn jitsym_unregister_range(session: *mut jitsym, addr: u64, size:
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT`; `JITSYM_ERR_SINK_FAILED` if a sink cannot write (other sinks are up to
 /// date); `JITSYM_ERR_NO_MEMORY` if the writer lacks memory; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+///
+/// Any thread, concurrently; not from a signal handler.
 #[no_mangle]
 pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_status {
     blocking_boundary(|| {
@@ -288,9 +299,9 @@ pub extern "C" fn jitsym_flush_from_signal(timeout_ms: u32) -> jitsym_status {
     }
 }
 
-/// Starts sinks for all sessions of a running process. When the call returns `JITSYM_OK`, all known live code is in the files.
-/// `sinks`: `JITSYM_SINK_*` bits. 0: the sinks that options and environment selected for this session (if none: map, jitdump,
-/// region). The call does file I/O.
+/// Starts sinks for all sessions of a running process. When the call returns `JITSYM_OK`, all known live code is in the
+/// files. `sinks`: `JITSYM_SINK_*` bits. 0: the sinks that options and environment selected for this session (if none:
+/// map, jitdump, region).
 ///
 /// Code is known if it was registered while a sink ran, or with `JITSYM_INIT_REMEMBER`. Code whose id is 0 is not known:
 /// register this code again. The files get the bytes that are now at the code's address. If only the perf map ran at the
@@ -305,6 +316,8 @@ pub extern "C" fn jitsym_flush_from_signal(timeout_ms: u32) -> jitsym_status {
 /// Returns `JITSYM_OK`; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_FORBIDDEN` if the variable `JITSYM_LATE` is
 /// `off`; `JITSYM_ERR_CONFLICT`, `_NO_SINK`, `_SINK_FAILED`, `_TIMEOUT` (10 seconds), `_NO_MEMORY`, `_THREAD`,
 /// `_SESSION`, `_CLOSED`, `_FORKED`.
+///
+/// Any thread, concurrently; not from a signal handler. Does file I/O.
 #[no_mangle]
 pub extern "C" fn jitsym_enable(session: *mut jitsym, sinks: u32) -> jitsym_status {
     blocking_boundary(|| {
@@ -313,8 +326,8 @@ pub extern "C" fn jitsym_enable(session: *mut jitsym, sinks: u32) -> jitsym_stat
     })
 }
 
-/// Stops sinks for all sessions of a running process. The call first writes everything that was registered before. The files
-/// stay, and `jitsym_enable` continues them. `sinks`: `JITSYM_SINK_*` bits; 0: all. The call does file I/O.
+/// Stops sinks for all sessions of a running process. The call first writes everything that was registered before. The
+/// files stay, and `jitsym_enable` continues them. `sinks`: `JITSYM_SINK_*` bits; 0: all.
 ///
 /// With `JITSYM_INIT_REMOVE_FILES`, the call removes the files. When the last sink stops, the background thread ends, memory
 /// and spool are freed, and all ids become unknown. With `JITSYM_INIT_REMEMBER`, the background thread, the memory, the spool
@@ -323,6 +336,8 @@ pub extern "C" fn jitsym_enable(session: *mut jitsym, sinks: u32) -> jitsym_stat
 /// Returns `JITSYM_OK`, also if the sinks do not run; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_SINK_FAILED` if a
 /// sink could not write everything (the sink is stopped anyway); `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_TIMEOUT` as for
 /// `jitsym_enable`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+///
+/// Any thread, concurrently; not from a signal handler. Does file I/O.
 #[no_mangle]
 pub extern "C" fn jitsym_disable(session: *mut jitsym, sinks: u32) -> jitsym_status {
     blocking_boundary(|| {
@@ -338,6 +353,8 @@ pub extern "C" fn jitsym_disable(session: *mut jitsym, sinks: u32) -> jitsym_sta
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` after 10 seconds, and `JITSYM_ERR_SINK_FAILED` (the session is closed
 /// anyway); `JITSYM_ERR_SESSION`, also for NULL; `JITSYM_ERR_CLOSED`, `_FORKED`.
+///
+/// Any thread, concurrently; not from a signal handler.
 #[no_mangle]
 pub extern "C" fn jitsym_close(session: *mut jitsym) -> jitsym_status {
     blocking_boundary(|| session::close(session as usize as u64))
@@ -346,6 +363,8 @@ pub extern "C" fn jitsym_close(session: *mut jitsym) -> jitsym_status {
 /// Copies the counters to `out`. For exact numbers call `jitsym_flush` first.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_SESSION`, `_CLOSED`, `_FORKED`.
+///
+/// Any thread, concurrently; not from a signal handler.
 ///
 /// # Safety
 /// Each pointer is NULL or valid, as docs/conventions.md describes.
@@ -368,6 +387,8 @@ pub unsafe extern "C" fn jitsym_get_stats(session: *mut jitsym, out: *mut jitsym
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if `size` is 0; `JITSYM_ERR_SESSION`, `_CLOSED`,
 /// `_FORKED`.
 ///
+/// Any thread, concurrently; not from a signal handler.
+///
 /// # Safety
 /// Each pointer is NULL or valid, as docs/conventions.md describes.
 #[no_mangle]
@@ -386,6 +407,8 @@ pub unsafe extern "C" fn jitsym_last_error(session: *mut jitsym, buf: *mut c_cha
 /// Returns `JITSYM_OK`; `JITSYM_ERR_ENUM` if `sink` is not a single `JITSYM_SINK_*` bit; `JITSYM_ERR_NOT_RUNNING`, also
 /// for a sink without a file; `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if the path does not fit; `JITSYM_ERR_TIMEOUT` if
 /// the path of a region's file is not known within 10 seconds; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+///
+/// Any thread, concurrently; not from a signal handler.
 ///
 /// # Safety
 /// Each pointer is NULL or valid, as docs/conventions.md describes.

@@ -9,7 +9,7 @@ use super::{input, output};
 use crate::session;
 
 /// Makes a region of code memory: a mapping of an ELF file that the library writes. The memory stays until
-/// `jitsym_region_release`, even if the session is closed. The call does file I/O.
+/// `jitsym_region_release`, even if the session is closed.
 ///
 /// If the file cannot be made (no sink `JITSYM_SINK_REGION`, a directory mounted `noexec`, no room), the call still returns
 /// memory. Code in memory without a file goes to the map and the jitdump. `jitsym_stats.region_refused` and `jitsym_last_error`
@@ -18,6 +18,8 @@ use crate::session;
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_SIZE_ZERO`, `_ALIGNMENT`;
 /// `JITSYM_ERR_TOO_LARGE` for sizes above 1 GiB or alignments above 512 MiB; `JITSYM_ERR_NO_MEMORY`, also if no address
 /// space is free near `near_addr`, or 768 regions exist; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_TIMEOUT`.
+///
+/// Any thread, concurrently; not from a signal handler. Does file I/O.
 ///
 /// # Safety
 /// Each pointer is NULL or valid, as docs/conventions.md describes.
@@ -35,9 +37,9 @@ pub unsafe extern "C" fn jitsym_region_create(
     })
 }
 
-/// Turns existing memory of the runtime into a region: a private mapping of an ELF file with the same bytes and protections
-/// replaces the memory. `addr`, `size`: whole pages. During the call, other threads may execute the memory, but must not write
-/// to it or change its protection. After a failure the memory is unchanged. The call does file I/O.
+/// Turns existing memory of the runtime into a region: a private mapping of an ELF file with the same bytes and
+/// protections replaces the memory. `addr`, `size`: whole pages. During the call, other threads may execute the memory,
+/// but must not write to it or change its protection. After a failure the memory is unchanged.
 ///
 /// After the adoption, the runtime may write to the memory, change its protection, unmap parts, discard pages and fork.
 /// docs/regions.md describes the [limits](regions.md#limits), such as those of `mremap` and [locked
@@ -52,14 +54,16 @@ pub unsafe extern "C" fn jitsym_region_create(
 /// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`, `_ADDRESS_RANGE`; `JITSYM_ERR_TOO_LARGE` above 1 GiB;
 /// `JITSYM_ERR_NOT_PLAIN`, `_LOCKED`, `_REGION` if the memory cannot be adopted; `JITSYM_ERR_NO_MEMORY`,
 /// `_NOT_RUNNING`, `_SINK_FAILED`, `_SESSION`, `_CLOSED`, `_FORKED`, `_TIMEOUT`.
+///
+/// Any thread, concurrently; not from a signal handler. Does file I/O.
 #[no_mangle]
 pub extern "C" fn jitsym_region_adopt(session: *mut jitsym, addr: *mut c_void, size: u64) -> jitsym_status {
     blocking_boundary(|| session::find(session as usize as u64)?.adopt_region(addr as u64, size))
 }
 
-/// Adds memory at the end of a region with two views, up to `jitsym_region_options.max_size`. Existing memory does not move.
-/// `exec`: where the region begins. `size`: the new size in bytes, rounded up to whole pages; a size below the current size
-/// changes nothing. The call does file I/O.
+/// Adds memory at the end of a region with two views, up to `jitsym_region_options.max_size`. Existing memory does not
+/// move. `exec`: where the region begins. `size`: the new size in bytes, rounded up to whole pages; a size below the
+/// current size changes nothing.
 ///
 /// The added memory has no [locks and no advice](regions.md#locks-advice-and-keys) (`mlock`, `madvise`).
 ///
@@ -67,13 +71,15 @@ pub extern "C" fn jitsym_region_adopt(session: *mut jitsym, addr: *mut c_void, s
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_REGION` if no region begins at `exec`, or the region has one view;
 /// `JITSYM_ERR_TOO_LARGE`, `_NO_MEMORY`, `_SINK_FAILED`, `_SESSION`, `_CLOSED`, `_FORKED`, `_TIMEOUT`.
+///
+/// Any thread, concurrently; not from a signal handler. Does file I/O.
 #[no_mangle]
 pub extern "C" fn jitsym_region_grow(session: *mut jitsym, exec: *mut c_void, size: u64) -> jitsym_status {
     blocking_boundary(|| session::find(session as usize as u64)?.grow_region(exec as u64, size))
 }
 
 /// Frees the memory of whole pages of a region. The pages then read as zero. No code in these pages may still be registered or
-/// run. `addr`, `size`: the pages, in the executable view. The call does file I/O.
+/// run. `addr`, `size`: the pages, in the executable view.
 ///
 /// A later write to the pages allocates memory again. If the file system has no room at that time, the kernel raises `SIGBUS`.
 ///
@@ -81,6 +87,8 @@ pub extern "C" fn jitsym_region_grow(session: *mut jitsym, exec: *mut c_void, si
 /// `JITSYM_ERR_NO_MEMORY` if the file system cannot discard pages, or some pages are unmapped; `JITSYM_ERR_SINK_FAILED` if the
 /// host has closed the file and the library cannot reopen it, or if this forked child has no file for the region;
 /// `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+///
+/// Any thread, concurrently; not from a signal handler. Does file I/O.
 #[no_mangle]
 pub extern "C" fn jitsym_region_discard(session: *mut jitsym, addr: *mut c_void, size: u64) -> jitsym_status {
     blocking_boundary(|| session::find(session as usize as u64)?.discard_region(addr as u64, size))
@@ -88,12 +96,14 @@ pub extern "C" fn jitsym_region_discard(session: *mut jitsym, addr: *mut c_void,
 
 /// Ends a region. A created region is unmapped. An adopted region becomes plain memory again, with the same bytes, protections,
 /// locks and advice. `exec`: where the region begins. During the call, other threads may execute adopted memory, but must not
-/// write to it or change its protection. The call unregisters no code. The call does file I/O.
+/// write to it or change its protection. The call unregisters no code.
 ///
 /// The region's file stays, for profiles that are read later. Memory that the host has mapped over the region stays too. If
 /// code continues to run in adopted memory, register this code again, so that later samples of this code have a name.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_REGION`, `_NO_MEMORY`, `_SESSION`, `_CLOSED`, `_FORKED`, `_TIMEOUT`.
+///
+/// Any thread, concurrently; not from a signal handler. Does file I/O.
 #[no_mangle]
 pub extern "C" fn jitsym_region_release(session: *mut jitsym, exec: *mut c_void) -> jitsym_status {
     blocking_boundary(|| session::find(session as usize as u64)?.release_region(exec as u64))
