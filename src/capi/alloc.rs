@@ -1,4 +1,4 @@
-//! The C calls for code memory in pieces.
+//! The C calls that allocate and free memory for single pieces of code.
 
 use std::ffi::c_void;
 
@@ -8,18 +8,17 @@ use super::status::jitsym_status;
 use super::types::*;
 use crate::session;
 
-/// Allocates memory for one piece of code, as `malloc` does for data. Write the code at `out->write`; register and run
-/// it at `out->exec`. The caller owns the memory until `jitsym_free`, even if the session is closed. `size`: in bytes,
-/// at most 1 GiB, rounded up to a multiple of 64. `alignment`: a power of two up to 4096, or 0; values below 64 count
-/// as 64. `near_addr`: all of the memory is within 2 GiB of this address; 0: anywhere. The caller sets
-/// `out->struct_size`.
+/// Allocates memory for one piece of code, as `malloc` does for data. Write the code at `out->write`; register and run it at
+/// `out->exec`. The caller owns the memory until `jitsym_free`, even if the session is closed. `size`: in bytes, at most 1 GiB,
+/// rounded up to a multiple of 64. `alignment`: a power of two up to 4096, or 0; values below 64 count as 64. `near_addr`: all
+/// of the memory is within 2 GiB of this address; 0: anywhere.
 ///
-/// The memory is a piece of a region that the library manages ([docs/regions.md](regions.md#memory-for-each-function)),
-/// and may contain the bytes of earlier code. If the code calls another piece directly, pass the address of that piece
-/// as `near_addr`: signed 32-bit displacements reach in both directions.
+/// The memory lies in a region that the library manages ([docs/regions.md](regions.md#memory-for-each-function)), and may
+/// contain the bytes of earlier code. If the code calls another piece directly, pass the address of that piece as `near_addr`:
+/// signed 32-bit displacements reach in both directions.
 ///
-/// The call also returns memory if the region's file cannot be made, or if the session writes nothing. A forked child
-/// has a copy of all this memory, and owns the pieces that its parent had allocated.
+/// The call also returns memory if the region's file cannot be made, or if the session writes nothing. A forked child owns
+/// copies of its parent's pieces.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_SIZE_ZERO`, `_TOO_LARGE`, `_ALIGNMENT`;
 /// `JITSYM_ERR_NO_MEMORY`, also if no address space is free near `near_addr`, or 768 regions exist;
@@ -44,9 +43,9 @@ pub unsafe extern "C" fn jitsym_alloc(
     })
 }
 
-/// Frees the end of memory from `jitsym_alloc`, for code whose size is known only after compilation. `exec`: where the
-/// memory begins, in the executable view. `size`: bytes still needed, rounded up to a multiple of 64. Call this before
-/// the code is registered.
+/// Makes memory from `jitsym_alloc` smaller, and frees the rest. Call this when the size of the compiled code is known, and
+/// before the code is registered. `exec`: where the memory begins, in the executable view. `size`: bytes still needed, rounded
+/// up to a multiple of 64.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`; `JITSYM_ERR_TOO_LARGE` if `size` exceeds the memory's size;
 /// `JITSYM_ERR_REGION` if no such memory begins at `exec`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`,

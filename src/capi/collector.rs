@@ -1,8 +1,8 @@
 //! The two functions of a collector for Intel's JIT profiling API.
 //!
-//! A runtime that uses this API loads the library that the variable `INTEL_JIT_PROFILER64` names, looks up both
-//! functions, and calls them through pointers. Source of the names, numbers and structs: jitprofiling.h in Intel's
-//! ittapi, version 2026. Source of the look-up: jitprofiling.c in the same version.
+//! A runtime that uses this API loads the library that the variable `INTEL_JIT_PROFILER64` names, looks up both functions, and
+//! calls them through pointers. The names, numbers and structs are from jitprofiling.h in Intel's ittapi, version 2026. The
+//! file jitprofiling.c in ittapi 2026 shows how a runtime finds the functions.
 
 #![allow(non_snake_case, reason = "names of the API")]
 
@@ -74,8 +74,8 @@ pub extern "C" fn Initialize() -> c_uint {
 
 /// Receives an event from a runtime.
 ///
-/// Passes the event and the return address of the call to `notify`. The return address identifies the runtime: if a
-/// process has several runtimes, their method numbers overlap, because each runtime numbers its methods from 1.
+/// Each runtime numbers its methods from 1, so the method numbers of several runtimes in a process overlap. Therefore `notify`
+/// also gets the return address of the call, which identifies the runtime.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
 #[cfg_attr(feature = "reserve", no_mangle)]
 #[unsafe(naked)]
@@ -145,8 +145,8 @@ unsafe extern "C" fn notify(event: c_uint, data: *const c_void, caller: u64) -> 
 /// Runs the body of `Initialize` or `NotifyEvent`. Returns the function's result: 1 if sampling is on (`Initialize`),
 /// or if the event is accepted (`NotifyEvent`).
 fn answer(body: impl FnOnce() -> Result<bool>) -> c_uint {
-    // `refused` is called inside the guard, because the reason that the body may have stored for its error is valid
-    // only until the guard ends.
+    // `body` may have stored the reason for its error. This reason is valid only until the guard ends, so `refused` is called
+    // inside the guard.
     guarded(|| body().inspect_err(|&error| refused(error))).unwrap_or(false).into()
 }
 

@@ -11,9 +11,9 @@ use crate::sys::valgrind;
 /// Reports which information about code is of use now, for all sessions: `JITSYM_WANT_*` bits. 0 means that registering
 /// is of no use. Call this before each registration, because `jitsym_enable` and `jitsym_disable` change the result.
 ///
-/// The result is also 0 if the session is NULL, is closed or was never opened, or if this forked child cannot continue
-/// it. Any other forked child gets the parent's result from the time of the fork, until the child makes another call.
-/// This call changes neither `errno` nor the text of `jitsym_last_error`.
+/// The result is also 0 if the session is NULL, is closed or was never opened, or if this forked child cannot continue the
+/// session. A forked child that can continue the session gets its parent's result until the child makes another call. This call
+/// changes neither `errno` nor the text of `jitsym_last_error`.
 ///
 /// Any thread, concurrently, and from a signal handler. The call takes no lock and makes no system call.
 #[no_mangle]

@@ -1,7 +1,7 @@
 //! The functions of the C API. These functions take pointers and return statuses.
 //!
-//! Every function checks the input from C (`input`), calls the session, and turns the result into a status. All
-//! functions except `jitsym_flush_from_signal` do so inside the panic boundary, which turns a panic into a status.
+//! Every function checks the input from C (`input`), calls the session, and turns the result into a status. All functions of
+//! this module except `jitsym_flush_from_signal` run inside the panic boundary, which turns a panic into a status.
 
 #![allow(non_camel_case_types)]
 
@@ -31,21 +31,18 @@ use input::CodeInput;
 use status::jitsym_status;
 use types::*;
 
-/// Opens a session. The first session also starts the sinks, and the background thread that writes their files. If
-/// `options` is NULL, the defaults and the environment decide. If at least one sink starts, the call succeeds:
-/// `jitsym_get_stats` and `jitsym_last_error` report the sinks that failed.
+/// Opens a session. The first session also starts the sinks, and the background thread that writes their files. If at least one
+/// sink starts, the call succeeds: `jitsym_get_stats` and `jitsym_last_error` report the sinks that failed.
 ///
-/// A later session starts those of its sinks that do not run yet, with its own directories, dialect and bounds. All
-/// other options are those of the first session, until the last session closes; new files get a mode that both sessions
-/// permit. Sinks receive the code of all sessions. A sink that failed or was disabled is started again only if the
-/// later session would otherwise have no sink.
+/// A later session starts those of its sinks that do not run yet, with its own directories, dialect and bounds. All other
+/// options stay those of the first session until the last session closes, but a later `file_mode` can remove permission bits
+/// from new files. A later session starts failed or disabled sinks only if none of its other sinks runs.
 ///
-/// After the last session is closed, a new session with the same directories continues the same files. If `jitsym_init`
-/// is the first call in a forked child, it also continues the parent's sessions, with these options.
+/// A new session with the same directories continues the files of closed sessions. As the first call in a forked child,
+/// `jitsym_init` also continues the parent's sessions, with the new options.
 ///
 /// `JITSYM_ERR_CONFLICT` also means that the variable `JITSYM_LATE` forbids starting the sinks of a later session.
-/// `JITSYM_ERR_TIMEOUT` means that a disk hangs, in this call or in another call that opens or closes a session or
-/// enables sinks.
+/// `JITSYM_ERR_TIMEOUT` means that a disk blocks this call, or another call that opens or closes a session or enables sinks.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_ENUM`, `_PATH` for bad options;
 /// `JITSYM_ERR_CONFLICT`, `_TIMEOUT` (10 seconds), `_NO_SINK`, `_NO_MEMORY`, `_THREAD`, `_TOO_MANY_SESSIONS`.
@@ -70,21 +67,22 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
     })
 }
 
-/// Registers code: from now on, samples in [addr, addr + size) belong to `name`. Call this when the bytes are final and
-/// before the code runs. Live code in the same range counts as unregistered. `out_id` may be NULL, or receives the id,
-/// or 0 if no sink runs and code is not remembered for a later sink (`JITSYM_INIT_REMEMBER`).
+/// Registers code: from now on, samples in [addr, addr + size) belong to `name`. Call this when the bytes are final and before
+/// the code runs. The call ends earlier code that overlaps this range. The call writes the id to `out_id`, unless `out_id` is
+/// NULL. The id is 0 if no sink runs and no code is remembered (`JITSYM_INIT_REMEMBER`).
 ///
-/// If no sink runs and code is not remembered, the call does not read `code`.
+/// If the id is 0, the call has not read `code`.
 ///
-/// While `JITSYM_SINK_UNWINDER` or `JITSYM_SINK_VALGRIND` runs, the call waits until the sink has the code.
-/// `JITSYM_ERR_TIMEOUT` means that the library's thread has reported nothing to any sink for a second (for a minute
-/// under valgrind, or while a debugger reads new code). `JITSYM_ERR_SINK_FAILED` means that some code could not be
-/// reported to valgrind. In both cases the code is registered, `out_id` is written, and `jitsym_flush` waits until the
-/// sinks have the code.
+/// The call waits for sinks that need code before the code runs: `JITSYM_SINK_UNWINDER`, `JITSYM_SINK_VALGRIND`, and
+/// `JITSYM_SINK_GDB` while a debugger listens. `JITSYM_ERR_TIMEOUT` means that the library's thread has reported nothing to any
+/// sink for a second (a minute under valgrind, or while a debugger reads new code). `JITSYM_ERR_SINK_FAILED` means that some
+/// code could not be reported to valgrind. With these two statuses, the code is registered, `out_id` is written, and
+/// `jitsym_flush` waits for the sinks.
 ///
-/// In two other cases, nothing is registered. With some unwinders, `JITSYM_ERR_TIMEOUT` means that another thread's
-/// call has been in the unwinder for 10 seconds ([docs/exceptions.md](exceptions.md#how-long-it-holds)). In a forked
-/// child, `JITSYM_ERR_SINK_FAILED` means that the child's sinks could not start yet.
+/// If `JITSYM_ERR_TIMEOUT` or `JITSYM_ERR_SINK_FAILED` has another cause, the code is not registered. With some unwinders,
+/// `JITSYM_ERR_TIMEOUT` can mean that another thread's call has been in the unwinder for [10
+/// seconds](exceptions.md#how-long-it-holds). In a forked child, `JITSYM_ERR_SINK_FAILED` can mean that no sink could start
+/// yet.
 ///
 /// Returns `JITSYM_OK`; a status that names what is wrong with `code`; `JITSYM_ERR_DROPPED` or `_NO_MEMORY` if there
 /// was no room; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`; for some sinks `JITSYM_ERR_TIMEOUT` and
@@ -109,7 +107,7 @@ pub unsafe extern "C" fn jitsym_register(
         }
         return jitsym_status::JITSYM_OK;
     }
-    // SAFETY: `register` requires the same promise of its caller.
+    // SAFETY: the caller of this function promises what `register` requires.
     unsafe { register(session, code, out_id) }
 }
 
@@ -117,7 +115,7 @@ pub unsafe extern "C" fn jitsym_register(
 /// does not even save registers while the session is off.
 ///
 /// # Safety
-/// The same as for `jitsym_register`.
+/// Each pointer is NULL or valid, as docs/conventions.md describes.
 #[inline(never)]
 #[link_section = ".text.hot.jitsym"]
 unsafe extern "C" fn register(session: *mut jitsym, code: *const jitsym_code, out_id: *mut jitsym_id) -> jitsym_status {
@@ -164,10 +162,10 @@ fn register_with_file(
     }
 }
 
-/// Registers code without the fast path (`register_as_usual`), for instance because the code is not usual
-/// (`Given::is_usual`), or because the thread last used another session. `flags` is the result of
-/// `Regions::before_code` if that function was already called for this code: the record flags for the code's address.
-/// Calls `tell` with the id as soon as the id exists, because the id is valid even before all sinks have the code.
+/// Registers code on the slow path. The fast path (`register_as_usual`) is impossible, for instance, if `Given::is_usual` is
+/// false, or if the thread last used another session. `flags`: the record flags that `Regions::before_code` has returned for
+/// this code, or `None` if `before_code` was not called yet. Calls `tell` with the id as soon as the id exists, because the id
+/// is valid even before all sinks have the code.
 #[inline(never)]
 fn register_otherwise<'a>(
     handle: u64,
@@ -227,7 +225,7 @@ pub unsafe extern "C" fn jitsym_move(
 
 /// Reports that code is no longer in use. Call this before the code's memory is freed or overwritten.
 ///
-/// The perf map keeps the name until new code uses the addresses, because profiles are read after the recording.
+/// The perf map keeps the name until new code uses the addresses.
 ///
 /// Returns `JITSYM_ERR_UNKNOWN_ID`, also if newer code was registered over the code; or a status of `jitsym_register`.
 ///
@@ -243,8 +241,8 @@ pub extern "C" fn jitsym_unregister(session: *mut jitsym, id: jitsym_id) -> jits
 /// Unregisters all code that has any byte in [addr, addr + size). A range without code is no error. `flags`: 0, or
 /// `JITSYM_RANGE_UNMAP`.
 ///
-/// The call unregisters code of all sessions. At the next `jitsym_flush`, the ids of this code are unknown. Until then,
-/// `jitsym_unregister` may return `JITSYM_OK` for such an id, but has no effect.
+/// The call unregisters code of all sessions. Until the next `jitsym_flush`, `jitsym_unregister` may return `JITSYM_OK` for an
+/// id of this code, but has no effect.
 ///
 /// Returns `JITSYM_ERR_FLAGS`, `JITSYM_ERR_SIZE_ZERO`, `JITSYM_ERR_ADDRESS_RANGE`; or a status of `jitsym_register`.
 ///
@@ -260,8 +258,7 @@ pub extern "C" fn jitsym_unregister_range(session: *mut jitsym, addr: u64, size:
 /// Waits until everything that was registered before the call is in the files. `timeout_ms`: the longest wait in
 /// milliseconds; 0 means 10 seconds. Call this before `_exit` and `exec`, which run no exit handlers.
 ///
-/// `JITSYM_ERR_SINK_FAILED` also reports a sink that could not start earlier and still cannot start. In a forked child,
-/// the call does not wait for the [parent's code](conventions.md#fork).
+/// `JITSYM_ERR_SINK_FAILED` also reports a sink that could not start earlier and still cannot start.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT`; `JITSYM_ERR_SINK_FAILED` if a sink cannot write (other sinks are up to
 /// date); `JITSYM_ERR_NO_MEMORY` if the writer lacks memory; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
@@ -278,16 +275,13 @@ pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_
 /// Writes everything that was registered before the call, for a crash handler. `timeout_ms`: the longest wait in
 /// milliseconds; 0 means 1 second. The call needs no session.
 ///
-/// The handler may have interrupted this library, `malloc`, or another handler. The call takes no lock, allocates
-/// nothing and does not change `errno`. The background thread writes, and the call waits. If the background thread
-/// needs something that the interrupted thread holds, for instance the lock of `malloc`, the call returns
-/// `JITSYM_ERR_TIMEOUT`. Unless the call returns `JITSYM_OK`, some registered code may be only in the spool
+/// The handler may have interrupted any code. The call takes no lock, allocates nothing and does not change `errno`. The
+/// background thread writes, and the call waits. If the background thread needs something that the interrupted thread holds,
+/// such as the lock of `malloc`, the call returns `JITSYM_ERR_TIMEOUT`. After a failure, some code may be only in the spool
 /// (`JITSYM_SPOOL_SHARED`).
 ///
-/// If another thread is ending the process, the call returns `JITSYM_ERR_TIMEOUT` at once. `JITSYM_ERR_FORKED` means
-/// that this forked child has not continued its parent's sessions yet. A handler that runs on the background thread
-/// gets `JITSYM_ERR_WRITER`, and finds none of the host's descriptors open, because that thread has its own descriptor
-/// table.
+/// `JITSYM_ERR_FORKED` means that this forked child has not continued its parent's sessions yet. A handler on the background
+/// thread gets `JITSYM_ERR_WRITER`, and cannot use the host's descriptors.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT`; `JITSYM_ERR_NOT_RUNNING` or `_FORKED` if there is nothing to write;
 /// `JITSYM_ERR_WRITER`, `_SINK_FAILED`, `_INTERNAL`.
@@ -309,16 +303,15 @@ pub extern "C" fn jitsym_flush_from_signal(timeout_ms: u32) -> jitsym_status {
 /// files. `sinks`: `JITSYM_SINK_*` bits. 0: the sinks that options and environment selected for this session (if none:
 /// map, jitdump, region).
 ///
-/// Code is known if it was registered while a sink ran, or with `JITSYM_INIT_REMEMBER`. The registration of all other
-/// code returned the id 0, so the host has to register this code again. The files get the bytes that are now at the
-/// code's address. Code that was registered while only the perf map ran gets lines and unwind tables only with
-/// `JITSYM_INIT_REMEMBER`.
+/// Code is known if it was registered while a sink ran, or with `JITSYM_INIT_REMEMBER`. Code whose id is 0 is not known:
+/// register this code again. The files get the bytes that are now at the code's address. If only the perf map ran at the
+/// registration, lines and unwind tables are known only with `JITSYM_INIT_REMEMBER`.
 ///
-/// The started sinks use the directories, bounds and other options of this session, unless a running sink already uses
-/// other values. A sink that already runs does not change. Files that still exist are continued.
+/// The started sinks use the options of this session, unless a running sink already uses other values. Running sinks do not
+/// change. Files that still exist are continued.
 ///
-/// `JITSYM_ERR_SINK_FAILED` means that one of the sinks cannot start or write now, but another sink runs. The call also
-/// returns `JITSYM_ERR_TIMEOUT` if the process exits.
+/// `JITSYM_ERR_SINK_FAILED` means that a sink cannot start or write now, but another sink runs. `JITSYM_ERR_TIMEOUT` can also
+/// mean that the process exits.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_FORBIDDEN` if the variable `JITSYM_LATE` is
 /// `off`; `JITSYM_ERR_CONFLICT`, `_NO_SINK`, `_SINK_FAILED`, `_TIMEOUT` (10 seconds), `_NO_MEMORY`, `_THREAD`,
@@ -336,9 +329,9 @@ pub extern "C" fn jitsym_enable(session: *mut jitsym, sinks: u32) -> jitsym_stat
 /// Stops sinks for all sessions of a running process. The call first writes everything that was registered before. The
 /// files stay, and `jitsym_enable` continues them. `sinks`: `JITSYM_SINK_*` bits; 0: all.
 ///
-/// With `JITSYM_INIT_REMOVE_FILES`, the call removes the files. When the last sink stops, the background thread ends,
-/// memory and spool are freed, and all ids become unknown. With `JITSYM_INIT_REMEMBER`, stopping the last sink only
-/// closes the files, and ids stay valid.
+/// With `JITSYM_INIT_REMOVE_FILES`, the call removes the files. When the last sink stops, the background thread ends, memory
+/// and spool are freed, and all ids become unknown. With `JITSYM_INIT_REMEMBER`, the background thread, the memory, the spool
+/// and the ids stay.
 ///
 /// Returns `JITSYM_OK`, also if the sinks do not run; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_SINK_FAILED` if a
 /// sink could not write everything (the sink is stopped anyway); `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_TIMEOUT` as for
@@ -367,7 +360,7 @@ pub extern "C" fn jitsym_close(session: *mut jitsym) -> jitsym_status {
     blocking_boundary(|| session::close(session as usize as u64))
 }
 
-/// Copies the counters to `out`, at most `out->struct_size` bytes. For exact numbers call `jitsym_flush` first.
+/// Copies the counters to `out`. For exact numbers call `jitsym_flush` first.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_SESSION`, `_CLOSED`, `_FORKED`.
 ///
@@ -384,9 +377,9 @@ pub unsafe extern "C" fn jitsym_get_stats(session: *mut jitsym, out: *mut jitsym
     })
 }
 
-/// Copies the text of the last failure to `buf`: of a sink, of `jitsym_init`, or of this thread's last call with bad
-/// arguments. The text is cut to fit, and NUL-terminated. An empty text means that nothing failed. `session` may be
-/// NULL, for instance after a failed `jitsym_init`.
+/// Copies a text to `buf`. The text describes the last failure of a sink or of `jitsym_init`, or this thread's last call with
+/// bad arguments. The text is cut to fit, and NUL-terminated. An empty text means that nothing failed. `session` may be NULL,
+/// for instance after a failed `jitsym_init`.
 ///
 /// For a sink or `jitsym_init`, the text names the operation, the file, and the system's error. For a refused call, the
 /// text names the status, and the field, index and value that are wrong.

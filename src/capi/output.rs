@@ -8,8 +8,8 @@ use crate::api::error::{Error, Result};
 use crate::queue::status::{with_counters, Stats};
 use crate::sink::region::CodeRegion;
 
-/// Calls `make`, and writes the resulting region (or piece of a region) to `out`. Refuses an invalid `out` before the
-/// call of `make`, so that no region is made that the caller cannot receive.
+/// Calls `make`, and writes the resulting region (or piece of a region) to `out`. Checks `out` before the call of `make`. If
+/// the caller cannot receive the region, the region is not made.
 ///
 /// # Safety
 /// `out` is NULL or points to `out->struct_size` writable bytes.
@@ -84,7 +84,7 @@ pub unsafe fn write_text(text: &str, buf: *mut c_char, size: usize) -> Result<()
 /// Copies bytes and a NUL to a buffer. Fails if the buffer is too small for the bytes and the NUL.
 ///
 /// # Safety
-/// The same as for `write_text`.
+/// `buf` is NULL or points to `size` writable bytes.
 pub unsafe fn write_bytes(bytes: &[u8], buf: *mut c_char, size: usize) -> Result<()> {
     if buf.is_null() {
         return Err(Error::Null);

@@ -8,15 +8,12 @@ use super::types::*;
 use super::{input, output};
 use crate::session;
 
-/// Makes a region of code memory: a mapping of an ELF file that the library writes. Register code in the region by
-/// `jitsym_register` with an address in the executable view. The memory stays until `jitsym_region_release`, even if
-/// the session is closed. The caller sets `out->struct_size`.
+/// Makes a region of code memory: a mapping of an ELF file that the library writes. The memory stays until
+/// `jitsym_region_release`, even if the session is closed.
 ///
-/// If the file cannot be made (no sink `JITSYM_SINK_REGION`, a directory mounted `noexec`, no room), the call still
-/// returns memory. The other sinks then get the code in this memory, and `jitsym_stats.region_refused` and
-/// `jitsym_last_error` report the failure.
-///
-/// [docs/regions.md](regions.md#fork-exit-crash) describes a forked child's copy of a region with two views.
+/// If the file cannot be made (no sink `JITSYM_SINK_REGION`, a directory mounted `noexec`, no room), the call still returns
+/// memory. Code in memory without a file goes to the map and the jitdump. `jitsym_stats.region_refused` and `jitsym_last_error`
+/// report the failure.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_SIZE_ZERO`, `_ALIGNMENT`;
 /// `JITSYM_ERR_TOO_LARGE` for sizes above 1 GiB or alignments above 512 MiB; `JITSYM_ERR_NO_MEMORY`, also if no address
@@ -44,14 +41,12 @@ pub unsafe extern "C" fn jitsym_region_create(
 /// protections replaces the memory. `addr`, `size`: whole pages. During the call, other threads may execute the memory,
 /// but must not write to it or change its protection. After a failure the memory is unchanged.
 ///
-/// Afterwards the runtime may write, change protections, unmap parts, discard pages and fork as before. docs/regions.md
-/// lists the [advice (`madvise`), locks and keys](regions.md#locks-advice-and-keys) that the memory keeps or that the
-/// call refuses, the [limits](regions.md#limits) of `mremap`, and the [disk space](regions.md#fork-exit-crash) of the
-/// file.
+/// After the adoption, the runtime may write to the memory, change its protection, unmap parts, discard pages and fork.
+/// docs/regions.md describes the [limits](regions.md#limits), such as those of `mremap` and [locked
+/// memory](regions.md#locks-advice-and-keys).
 ///
-/// The file also names code that is already registered in the memory. If the memory is writable and executable at once,
-/// and new code replaces dead code, the library briefly changes the protection of the new code's pages
-/// ([epochs](regions.md#epochs)).
+/// The file also names code that is already registered in the memory. In memory that is both writable and executable, the
+/// library briefly changes the protection of new code's pages if the code replaces [dead code](regions.md#epochs).
 ///
 /// `JITSYM_ERR_NO_MEMORY` also means that no address space is free near the memory, or that 768 regions exist.
 /// `JITSYM_ERR_SINK_FAILED` means that the file cannot be made, or must not be executed (`noexec`, SELinux `execmod`).
@@ -70,8 +65,7 @@ pub extern "C" fn jitsym_region_adopt(session: *mut jitsym, addr: *mut c_void, s
 /// move. `exec`: where the region begins. `size`: the new size in bytes, rounded up to whole pages; a size below the
 /// current size changes nothing.
 ///
-/// Existing memory keeps its [locks and advice](regions.md#locks-advice-and-keys) (`mlock`, `madvise`). The added
-/// memory has none.
+/// The added memory has no [locks and no advice](regions.md#locks-advice-and-keys) (`mlock`, `madvise`).
 ///
 /// `JITSYM_ERR_SINK_FAILED` means that the host has closed the region's file, and the library cannot reopen it.
 ///
@@ -84,14 +78,15 @@ pub extern "C" fn jitsym_region_grow(session: *mut jitsym, exec: *mut c_void, si
     blocking_boundary(|| session::find(session as usize as u64)?.grow_region(exec as u64, size))
 }
 
-/// Frees the memory of a region's pages, which then read as zero. No code in these pages may still be registered or
-/// run. `addr`, `size`: whole pages of the executable view.
+/// Frees the memory of whole pages of a region. The pages then read as zero. No code in these pages may still be registered or
+/// run. `addr`, `size`: the pages, in the executable view.
 ///
-/// A write to the pages takes memory again. If the file system then has no room, the kernel raises `SIGBUS`.
+/// A later write to the pages allocates memory again. If the file system has no room at that time, the kernel raises `SIGBUS`.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`; `JITSYM_ERR_REGION` if the pages do not lie in a region;
-/// `JITSYM_ERR_NO_MEMORY` if the file system cannot discard pages, or some pages are unmapped; `JITSYM_ERR_SINK_FAILED`
-/// as for `jitsym_region_grow`, or in a forked child that has no own file; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+/// `JITSYM_ERR_NO_MEMORY` if the file system cannot discard pages, or some pages are unmapped; `JITSYM_ERR_SINK_FAILED` if the
+/// host has closed the file and the library cannot reopen it, or if this forked child has no file for the region;
+/// `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O.
 #[no_mangle]
@@ -99,13 +94,12 @@ pub extern "C" fn jitsym_region_discard(session: *mut jitsym, addr: *mut c_void,
     blocking_boundary(|| session::find(session as usize as u64)?.discard_region(addr as u64, size))
 }
 
-/// Ends a region. A created region is unmapped. An adopted region becomes plain memory again, with the same bytes,
-/// protections, locks and advice. `exec`: where the region begins. During the call, other threads may execute adopted
-/// memory, but must not write to it or change its protection. The call unregisters no code: unregister code in the
-/// region as usual.
+/// Ends a region. A created region is unmapped. An adopted region becomes plain memory again, with the same bytes, protections,
+/// locks and advice. `exec`: where the region begins. During the call, other threads may execute adopted memory, but must not
+/// write to it or change its protection. The call unregisters no code.
 ///
-/// The region's file stays, for profiles that are read later. Memory that the host has mapped over the region stays
-/// too. If code continues to run in adopted memory, register this code again. Otherwise its later samples have no name.
+/// The region's file stays, for profiles that are read later. Memory that the host has mapped over the region stays too. If
+/// code continues to run in adopted memory, register this code again, so that later samples of this code have a name.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_REGION`, `_NO_MEMORY`, `_SESSION`, `_CLOSED`, `_FORKED`, `_TIMEOUT`.
 ///

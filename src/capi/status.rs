@@ -56,16 +56,14 @@ pub enum jitsym_status {
     JITSYM_ERR_CLOSED = 16,
     /// No code with this id is registered now.
     ///
-    /// No call returned this id, its code was unregistered, or newer code was registered over its code.
+    /// The id was never returned, or the code with this id was unregistered or overwritten by newer code.
     JITSYM_ERR_UNKNOWN_ID = 17,
-    /// The time is up; the work continues in the background.
+    /// The wait was too long. The library continues the work in the background.
     ///
-    /// A call for code memory has changed nothing if it returns this status. The reason is that another call for code
-    /// memory takes more than 10 seconds, because a disk hangs.
+    /// A call of `jitsym_region.h` that returns this status has changed nothing: a disk blocks another such call for more than
+    /// 10 seconds.
     JITSYM_ERR_TIMEOUT = 18,
     /// The writer could not keep up, and the record was dropped.
-    ///
-    /// `jitsym_stats.dropped` counts such records.
     JITSYM_ERR_DROPPED = 19,
     /// No memory, or more code than `jitsym_options.max_memory` allows.
     JITSYM_ERR_NO_MEMORY = 20,
@@ -75,7 +73,7 @@ pub enum jitsym_status {
     JITSYM_ERR_SINK_FAILED = 22,
     /// The session is the parent's, and this child cannot continue it.
     ///
-    /// [docs/conventions.md](conventions.md#fork) has the reasons. `jitsym_init` opens a new session.
+    /// [docs/conventions.md](conventions.md#fork) has the reasons.
     JITSYM_ERR_FORKED = 23,
     /// The background thread could not be started.
     JITSYM_ERR_THREAD = 24,
@@ -93,11 +91,10 @@ pub enum jitsym_status {
     JITSYM_ERR_BUSY = 30,
     /// A bug in the library. The session does nothing from now on.
     JITSYM_ERR_INTERNAL = 31,
-    /// The writer itself made the call. Or a signal handler did, in a process without threads of the library.
+    /// The call came from the writer, or from a signal handler that may have interrupted the writer.
     ///
-    /// A signal handler called `jitsym_flush_from_signal` on the library's own thread. Or the library has no thread
-    /// (`JITSYM_INIT_NO_THREADS`), and the call is `jitsym_flush_from_signal`, or comes from a function of the host
-    /// that the writer was calling. The spool has the records that are not in the files (`JITSYM_SPOOL_SHARED`).
+    /// In a process [without threads](conventions.md#without-threads) of the library, `jitsym_flush_from_signal` always returns
+    /// this status. The spool has the records that are not in the files.
     JITSYM_ERR_WRITER = 32,
     /// The variable JITSYM_LATE forbids enabling sinks at run time.
     JITSYM_ERR_FORBIDDEN = 33,
@@ -107,12 +104,10 @@ pub enum jitsym_status {
     JITSYM_ERR_LIBRARY = 34,
     /// The memory cannot be adopted: a part is shared or belongs to a file.
     ///
-    /// Memory is also refused if it contains a heap, a stack or a part that is not mapped, or has [an
-    /// attribute](regions.md#locks-advice-and-keys) that no mapping of a file can have.
+    /// Memory is also refused if it contains a heap, a stack or an unmapped part. The same holds for memory with
+    /// [attributes](regions.md#locks-advice-and-keys) that a mapping of a file cannot have.
     JITSYM_ERR_NOT_PLAIN = 35,
-    /// The process has locked memory (`mlock`, `mlockall`), so none is adopted.
-    ///
-    /// The memory of the region would not be locked.
+    /// No memory is adopted while the process has locked memory (`mlock`, `mlockall`).
     JITSYM_ERR_LOCKED = 36,
     /// The address has no region or `jitsym_alloc` memory, or has a region already.
     ///
@@ -123,7 +118,7 @@ pub enum jitsym_status {
     JITSYM_ERR_ALIGNMENT = 38,
     /// An entry of `jitsym_code.inlines` is invalid.
     ///
-    /// The name, or the file or line of the call, is missing, or the range or parent breaks a rule of `jitsym_inline`.
+    /// The name is missing, the file or line of the call is missing, or the range or parent breaks a rule of `jitsym_inline`.
     JITSYM_ERR_INLINE = 39,
 }
 

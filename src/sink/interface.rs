@@ -24,11 +24,12 @@ pub trait Sink: Send {
     /// Reports code that became live, or that moved to another address. The registry already contains this change.
     fn load(&mut self, _code: &Loaded<'_>, _registry: &mut Registry) {}
 
-    /// Reports code that became live in a region. The region's file names this code, so most sinks have nothing to do.
+    /// Reports code that became live in a region. Most sinks have nothing to do, because the file of the region has the name of
+    /// this code.
     fn enter(&mut self, _code: &NewCode<'_>) {}
 
-    /// Reports all live code, after the sink was enabled late, or in a forked child. A sink that reads the registry itself need
-    /// not implement this method. `group_of` reads a group from the jitdump. Returns false if there is no memory.
+    /// Reports all live code to a sink that was enabled late, or to a sink of a forked child. A sink that reads the registry
+    /// itself need not implement this method. `group_of` reads a group from the jitdump. Returns false if there is no memory.
     fn load_live(&mut self, _registry: &mut Registry, _group_of: GroupOf<'_>) -> bool {
         true
     }
@@ -37,7 +38,7 @@ pub trait Sink: Send {
     /// method, but only by a call of `enter` or `load` with the same id.
     fn gone(&mut self, _id: u64) {}
 
-    /// Reports that the registry has changed, and that no other method of the sink was called for these changes.
+    /// Reports changes of the registry that no other method of the sink reports.
     fn changed(&mut self) {}
 
     /// Announces in a forked child that the code that is live now will be reported later, by a call of `changed`.
@@ -110,8 +111,8 @@ pub struct NewCode<'a> {
 /// Why code became live at an address. The chunks to which an `Origin` refers are recycled only after the sinks have written.
 pub enum Origin<'a> {
     Registered(Chunk, &'a Event, &'a Load<'a>),
-    /// The code was moved by `event`, which has this body. `before` is the position of the group that the jitdump got for the
-    /// code before the move.
+    /// The code was moved by `event`. `body` is the body of `event`. `before` is the position of the group that the jitdump got
+    /// for the code before the move.
     Moved {
         event: &'a Event,
         body: &'a [u8],
@@ -204,15 +205,14 @@ pub struct Kind {
     /// until the sink has reported the call's code.
     pub wants: Sinks,
     /// Whether profilers read the sink's file. A sink with this flag runs if neither the program nor its user selects sinks.
-    /// Code in regions is reported only to sinks without this flag, because profilers read the files of regions too.
+    /// Profilers also read the files of regions. So code in regions is not reported to sinks with this flag.
     pub is_default: bool,
-    /// Makes the sink. `None` for the jitdump and the regions. Those sinks are fields of `SinkSet`, because forks and recovery
-    /// read from the jitdump, and the applier sends code to regions.
+    /// Makes the sink. `None` for the jitdump and the regions, because `SinkSet` has separate fields for these two sinks.
     pub make: Option<Make>,
 }
 
-/// Records that a sink cannot write at present. The sink's file still consists of whole records. The other sinks continue, and
-/// this sink tries again.
+/// Notes in the status that a sink cannot write at present. The sink's file still consists of whole records. The other sinks
+/// continue, and this sink tries again.
 pub fn stall(status: &Status, sink: Sinks, path: Option<&Path>, error: &io::Error) {
     status.counters.write_errors.add(1);
     status.sink_is_behind(sink);

@@ -44,8 +44,8 @@ pub fn default() -> Sinks {
     KINDS.iter().filter(|kind| kind.is_default).fold(Sinks::NONE, |all, kind| all.with(kind.bit))
 }
 
-/// Returns `sinks` together with the flags of these sinks (`Kind::wants`). The flags select what threads that register code do
-/// for these sinks.
+/// Returns `sinks` together with the flags of these sinks (`Kind::wants`). A thread that registers code reads the flags, and
+/// does what these sinks need.
 pub fn with_wants(sinks: Sinks) -> Sinks {
     KINDS.iter().filter(|kind| sinks.has(kind.bit)).fold(sinks, |all, kind| all.with(wants_of(kind, sinks)))
 }
@@ -57,7 +57,8 @@ fn wants_of(kind: &Kind, sinks: Sinks) -> Sinks {
     }
 }
 
-/// Whether calls have to wait for one of these sinks. Such a call returns only after the sink has reported the call's code.
+/// Whether calls have to wait for one of these sinks. A call that waits returns only after the sink has reported the call's
+/// code.
 pub fn any_must_wait(sinks: Sinks) -> bool {
     KINDS.iter().any(|kind| sinks.has(kind.bit) && wants_of(kind, sinks).has(Sinks::MUST_WAIT))
 }

@@ -78,7 +78,7 @@ impl OwnedFile {
         file::claim(dir, name, mode, file::APPEND)
     }
 
-    /// Opens a file that a dead process has left, if its identity is one of `known`. See [`file::take_over`].
+    /// Opens a file that a dead process has left, if the identity of the file is one of `known`. See [`file::take_over`].
     pub fn take_over(&mut self, known: &[Identity], may_be_locked: bool) -> io::Result<(File, Identity)> {
         let (dir, name) = self.place()?;
         file::take_over(dir, name, known, may_be_locked)
@@ -112,7 +112,7 @@ impl OwnedFile {
     /// and its name.
     ///
     /// The first name that is tried is always the same, so that a later process with the same pid replaces the file that a
-    /// killed process has left. Somebody may have taken that name to prevent the replacement, so all further names are random.
+    /// killed process has left. An attacker may have taken this name to prevent the replacement. So all other names are random.
     pub fn make_replacement(&mut self) -> io::Result<(OsString, File)> {
         const ATTEMPTS: usize = 4;
         let mode = self.mode;

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// The time of the next attempt. After the first failure, the sink waits a tenth of a second. After each further failure, it
-/// waits twice as long as before, but at most ten seconds.
+/// The time of the next attempt. After the first failure, the sink waits a tenth of a second. After each further failure, the
+/// sink waits twice as long as after the failure before, but at most ten seconds.
 #[derive(Debug)]
 pub struct Retry {
     wait: Duration,
@@ -21,7 +21,7 @@ impl Retry {
         Retry { wait, at: Instant::now() + wait }
     }
 
-    /// Returns a first attempt that is due at once.
+    /// Makes a `Retry` whose first attempt is due immediately.
     pub fn at_once() -> Retry {
         Retry { wait: Retry::FIRST / 2, at: Instant::now() }
     }

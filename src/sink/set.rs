@@ -27,14 +27,14 @@ use crate::sys::file::Identity;
 
 pub struct SinkSet {
     status: Arc<Status>,
-    /// Forks and recovery read from the jitdump.
+    /// A separate field, because a forked child and recovery read from the jitdump.
     dump: Jitdump,
-    /// The applier sends code to this sink.
+    /// A separate field, because the applier sends code to this sink.
     pub region: RegionSink,
     others: Vec<(&'static Kind, Box<dyn Sink>)>,
     /// Whether the configuration asks to remove the files at the end.
     remove_files: bool,
-    /// Sinks that were not running when some code became live. Their files may lack this code.
+    /// Sinks that were not running when some code became live. The files of these sinks may lack the code.
     missed: Sinks,
     /// The sinks to which code in regions is also reported. These sinks make no files for profilers. Calls may wait for these
     /// sinks.
@@ -73,8 +73,9 @@ impl SinkSet {
         let remember = if config.remember { Sinks::REMEMBER } else { Sinks::NONE };
         self.status.set_sinks(remember, Sinks::NONE);
         let mut started = self.start(config, config.sinks);
-        // Calls report code to the unwinder themselves only if the sink runs from the start. When the sink is enabled late,
-        // some calls may already be running. These calls do not know of the sink, and would not report their code.
+        // Calls that register code may report this code to the unwinder only if the sink runs from the start. If the sink is
+        // enabled late, a call may already be running. The running call does not know of the sink, and would not report its
+        // code.
         if started.has(Sinks::UNWINDER) && unwinder::told_in_calls::begin() {
             started = started.with(Sinks::BY_CALLERS);
         }
@@ -135,8 +136,8 @@ impl SinkSet {
     fn close_each(&mut self, sinks: Sinks, how: Close) {
         let status = self.status.clone();
         for (kind, sink) in self.each().filter(|(kind, _)| sinks.has(kind.bit)) {
-            // A removal (`Close::Remove`) does not go through the write gate. If the gate were shut, the removal would wait
-            // until the process ends, and a call of the host may be waiting for the removal.
+            // A removal (`Close::Remove`) does not pass the write gate. A call of the host may wait for the removal. If the
+            // write gate were shut, the removal would wait until the process ends, and the call too.
             let closed =
                 if how == Close::Remove { sink.close(how) } else { status.write_gate.pass(|| sink.close(how)) };
             if let Err(error) = closed {
@@ -227,9 +228,9 @@ impl SinkSet {
         self.dump.path().is_some().then(|| self.dump.let_go())
     }
 
-    /// Completes the sinks of a forked child after they are open. Removes the code that the child does not take over from the
-    /// unwinder, and from the list of objects that debuggers read. If the child's jitdump runs, passes the contents of the
-    /// parent's jitdump to the child's jitdump. `dump`: the result of `let_go`. `registry`: the parent's registry.
+    /// Completes the sinks of a forked child after they are open. If the child does not take over some code, removes this code
+    /// from the unwinder and from the list of objects that debuggers read. If the child's jitdump runs, passes the contents of
+    /// the parent's jitdump to the child's jitdump. `dump`: the result of `let_go`. `registry`: the parent's registry.
     pub fn inherit(&mut self, dump: Option<Contents>, registry: &mut Registry) {
         unwinder::end_inherited(|id| registry.is_live(id));
         gdb::end_inherited();
@@ -250,7 +251,7 @@ impl SinkSet {
         self.each().any(|(kind, sink)| running.has(kind.bit) && sink.has_work())
     }
 
-    /// How long to wait until the first of the sinks that have failed tries again.
+    /// How long to wait until the next attempt of a failed sink.
     pub fn again_in(&self) -> Option<Duration> {
         // The files of regions are maintained even if the sink for regions does not run.
         let running = self.status.sinks().with(Sinks::REGION);
@@ -307,9 +308,9 @@ impl SinkSet {
         self.each().for_each(|(_, sink)| sink.inherit_later());
     }
 
-    /// Writes a part of the inherited code to the files of a forked child. `is_first`: whether this is the first part. `time`
-    /// is later than the times of all records so far. Returns whether more code is left to write, or `None` if the jitdump
-    /// cannot be written now.
+    /// Writes a part of the inherited code to the files of a forked child. `is_first`: whether this part is the first part of
+    /// the inherited code. `time` is later than the times of all records so far. Returns whether more code is left to write, or
+    /// `None` if the jitdump cannot be written now.
     pub fn write_inherited(&mut self, is_first: bool, registry: &mut Registry, time: u64) -> Option<bool> {
         if is_first {
             self.changed();
@@ -323,8 +324,8 @@ impl SinkSet {
     pub fn load_live(&mut self, started: Sinks, registry: &mut Registry, time: u64) -> bool {
         let running = Sinks(self.status.sinks().0 & started.0);
         let mut has_all = true;
-        // The jitdump comes last, because `write_live` closes the parent's jitdump. In a forked child, the other sinks read
-        // groups from the parent's jitdump.
+        // In a forked child, sinks read groups from the parent's jitdump. The child's jitdump comes last, because `write_live`
+        // closes the parent's jitdump.
         for (_, sink) in self.others.iter_mut().filter(|(kind, _)| running.has(kind.bit)) {
             let dump = &mut self.dump;
             let mut group_of = |stored| dump.read_back(stored);
@@ -362,8 +363,8 @@ impl SinkSet {
     /// `Round::now` is true.
     pub fn write(&mut self, round: &mut Round<'_>) {
         let status = self.status.clone();
-        // The jitdump is written first. If this fills the disk, the map may still fit on the disk, because the map needs less
-        // room.
+        // The jitdump is written first, because the jitdump needs more room than the map. If the jitdump does not fit on the
+        // disk, the map may still fit.
         self.dump().into_iter().for_each(Jitdump::flush);
         self.dump.drop_groups();
         // The files of regions are written by `RegionSink::write_files`.

@@ -57,7 +57,7 @@ pub struct CodeInput<'a>(*const jitsym_code, PhantomData<&'a jitsym_code>);
 /// version's size.
 ///
 /// # Safety
-/// The same as for `read`. Every pointer in the struct is valid, as the header demands.
+/// `from` fulfils the conditions of `read`. Every pointer in the struct is valid, as the header demands.
 #[inline(always)]
 pub unsafe fn code<'a>(from: *const jitsym_code, place: &'a mut MaybeUninit<jitsym_code>) -> Result<CodeInput<'a>> {
     // SAFETY: by the caller's promise the struct is readable. The size is its first field.
@@ -105,17 +105,17 @@ impl<'a> CodeInput<'a> {
         unsafe { field!(self.0, flags) & MORE != 0 }
     }
 
-    /// Whether the code has a file. If so, the registered name is composed of the code's name, file and line.
+    /// Whether the code has a file. The registered name of code with a file is composed of the code's name, file and line.
     #[inline(always)]
     pub fn has_file(&self) -> bool {
         // SAFETY: the struct and all data that it points to are valid (see `CodeInput`).
         unsafe { !field!(self.0, file).is_null() }
     }
 
-    /// Runs `body` with an equivalent `jitsym_code` that has the composed name and no file. If the code has no line
-    /// table, a line other than 0 becomes the only row of the line table. Returns `None` if the code is not usual
-    /// (`is_usual`), if the file is empty, or if a text has to be cleaned or cut. Then the caller has to use
-    /// `with_code`, because only `with_code` leads to cleaning and counting of these texts.
+    /// Runs `body` with an equivalent `jitsym_code` that has the composed name and no file. If the code has no line table, and
+    /// `jitsym_code.line` is not 0, the line table gets this line as its only row. Returns `None` if the code needs the slow
+    /// path (`is_usual` is false), or if the file is empty. Also returns `None` if the name or the file has to be cleaned or
+    /// cut. After `None`, the caller has to use `with_code`: on that path, the library cleans and counts such names and files.
     #[inline(never)]
     pub fn with_name<T>(self, body: impl FnOnce(CodeInput<'_>) -> T) -> Option<T> {
         // SAFETY: here and below, the struct and all data that it points to are valid (see `CodeInput`).
@@ -244,8 +244,8 @@ unsafe fn inlines<'a>(code: &jitsym_code) -> Result<Vec<Inline<'a>>> {
 /// A line table that C has passed.
 pub struct LineInput<'a> {
     rows: Array<'a, jitsym_line>,
-    /// The last file name and its length. Most rows have the same file as the previous row, and then the length is not
-    /// computed again.
+    /// The file name of the last row, and the length of this name. Most rows have the same file as the row before, so the
+    /// length is rarely computed.
     last_file: Cell<(*const c_char, usize)>,
 }
 
@@ -258,7 +258,7 @@ impl LineTable for LineInput<'_> {
         let raw = self.rows.get(index).ok_or(Error::LineFile)?;
         check_flags(raw.reserved, 0)?;
         if raw.file.is_null() | (raw.line == 0) {
-            // A row without a line is left out. Otherwise a missing file is refused later.
+            // A row whose line is 0 is left out later. A row that has a line but no file is refused later.
             return Ok(Line { offset: raw.offset, line: raw.line, column: raw.column, file: &[] });
         }
         let (last, mut len) = self.last_file.get();
@@ -287,7 +287,7 @@ unsafe fn bytes<'a>(start: *const c_void, size: u64) -> Bytes<'a> {
 /// Reads a `jitsym_move_target` for code of `size` bytes.
 ///
 /// # Safety
-/// The same as for `read`. The field `bytes` is NULL or points to `size` readable bytes.
+/// `from` fulfils the conditions of `read`. The field `bytes` is NULL or points to `size` readable bytes.
 pub unsafe fn move_target<'a>(from: *const jitsym_move_target, size: u64) -> Result<MoveTarget<'a>> {
     // SAFETY: the caller's promise.
     let raw = unsafe { read(from)? };

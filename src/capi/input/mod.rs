@@ -1,9 +1,11 @@
 //! Input from C, checked and converted to the types of the Rust API.
 //!
-//! Only arrays of saved registers and bytes are used by reference. All other C structs are copied. If `struct_size`
-//! differs from this version's size, the struct is copied over a struct of zeros, so that callers with an older or a
-//! newer header are supported. The usual registration is an exception: it copies no struct of this version's size. It
-//! reads the fields of the `jitsym_code` one by one, and compares the `jitsym_unwind` without a copy.
+//! Saved registers and bytes are used by reference. All other C structs are copied, except on the fast path of a registration.
+//! A struct from an older or a newer header has another size than the struct of this version. Such a struct is copied over a
+//! struct of zeros.
+//!
+//! The fast path of a registration copies no struct that has the size of this version's struct. This path reads the fields of
+//! the `jitsym_code` one by one, and compares the `jitsym_unwind` in place.
 
 mod code;
 mod options;
@@ -65,7 +67,7 @@ unsafe fn copy<T: Plain>(from: *const u8, size: usize) -> Result<T> {
 }
 
 /// # Safety
-/// The same as for `copy`.
+/// `from` points to `size` readable bytes.
 #[cold]
 #[inline(never)]
 unsafe fn copy_other<T: Plain>(from: *const u8, size: usize) -> Result<T> {
@@ -120,7 +122,7 @@ fn check_flags(flags: u32, known: u32) -> Result<()> {
     }
 }
 
-/// An array of C structs, which may be larger or smaller than in this version.
+/// An array of C structs. The caller's structs may be larger or smaller than the structs of this version.
 #[derive(Clone, Copy)]
 struct Array<'a, T> {
     start: *const u8,
@@ -131,8 +133,8 @@ struct Array<'a, T> {
 
 impl<T: Plain> Array<'_, T> {
     /// # Safety
-    /// `start` is NULL or points to `count` elements. Each element has `stride` bytes, or, if `stride` is 0, as many
-    /// bytes as in the first version.
+    /// `start` is NULL or points to `count` elements. Each element has `stride` bytes. If `stride` is 0, each element has the
+    /// size that it had in the first version of the header.
     #[inline(always)]
     unsafe fn new(start: *const T, count: usize, stride: usize) -> Result<Self> {
         let stride = if stride == 0 { T::FIRST_SIZE } else { stride };

@@ -21,7 +21,7 @@ unsafe impl Plain for jitsym_options {
 /// Reads a `jitsym_options`. Returns the defaults for NULL.
 ///
 /// # Safety
-/// The same as for `read`. Each string in the struct is NULL or ends with a NUL.
+/// `from` fulfils the conditions of `read`. Each string in the struct is NULL or ends with a NUL.
 pub unsafe fn options(from: *const jitsym_options) -> Result<Options> {
     if from.is_null() {
         return Ok(Options::default());

@@ -14,7 +14,7 @@ unsafe impl Plain for jitsym_region_options {
 /// Reads a `jitsym_region_options`.
 ///
 /// # Safety
-/// The same as for `read`.
+/// `from` fulfils the conditions of `read`.
 pub unsafe fn region(from: *const jitsym_region_options) -> Result<RegionOptions> {
     // SAFETY: the caller's promise.
     let raw = unsafe { read(from)? };

@@ -23,7 +23,7 @@ unsafe impl Plain for jitsym_unwind_row {
 /// `jitsym_unwind` that equals the last remembered `jitsym_unwind` is not decoded again.
 ///
 /// # Safety
-/// The same as for `unwind`.
+/// `from` fulfils the conditions of `unwind`.
 #[inline(always)]
 pub unsafe fn template(
     from: *const jitsym_unwind,
@@ -50,7 +50,7 @@ pub unsafe fn template(
 }
 
 /// # Safety
-/// The same as for `unwind`.
+/// `from` fulfils the conditions of `unwind`.
 #[cold]
 #[inline(never)]
 unsafe fn decode_and_encode(
@@ -87,7 +87,8 @@ pub enum UnwindInput<'a> {
 const FEW_ROWS: usize = 16;
 
 /// # Safety
-/// The same as for `read`. Every pointer in the struct is valid, as the header demands. NULL means no description.
+/// `from` fulfils the conditions of `read`. Every pointer in the struct is valid, as the header demands. NULL means no
+/// description.
 pub unsafe fn unwind<'a>(from: *const jitsym_unwind) -> Result<UnwindInput<'a>> {
     if from.is_null() {
         return Ok(UnwindInput::Ready(Unwind::None));

@@ -10,25 +10,22 @@ use super::jitsym_unwind;
 pub enum jitsym_code_flag {
     /// The call does not copy the bytes: keep them until a flush, move or unregistration.
     ///
-    /// The flag is for large code, and for runtimes that never free code. The writer reads the bytes later. The bytes
-    /// must stay unchanged at their address until `jitsym_flush` has returned, or until `jitsym_unregister`,
-    /// `jitsym_unregister_range` or `jitsym_move` has returned for this code. These three calls wait for the writer, 10
-    /// seconds at most. If the process is killed earlier, the record is recovered without the bytes.
+    /// The flag is for large code, and for code that is never freed. The bytes must stay unchanged at their address until
+    /// `jitsym_flush` has returned, or until `jitsym_unregister`, `jitsym_unregister_range` or `jitsym_move` has returned for
+    /// this code. Calls that unregister or move code with this flag wait for the writer, 10 seconds at most. If the process is
+    /// killed before the writer has read the bytes, the recovered record has no bytes.
     JITSYM_CODE_STABLE = 1,
     /// This call waits for no sink, because the host registers more code before this code runs.
     ///
-    /// Without the flag, a call waits for `JITSYM_SINK_VALGRIND`, `JITSYM_SINK_UNWINDER`, and `JITSYM_SINK_GDB` while a
-    /// debugger listens, because these sinks need code before it runs. The next call without the flag, or
-    /// `jitsym_flush`, waits until these sinks have all code that was registered before. `jitsym_move_target` does not
-    /// accept the flag.
+    /// Without the flag, a call waits for sinks that need code before the code runs (`jitsym_register`). The next call without
+    /// the flag, or `jitsym_flush`, waits until these sinks have all code that was registered before.
     JITSYM_CODE_MORE = 2,
     /// While this code is live, the next `JITSYM_CODE_GAP_SIZE` bytes have no other code.
     ///
-    /// `perf inject` then maps the unwind tables of this code into these bytes, if the tables fit, so that a perf that
-    /// is built with libunwind can unwind through this code
-    /// ([docs/after-recording.md](after-recording.md#packed-code)). Most versions before perf 7 are built with
-    /// libunwind. Other code in these bytes would lose its name, also in a forked child that has the code of its
-    /// parent. For moved code, the flag of `jitsym_move_target` counts.
+    /// `perf inject` maps the unwind tables of this code into the free bytes if the tables fit, because perf 6 [needs the
+    /// tables there](after-recording.md#packed-code). Other code in these bytes would lose its name. A forked child that has
+    /// inherited the code must keep the bytes free too. If the code moves, `jitsym_move_target.flags` decides for the new
+    /// address.
     JITSYM_CODE_GAP = 4,
 }
 
@@ -48,11 +45,11 @@ pub enum jitsym_range_flag {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct jitsym_line {
-    /// Bytes from the start of the code, less than its size. Rows may be in any order.
+    /// Offset in the code in bytes, less than the size of the code. Rows may be in any order.
     ///
-    /// Sorted rows cost least. Of two rows with the same offset, the later row counts.
+    /// Sorted rows cost least. If two rows have the same offset, the row with the higher index is used.
     pub offset: u32,
-    /// Line number, from 1. A row with 0 is left out.
+    /// Line number, from 1. A row whose line is 0 is left out.
     pub line: u32,
     /// Column, from 1; 0 if unknown.
     pub column: u32,
@@ -73,9 +70,7 @@ pub struct jitsym_inline {
     /// `end` must be greater than `begin`, and at most the `end` of the parent or, without a parent, the size of the
     /// code. Two ranges with the same parent must have no byte in common.
     pub end: u32,
-    /// Name of the inlined function, UTF-8. Must not be empty after cleaning.
-    ///
-    /// `jitsym_code.name` describes the cleaning.
+    /// Name of the inlined function, cleaned like `jitsym_code.name`. The cleaned name must not be empty.
     pub name: *const c_char,
     /// Length of `name` in bytes; 0 if a NUL ends `name`.
     pub name_len: usize,
@@ -103,17 +98,15 @@ pub struct jitsym_code {
     pub size: u64,
     /// Name in UTF-8: cleaned, never refused. NULL or empty: `jit_ADDRESS`.
     ///
-    /// Bytes that are not UTF-8 become U+FFFD, control characters become `_`, and white space at both ends is removed.
-    /// Cleaning can leave a name empty. The library appends `()` to a name of one or two bytes, because perf drops or
-    /// demangles such names.
+    /// Bytes that are not UTF-8 become U+FFFD, control characters become `_`, and white space at both ends is removed. The
+    /// library appends `()` to a name of one or two bytes, because perf drops or demangles such names.
     pub name: *const c_char,
     /// Length of `name` in bytes; 0 if a NUL ends `name`.
     pub name_len: usize,
-    /// Bytes of the code: `addr` or its writable view. NULL: the kernel reads the bytes.
+    /// Bytes of the code: `addr` or its writable view. NULL means the bytes at `addr`.
     ///
-    /// Points to `size` readable bytes: pass `addr`, or the address of a writable view of the same memory. With NULL,
-    /// the library asks the kernel to read at `addr`, which costs a system call. Unreadable bytes are zero in the
-    /// record, and `jitsym_stats.unreadable` counts the call.
+    /// Must point to `size` readable bytes. With NULL, a system call reads the bytes at `addr`. Unreadable bytes are zero in
+    /// the record, and `jitsym_stats.unreadable` counts the call.
     pub bytes: *const c_void,
     /// How to unwind; NULL if unknown.
     pub unwind: *const jitsym_unwind,
@@ -139,9 +132,9 @@ pub struct jitsym_code {
     pub inline_size: usize,
     /// File where the function begins, NUL-terminated; NULL if unknown.
     ///
-    /// Every reader except debuggers gets the name `NAME FILE:LINE`, which `JITSYM_NAME_MAX` limits. If `line_count` is
-    /// 0, the line table gets one row at offset 0 with this file and line, for which an absolute path is best. The
-    /// library cleans the file as it cleans `name`. A file that is empty after cleaning counts as unknown.
+    /// All readers except debuggers get the name `NAME FILE:LINE`, which `JITSYM_NAME_MAX` limits. If `line_count` is 0, the
+    /// line table gets one row at offset 0 with this file and line. An absolute path is best for this row. The library cleans
+    /// the file as it cleans `name`. A file that is empty after cleaning counts as unknown.
     pub file: *const c_char,
     /// Line in `file`, from 1; 0 if unknown.
     ///

@@ -15,8 +15,6 @@ pub use stats::*;
 pub use unwind::*;
 
 /// A session. The handle is a number, not an address, so calls refuse a closed or wrong handle.
-///
-/// A forked child [continues](conventions.md#fork) its parent's sessions.
 pub struct jitsym {
     _private: [u8; 0],
 }
@@ -54,19 +52,18 @@ pub enum jitsym_sink {
     JITSYM_SINK_JITDUMP = 2,
     /// ELF files of regions (`jitsym_region.h`): names, lines, call stacks in every profiler.
     ///
-    /// The files `jit-PID-N.so` and `jitted-PID-rN.so` ([docs/regions.md](regions.md)) are in
-    /// `jitsym_options.jitdump_dir`. Code in a region is written to the region's file, but not to the map or the
-    /// jitdump.
+    /// The files are `jit-PID-N.so` and `jitted-PID-rN.so` ([docs/regions.md](regions.md)). Code in a region is not written to
+    /// the map or the jitdump.
     JITSYM_SINK_REGION = 4,
     /// Objects in memory for gdb and lldb. The sink starts by itself if a debugger listens.
     ///
     /// A sink that started by itself ([docs/debugging.md](debugging.md)) is in `jitsym_stats.sinks_running` only while
     /// a debugger listens.
     JITSYM_SINK_GDB = 8,
-    /// The process's unwinder. C++ exceptions, `backtrace` and `pthread_exit` pass through code.
+    /// The process's unwinder. C++ exceptions, `backtrace` and `pthread_exit` can unwind through registered code.
     ///
-    /// The code needs an unwind description. Calls that register, move or unregister code wait for this sink: see
-    /// `jitsym_register`. [docs/exceptions.md](exceptions.md) lists the supported unwinders.
+    /// The code needs an unwind description. Calls that register, move or unregister code wait for this sink
+    /// (`jitsym_register`). [docs/exceptions.md](exceptions.md) lists the supported unwinders.
     JITSYM_SINK_UNWINDER = 16,
     /// valgrind's tools: names, lines, call stacks. The sink starts by itself, only under valgrind.
     ///

@@ -10,7 +10,7 @@ use std::ffi::c_char;
 pub enum jitsym_init_flag {
     /// The environment takes precedence over the options.
     ///
-    /// Without this flag, each option that is not 0 or NULL takes precedence.
+    /// Without this flag, each option that is not 0 or NULL takes precedence over the environment.
     JITSYM_INIT_ENV_WINS = 1,
     /// If `sinks` is 0, start only the sinks that JITSYM names.
     ///
@@ -24,50 +24,44 @@ pub enum jitsym_init_flag {
     JITSYM_INIT_NO_SPOOL = 64,
     /// Complete the files of killed processes first, as `jitsym recover` does.
     ///
-    /// Only this user's processes that have left a spool count.
+    /// Only the files of this user's processes that have left a spool are completed.
     JITSYM_INIT_RECOVER = 128,
     /// `fork` writes all code to the child's files.
     ///
-    /// This happens before `fork` returns in the child, even if the child only executes another program.
+    /// `fork` does this even for a child that only executes another program.
     JITSYM_INIT_FORK_NOW = 256,
     /// A forked child inherits nothing. Excludes JITSYM_INIT_FORK_NOW.
     ///
-    /// In the child, calls on its parent's sessions return `JITSYM_ERR_FORKED`, and `jitsym_init` begins with empty
-    /// files.
+    /// In the child, calls on its parent's sessions return `JITSYM_ERR_FORKED`. `jitsym_init` begins with empty files.
     JITSYM_INIT_FORK_ALONE = 512,
     /// Remove the files at the last close or at exit.
     ///
-    /// The files are the map, the jitdump and the files of regions. The flag is for readers that read the files while
-    /// the process runs. After the removal, `perf report` finds no names, and `perf inject` fails if a jitdump that
-    /// existed during the recording is missing.
+    /// The flag is for readers that read the files while the process runs. Without the files, `perf report` finds no names, and
+    /// `perf inject` fails if a jitdump existed during the recording.
     JITSYM_INIT_REMOVE_FILES = 1024,
     /// Remember live code while no sink runs, for `jitsym_enable`.
     ///
-    /// While no sink runs, registering costs as much as with a sink, and live code takes memory
-    /// ([docs/conventions.md](conventions.md#turn-it-on-in-a-running-process)).
+    /// [docs/conventions.md](conventions.md#turn-it-on-in-a-running-process) has the costs in time and memory.
     JITSYM_INIT_REMEMBER = 2048,
     /// Private executable memory becomes a region when code is registered in it.
     ///
-    /// The library adopts the whole mapping that contains the code, as `jitsym_region_adopt` does. If the mapping is
-    /// not executable yet, a later call adopts it. During each call that registers, moves or unregisters code, no other
-    /// thread of the process may write to code memory or change its protection.
-    /// [docs/regions.md](regions.md#how-a-region-comes-to-be) explains this rule, and has alternatives.
+    /// The library adopts the whole mapping that contains the code. During each call that registers, moves or unregisters code,
+    /// no other thread of the process may write to code memory or change its protection.
+    /// [docs/regions.md](regions.md#how-a-region-comes-to-be) has alternatives.
     JITSYM_INIT_ADOPT = 4096,
     /// Also register the code that other libraries (LLVM, wasmtime) report to gdb.
     ///
-    /// The bridge ([docs/runtimes.md](runtimes.md#programs-that-tell-gdb)) registers the code that
-    /// `__jit_debug_descriptor` lists, from this session on until the process ends. The options of the first session
-    /// with this flag decide where the code is written, unless files are already being written.
+    /// The [bridge](runtimes.md#programs-that-tell-gdb) runs from this session on until the process ends. The options of the
+    /// first session with this flag decide where the code is written, unless files are already being written.
     JITSYM_INIT_BRIDGE = 8192,
     /// Start no thread in this process and its children: calls write pending records.
     ///
-    /// The flag is for hosts that must stay single-threaded, for instance because they fork, and for sandboxes that
-    /// forbid threads. The flag has no effect while sessions of the process already use threads
-    /// (`jitsym_stats.threads`). [docs/conventions.md](conventions.md#without-threads) lists what is different.
+    /// The flag is for hosts that must stay single-threaded, and for sandboxes that forbid threads.
+    /// [docs/conventions.md](conventions.md#without-threads) lists what is different.
     JITSYM_INIT_NO_THREADS = 16384,
 }
 
-/// Information about code that is of use (`jitsym_wanted`), as bit flags. A later version may have more.
+/// The result of `jitsym_wanted`: bit flags for the information that sinks can use. Later versions may have more flags.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_want {
@@ -79,16 +73,15 @@ pub enum jitsym_want {
     JITSYM_WANT_LINES = 2,
     /// `jitsym_code.unwind`.
     JITSYM_WANT_UNWIND = 4,
-    /// Code memory is adopted: during a call, only the calling thread may write to it.
+    /// The library adopts code memory. During a call, only the calling thread may write to code memory.
     ///
-    /// The variable `JITSYM_ADOPT` or the flag `JITSYM_INIT_ADOPT`, which describes the rule for writing, requests the
-    /// adoption.
+    /// `JITSYM_INIT_ADOPT` describes this rule. The variable `JITSYM_ADOPT` requests adoption too.
     JITSYM_WANT_ADOPT = 8,
     /// Memory from `jitsym_region_create` and `jitsym_alloc` has a file.
     ///
-    /// Without this bit, `jitsym_region_create` and `jitsym_alloc` have no advantage for a runtime that has its own
-    /// code memory. The library clears the bit when it cannot make the file of a region, so call `jitsym_wanted` again
-    /// after each of these calls.
+    /// Without this bit, `jitsym_region_create` and `jitsym_alloc` have no advantage for a runtime that has its own code
+    /// memory. When the library cannot make the file of a region, it clears `JITSYM_WANT_REGION`. So call `jitsym_wanted` again
+    /// after each region that you create and each allocation.
     JITSYM_WANT_REGION = 16,
 }
 
@@ -96,9 +89,9 @@ pub enum jitsym_want {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_map_dialect {
-    /// perf and all other readers: `START SIZE NAME` in hexadecimal without prefix, in `/tmp`.
+    /// For perf and most readers. A line is `START SIZE NAME`, hexadecimal without `0x`. The default directory is `/tmp`.
     JITSYM_MAP_PERF = 0,
-    /// Android's simpleperf: `0xSTART 0xSIZE NAME`, in `/data/local/tmp`.
+    /// For Android's simpleperf. A line is `0xSTART 0xSIZE NAME`. The default directory is `/data/local/tmp`.
     JITSYM_MAP_SIMPLEPERF = 1,
 }
 
@@ -130,10 +123,10 @@ pub struct jitsym_options {
     pub file_mode: u32,
     /// Bound in bytes for pending records, 1 MiB to 16 GiB. 0 means 64 MiB.
     ///
-    /// A value outside this range is replaced by the nearest value inside it. The memory starts with 16 KiB, takes 4
-    /// MiB (at most half of the bound) under load, and grows further when the writer cannot keep up. A record that
-    /// exceeds the bound minus these 4 MiB is refused (`JITSYM_ERR_NO_MEMORY`). The memory takes at least 256 MiB of
-    /// address space, if available. The first session of a process decides the bound.
+    /// A value outside this range is replaced by the nearest value inside it. The memory starts with 16 KiB, and grows [under
+    /// load](conventions.md#memory). The largest possible record is 4 MiB smaller than the bound, or half of a bound below 8
+    /// MiB. A larger record is refused (`JITSYM_ERR_NO_MEMORY`). The memory takes at least 256 MiB of address space, if
+    /// available.
     pub max_memory: u64,
     /// Milliseconds that a call waits if memory for records is full. 0 means 10.
     ///
@@ -146,16 +139,16 @@ pub struct jitsym_options {
     /// The directory should be on a file system in memory. The first session that starts a sink or remembers code
     /// decides the directory, until all sinks are disabled.
     pub spool_dir: *const c_char,
-    /// Bound of the perf map in bytes, at least 4096. 0: JITSYM_MAP_MAX, else no bound.
+    /// Largest size of the perf map in bytes, from 4096. 0 means JITSYM_MAP_MAX, else no limit.
     ///
-    /// At the bound, the map first leaves out the oldest dead code, then the newest live code
-    /// (`jitsym_stats.map_omitted`), until there is room again.
+    /// When the map has reached this size, it leaves out the oldest dead code first. If that is not enough, the map leaves out
+    /// the newest live code (`jitsym_stats.map_omitted`).
     pub map_max: u64,
-    /// Bound of the jitdump in bytes, at least 65536. 0: JITSYM_JITDUMP_MAX, else no bound.
+    /// Largest size of the jitdump in bytes, from 65536. 0 means JITSYM_JITDUMP_MAX, else no limit.
     ///
-    /// At the bound, the library rewrites the jitdump with live code alone. During the rewrite there are two files. If
-    /// live code takes more than three quarters of the bound, newly registered code is left out
-    /// (`jitsym_stats.jitdump_lost`), until enough other code has been unregistered. Then the library also writes the
-    /// omitted code that is still live.
+    /// When the jitdump has reached this size, the library rewrites the jitdump, and keeps only live code. During the rewrite
+    /// there are two files. If live code takes more than three quarters of this size, newly registered code is left out
+    /// (`jitsym_stats.jitdump_lost`) until enough code has been unregistered. Then the library also writes omitted code that is
+    /// still live.
     pub jitdump_max: u64,
 }

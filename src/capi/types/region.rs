@@ -6,7 +6,7 @@ use std::ffi::c_void;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_region_flag {
-    /// One view of private memory. The runtime changes its protection (`mprotect`).
+    /// One view of private memory. The runtime changes the memory's protection (`mprotect`).
     ///
     /// At first the memory is readable and writable; the runtime makes it executable before code runs. A forked child
     /// has its own copy. Without this flag, a region has two views of shared memory, and the runtime must not change

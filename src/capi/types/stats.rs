@@ -6,10 +6,10 @@
 pub enum jitsym_spool_state {
     /// Records are in private memory: after SIGKILL they are lost.
     ///
-    /// While the writer keeps up, at most the records of the last 50 milliseconds are lost. If the spool's file system
-    /// has no room for a record, this record is in private memory too.
+    /// While the writer keeps up, at most the records of the last 50 milliseconds are lost. Private memory also takes records
+    /// for which the spool's file system has no room.
     JITSYM_SPOOL_NONE = 0,
-    /// Records are in a spool, from which `jitsym recover` completes the files.
+    /// Records are in a spool. After SIGKILL, `jitsym recover` writes these records to the files.
     JITSYM_SPOOL_SHARED = 1,
 }
 
@@ -26,8 +26,7 @@ pub struct jitsym_stats {
     pub struct_size: usize,
     /// `JITSYM_SINK_*` bits of the sinks that run and can write.
     ///
-    /// `JITSYM_SINK_REGION` is set only while a region exists. `JITSYM_WANT_REGION` reports whether regions can be
-    /// made.
+    /// `JITSYM_SINK_REGION` is set only while a region exists.
     pub sinks_running: u32,
     /// Bits of sinks that could not start, or cannot write now.
     ///
@@ -60,9 +59,9 @@ pub struct jitsym_stats {
     pub map_entries: u64,
     /// Rewrites of the perf map.
     ///
-    /// The reasons for a rewrite are that entries have to change or are missing, or that the map has reached its bound.
+    /// The map is rewritten if entries have to change or are missing, or if the map has reached `jitsym_options.map_max`.
     pub map_rewrites: u64,
-    /// Entries of dead code that were removed from the perf map because of its bound.
+    /// Entries of dead code that the perf map left out because of `jitsym_options.map_max`.
     pub map_forgotten: u64,
     /// Write errors, over all sinks.
     pub write_errors: u64,
@@ -72,7 +71,7 @@ pub struct jitsym_stats {
     pub memory_held: u64,
     /// Records that had to wait because `jitsym_options.max_memory` was reached.
     pub waited: u64,
-    /// Records that `JITSYM_INIT_RECOVER` has put into the files of killed processes.
+    /// Number of records that `JITSYM_INIT_RECOVER` has written to files of killed processes.
     pub recovered: u64,
     /// One of `JITSYM_SPOOL_*` (`jitsym_control.h`).
     pub spool: u32,
@@ -80,10 +79,10 @@ pub struct jitsym_stats {
     pub inherited: u32,
     /// Records that could not be written to the jitdump.
     ///
-    /// The disk or `jitsym_options.jitdump_max` had no room, and the memory for waiting records was full. The number
-    /// includes waiting records that a rewrite of the jitdump left out. When writing is possible again, the library
-    /// writes the code of lost records if it is still live, without lines and unwind tables. If the parent was writing
-    /// a record at the fork, and the fork did not wait for the write, the child also counts this record.
+    /// The disk was full or the jitdump had reached `jitsym_options.jitdump_max`, and the memory for waiting records was full.
+    /// The number includes waiting records that a rewrite of the jitdump left out. When writing is possible again, the library
+    /// writes live code of lost records, without lines and unwind tables. A forked child also counts a record that its parent
+    /// was still writing at the fork.
     pub jitdump_lost: u64,
     /// Bytes of records that wait because the jitdump cannot be written.
     ///
@@ -91,8 +90,8 @@ pub struct jitsym_stats {
     pub jitdump_held: u64,
     /// Rewrites of the jitdump.
     ///
-    /// The reasons for a rewrite are that another program or library has removed or truncated the jitdump, or that it
-    /// has reached its bound.
+    /// The jitdump is rewritten if another program or library has removed or truncated it, or if the jitdump has reached
+    /// `jitsym_options.jitdump_max`.
     pub jitdump_rewrites: u64,
     /// Entries of live code for which the perf map has no room now.
     pub map_omitted: u64,
@@ -119,8 +118,8 @@ pub struct jitsym_stats {
     pub calls_refused: u64,
     /// How often the adoption of memory was postponed.
     ///
-    /// The memory was not executable yet, or its mapping did not contain all of the code. After more than a second,
-    /// `region_refused` counts the memory too.
+    /// The memory was not executable yet, or its mapping did not contain all of the code. If the adoption of memory is
+    /// postponed for more than a second, `region_refused` counts the memory too.
     pub region_put_off: u64,
     /// How often making or adopting a region failed because 768 regions existed.
     pub region_limit: u64,

@@ -12,8 +12,8 @@ pub enum jitsym_unwind_kind {
     JITSYM_UNWIND_FRAME_POINTER = 1,
     /// The CFA is a fixed number of bytes above the stack pointer.
     ///
-    /// The canonical frame address (CFA) has this distance from the stack pointer in all of the code, or between a
-    /// prologue and an epilogue. Use this kind even for code with a frame pointer, if the stack pointer does not move.
+    /// CFA means canonical frame address. The distance is fixed in all of the code, or between a prologue and an epilogue. Use
+    /// this kind even for code with a frame pointer, if the stack pointer does not move.
     JITSYM_UNWIND_FIXED_FRAME = 2,
     /// A table of rows.
     JITSYM_UNWIND_ROWS = 3,
@@ -27,14 +27,14 @@ pub enum jitsym_unwind_kind {
 pub enum jitsym_unwind_flag {
     /// FRAME_POINTER, FIXED_FRAME on aarch64: `paciasp` signs the return address.
     ///
-    /// `paciasp` is directly before the frame's first instruction, whose place is `fp_pushed` or, if a FIXED_FRAME has
-    /// 0 there, `sp_set`. If `fp_pushed` and `sp_set` are 0, the return address is signed from the start. With this
-    /// flag, the defaults of a FRAME_POINTER for `fp_pushed` and `fp_set` are 8 and 12. The instruction after
-    /// `epilogue_begin` is `autiasp`, or the epilogue's last instruction, such as `retaa`. Describe code that signs its
-    /// return address in another way by EH_FRAME
+    /// `paciasp` must be directly before the instruction that ends at `fp_pushed`. If `fp_pushed` of a FIXED_FRAME is 0,
+    /// `paciasp` must be directly before the instruction that ends at `sp_set`. If both fields of a FIXED_FRAME are 0, the
+    /// return address is signed from the start. With this flag, the defaults of a FRAME_POINTER for `fp_pushed` and `fp_set`
+    /// are 8 and 12. The instruction that begins at `epilogue_begin` is `autiasp`, or ends the epilogue, as `retaa` does. If
+    /// code signs its return address in another way, use EH_FRAME
     /// ([docs/special-cases.md](special-cases.md#signed-return-addresses-on-aarch64)).
     JITSYM_UNWIND_PACIASP = 1,
-    /// The same with key B: `pacibsp`, `autibsp`.
+    /// Like `JITSYM_UNWIND_PACIASP`, but with key B: `pacibsp` and `autibsp`.
     JITSYM_UNWIND_PACIBSP = 2,
 }
 
@@ -50,7 +50,7 @@ pub struct jitsym_saved_register {
     /// On aarch64, x0 to x30 are 0 to 30, sp is 31, d8 to d15 are 72 to 79. On riscv64, x0 to x31 are 0 to 31, f0 to f31
     /// are 32 to 63.
     pub reg: u32,
-    /// Bytes from the CFA, a multiple of 8, mostly negative.
+    /// Offset from the CFA in bytes: a multiple of 8, usually negative.
     pub offset: i32,
 }
 
@@ -61,7 +61,7 @@ pub struct jitsym_saved_register {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct jitsym_unwind_row {
-    /// Bytes from the start of the code, in strictly rising order.
+    /// Offset in the code in bytes. Each row has a higher offset than the row before.
     pub offset: u32,
     /// DWARF number of the register from which the CFA is computed.
     pub cfa_reg: u32,
@@ -76,8 +76,8 @@ pub struct jitsym_unwind_row {
     pub saved: *const jitsym_saved_register,
 }
 
-/// An unwind description. Only the fields of its kind are used. A place is the number of bytes from the start of the
-/// code to the end of an instruction.
+/// An unwind description. The library reads only the fields that belong to `kind`. A field that says where an instruction ends
+/// is an offset from the start of the code, in bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct jitsym_unwind {
@@ -87,42 +87,40 @@ pub struct jitsym_unwind {
     pub kind: u32,
     /// 0, or one of `JITSYM_UNWIND_PACI*`.
     pub flags: u32,
-    /// FRAME_POINTER, FIXED_FRAME: the place of `push rbp` or `stp x29, x30, [sp, #-n]!`.
+    /// FRAME_POINTER, FIXED_FRAME: where `push rbp` or `stp x29, x30, [sp, #-n]!` ends.
     ///
-    /// For FRAME_POINTER, 0 means 1 on x86-64, 4 on aarch64, 12 on riscv64. For FIXED_FRAME, 0 means that there is no
-    /// such instruction. On aarch64, `n` is `cfa_offset`, except that `n` is 16 for a FIXED_FRAME whose `sp_set`
-    /// differs from `fp_pushed`. On riscv64, a FIXED_FRAME must have 0 here; `saved` can list the frame pointer and the
-    /// return address instead.
+    /// For FRAME_POINTER, 0 means 1 on x86-64, 4 on aarch64, 12 on riscv64. For FIXED_FRAME, 0 means that the code has no `push
+    /// rbp` or `stp`. On aarch64, `n` is `cfa_offset`. For a FIXED_FRAME whose `sp_set` differs from `fp_pushed`, however, `n`
+    /// is 16. On riscv64, `fp_pushed` of a FIXED_FRAME must be 0; `saved` can list the frame pointer and the return address.
     pub fp_pushed: u32,
-    /// FRAME_POINTER: the place of `mov rbp, rsp`.
+    /// FRAME_POINTER: where `mov rbp, rsp` ends, which sets the frame pointer.
     ///
-    /// This instruction sets the frame pointer. 0 means 4 on x86-64, 8 on aarch64, 16 on riscv64. If an instruction
-    /// such as `endbr64` precedes the usual prologue, set both `fp_set` and `fp_pushed`.
+    /// 0 means 4 on x86-64, 8 on aarch64, 16 on riscv64. If an instruction such as `endbr64` precedes the usual prologue, set
+    /// both `fp_set` and `fp_pushed`.
     pub fp_set: u32,
-    /// FRAME_POINTER, FIXED_FRAME: the place of `pop rbp` or `leave`. 0: none.
+    /// FRAME_POINTER, FIXED_FRAME: where `pop rbp` or `leave` ends. 0: no epilogue.
     ///
-    /// From this place to `epilogue_end`, the frame is as at the function's entry. Set 0 if control leaves the code in
-    /// another way. Use ROWS for code with several epilogues.
+    /// From `epilogue_begin` to `epilogue_end`, the frame is as at the function's entry. Set `epilogue_begin` to 0 if control
+    /// does not leave the code through such an epilogue. Use ROWS for code with several epilogues.
     pub epilogue_begin: u32,
-    /// FRAME_POINTER, FIXED_FRAME: the place of the return. 0: the end of the code.
+    /// FRAME_POINTER, FIXED_FRAME: where the return ends. 0 means the end of the code.
     ///
-    /// From this place to the end of the code the frame exists again.
+    /// From `epilogue_end` to the end of the code, the frame is as before the epilogue.
     pub epilogue_end: u32,
     /// FIXED_FRAME: CFA = SP + this. FRAME_POINTER: CFA = FP + this.
     ///
-    /// FIXED_FRAME: the equation holds from `sp_set` on, and 0 has no special meaning. FRAME_POINTER: the equation
-    /// holds from `fp_set` on, and 0 means 16 on x86-64 and aarch64, 0 on riscv64.
+    /// For FIXED_FRAME, CFA = SP + `cfa_offset` holds from `sp_set` on. For FRAME_POINTER, CFA = FP + `cfa_offset` holds from
+    /// `fp_set` on, and a `cfa_offset` of 0 means 16 on x86-64 and aarch64.
     pub cfa_offset: i32,
     /// FRAME_POINTER, FIXED_FRAME: number of entries of `saved`.
     ///
-    /// These registers are saved from `saved_from` on. The list need not contain the registers that the instruction at
-    /// `fp_pushed` stores.
+    /// These registers are saved from `saved_from` on. `saved` need not contain the registers that `push rbp` or `stp` stores.
     pub saved_count: u32,
     /// See `saved_count`.
     pub saved: *const jitsym_saved_register,
-    /// Where the last register of `saved` is stored. 0: `fp_set` or `sp_set`.
+    /// Where the last store of a register in `saved` ends. 0 means `fp_set` or `sp_set`.
     ///
-    /// For FRAME_POINTER, this place is at least `fp_pushed`, and 0 means `fp_set`. For FIXED_FRAME, it is at least
+    /// For FRAME_POINTER, `saved_from` is at least `fp_pushed`, and 0 means `fp_set`. For FIXED_FRAME, `saved_from` is at least
     /// `sp_set`, and 0 means `sp_set`.
     pub saved_from: u32,
     /// ROWS: number of entries of `rows`.
@@ -143,16 +141,16 @@ pub struct jitsym_unwind {
     ///
     /// Pc-relative pointers in the section are relative to this address.
     pub eh_frame_addr: u64,
-    /// FIXED_FRAME: the place of `sub rsp, n`. 0: the frame exists from the start.
+    /// FIXED_FRAME: where `sub rsp, n` ends. 0: the frame exists from the start.
     ///
-    /// This instruction allocates the frame. Its place is at least `fp_pushed`. Before this place, the frame is as at
-    /// the function's entry, except that the instruction at `fp_pushed` has stored its values.
+    /// `sub rsp, n` allocates the frame. `sp_set` is at least `fp_pushed`. Before `sp_set`, the frame is as at the function's
+    /// entry. From `fp_pushed` on, the values that `push rbp` or `stp` stores are also on the stack.
     pub sp_set: u32,
-    /// FIXED_FRAME: the place of `add rsp, n`, with `pop rbp` after it. 0: none.
+    /// FIXED_FRAME: where `add rsp, n` before `pop rbp` ends. 0: no such `add`.
     ///
-    /// This instruction (or `mov rsp, rbp`) releases the frame, except for the values that the instruction at
-    /// `fp_pushed` has stored. From this place on, the registers in `saved` have the caller's values again. Set 0 if a
-    /// single instruction at `epilogue_begin` removes the whole frame, as `leave` does.
+    /// `add rsp, n` (or `mov rsp, rbp`) releases the frame. Only the values that `push rbp` or `stp` has stored stay on the
+    /// stack. From `sp_reset` on, the registers in `saved` have the caller's values again. Set `sp_reset` to 0 if a single
+    /// instruction, such as `leave`, removes the whole frame.
     pub sp_reset: u32,
 }
 

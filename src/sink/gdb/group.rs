@@ -34,7 +34,7 @@ impl Entry {
     }
 }
 
-/// Functions that one object describes. `listed` is this object, once the object is in the list that debuggers read.
+/// Functions that one object describes. `listed` has the object after the object was added to the list that debuggers read.
 #[derive(Debug, Default)]
 pub struct Group {
     /// The entries are sorted by address, except in the group of fresh code.
@@ -112,9 +112,9 @@ impl Group {
         self.entries.first().map_or(0, |entry| entry.addr)..self.entries.last().map_or(0, Entry::end)
     }
 
-    /// Whether `code`, which belongs to another group, lies in a gap that a section of this group spans. In that case, marks
-    /// this gap, and every other spanned gap that is large enough for code of the same size. When the group gets its next
-    /// object, the object has no section that spans a marked gap.
+    /// Whether `code`, which belongs to another group, lies in a gap that a section of this group spans. If `code` lies in such
+    /// a gap, marks the gap. Also marks every other spanned gap that is at least as large as `code`. No section of the group's
+    /// next object spans a marked gap.
     pub fn makes_way_for(&mut self, code: &Entry) -> bool {
         let after = self.entries.partition_point(|entry| entry.addr <= code.addr);
         let is_in_gap = self.gap_before(after).is_some_and(|gap| gap.start < code.end());

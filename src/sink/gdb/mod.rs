@@ -1,8 +1,8 @@
 //! The sink for gdb and lldb keeps names, lines and unwind tables of live code in memory, as ELF objects that debuggers read.
 //!
 //! A debugger reads these objects when it attaches, and when the process reports a new object. A core file contains the
-//! objects. This sink also runs unasked, if another sink wants the same records anyway. In this case the number of functions is
-//! limited while no debugger listens.
+//! objects. Some sinks need the same records as this sink. If such a sink runs, this sink runs too, even if the host has not
+//! asked for it. While no debugger listens, a sink that the host has not asked for lists only a limited number of functions.
 
 mod group;
 pub mod objects;
@@ -58,7 +58,7 @@ struct Gdb {
     objects: Objects,
     /// The earliest time at which ended code is removed from the objects while no debugger listens.
     not_before: Instant,
-    /// The time at which the oldest code that is in no object was noticed. `None` if all code is in objects.
+    /// The time since which some code has been in no object. `None` if all code is in objects.
     fresh_since: Option<Instant>,
     /// How many functions have ended since `fresh_since`.
     ended: usize,
@@ -157,7 +157,7 @@ impl Sink for Gdb {
     }
 
     fn load_live(&mut self, registry: &mut Registry, group_of: GroupOf<'_>) -> bool {
-        // After a fork, the objects may already contain the code that the parent had. Such code needs no new entry.
+        // After a fork, the objects may already contain the parent's code. Code that the objects contain needs no new entry.
         let wants = |gdb: &Gdb, id, live: &Live| {
             gdb.objects.addr_of(id).map_or_else(|| gdb.objects.live_count() < gdb.most(), |addr| addr != live.addr)
         };
@@ -171,9 +171,9 @@ impl Sink for Gdb {
     }
 
     fn write(&mut self, round: &mut Round<'_>) -> io::Result<()> {
-        // If there is no memory, new code waits for a later round. The sink does not fail, because the host may not have asked
-        // for the sink. Under valgrind, each round puts all new code into objects, because a debugger that is connected to
-        // valgrind sets breakpoints that this process does not see.
+        // If there is no memory, new code waits for a later round. A lack of memory is no failure of the sink, because the host
+        // may not have asked for the sink. If a debugger is connected to valgrind, this process cannot see the debugger's
+        // breakpoints. So under valgrind, each round puts all new code into objects.
         let _ = self.bring_up_to_date(round.now || valgrind::is_running());
         Ok(())
     }

@@ -44,7 +44,7 @@ pub struct Objects {
     /// Fresh code: code that is in no object yet.
     fresh: Group,
     groups: Vec<Option<Group>>,
-    /// The places of all entries. The index is the slot of the entry's id.
+    /// For each id, the group and the number of its entry. The index in `places` is the slot of the id.
     places: Table<Place>,
     /// The number of live functions, in objects and in the fresh code.
     live: usize,
@@ -65,14 +65,14 @@ struct Place {
 /// The number of the group of fresh code.
 const FRESH: u32 = u32::MAX;
 
-/// An id is `generation << 32 | slot`. Free slots are used again, so slots stay small.
+/// An id is `generation << 32 | slot`. Free slots are used again, so the numbers of slots stay small.
 fn slot_of(id: u64) -> usize {
     id as u32 as usize
 }
 
 impl Objects {
-    /// Adds code to the fresh code. If the id already has an entry, removes this entry. If there is no memory, debuggers do not
-    /// find the code.
+    /// Adds code that is in no object yet. If the id already has an entry, removes this entry. If there is no memory, debuggers
+    /// do not find the code.
     pub fn add(&mut self, code: &Code<'_>) {
         let old = code.info.is_none().then(|| self.info_of(code.id)).flatten();
         self.remove(code.id);
@@ -93,8 +93,8 @@ impl Objects {
         }
         let number = self.fresh.entries.len() as u32;
         let Code { id, addr, size, name, .. } = *code;
-        // Debuggers get the name without file and line. The line table has the file and the line, and users do not type them
-        // after `break`.
+        // Debuggers get the name without file and line: users of a debugger do not type file and line after `break`. The line
+        // table has both.
         let name = without_place(name, info);
         let entry = Entry { id, addr, size, at: 0, name_len: 0, info_len: 0, is_apart: false };
         if self.fresh.push(entry, name, info).is_some() {
@@ -117,7 +117,7 @@ impl Objects {
         self.places.get(slot_of(id)).copied().filter(|place| place.id == id)
     }
 
-    /// Whether the current entry of the id is the entry with this number in this group.
+    /// Whether the id's current entry is in `group` and has this `number`.
     fn is_at(&self, id: u64, group: u32, number: usize) -> bool {
         self.place_of(id) == Some(Place { id, group, number: number as u32 })
     }
@@ -147,13 +147,14 @@ impl Objects {
         }
     }
 
-    /// The bytes of the objects in the list.
+    /// The contents of the objects in the list.
     #[cfg(test)]
     pub fn images(&self) -> impl Iterator<Item = &[u8]> {
         self.groups.iter().flatten().filter_map(|group| Some(group.listed.as_ref()?.image()))
     }
 
-    /// The number of functions that are in no object yet. Ended functions count until `forget_dead_fresh` removes them.
+    /// The number of functions that are in no object yet. The number includes ended functions that `forget_dead_fresh` has not
+    /// removed yet.
     pub fn fresh_count(&self) -> usize {
         self.fresh.entries.len()
     }
@@ -196,7 +197,8 @@ impl Objects {
     }
 
     /// Replaces each object that contains ended code by an object without that code. If `in_parts` is true, splits large
-    /// objects, because more code may end soon, and the host waits while a debugger reads a new object.
+    /// objects. More code may end soon, and the host waits while a debugger reads a new object. After the split, only a small
+    /// object has to be replaced.
     pub fn take_out_dead(&mut self, in_parts: bool) -> io::Result<()> {
         for number in 0..self.groups.len() {
             if self.groups[number].as_ref().is_some_and(|group| group.dead > 0) {
@@ -239,7 +241,7 @@ impl Objects {
     fn merge(&mut self) -> io::Result<()> {
         let now = Instant::now();
         loop {
-            // After the sort, groups of about the same size in the same window are adjacent in this list, the smallest first.
+            // The sort brings groups of the same window and level together. Within a level, the smallest groups come first.
             let mut all = Vec::new();
             all.try_reserve(self.groups.len())?;
             for (number, group) in self.groups.iter().enumerate() {
@@ -376,8 +378,8 @@ impl Objects {
         }
         for (at, entry) in group.entries.iter().enumerate() {
             let place = &mut self.places[slot_of(entry.id)];
-            // The group of fresh code still has a copy of this entry until `list_fresh` clears that group. If `list_fresh`
-            // fails before that for lack of memory, the copy stays, and counts as dead.
+            // The group of fresh code still has a copy of this entry until `list_fresh` clears the group of fresh code. If
+            // `list_fresh` lacks memory and fails earlier, the copy stays. So the copy is counted as dead.
             self.fresh.dead += usize::from(place.group == FRESH);
             *place = Place { id: entry.id, group: number as u32, number: at as u32 };
         }

@@ -207,7 +207,7 @@ fn what_ends_soon_is_listed_later() {
     assert!(!is_listed_after(&mut gdb, LONGEST_BATCH_TIME));
     assert!(is_listed_after(&mut gdb, Duration::from_secs(60)));
     assert_eq!(gdb.batch_time, BATCH_TIME, "nothing has ended");
-    // A large amount of live code is put into an object at once.
+    // A large amount of live code is put into an object without waiting.
     gdb.batch_time = Duration::from_secs(60);
     add_some(&mut gdb, 5000, 4990);
     assert!(!is_listed_after(&mut gdb, Duration::ZERO));
@@ -229,8 +229,8 @@ fn sections(objects: &Objects) -> Vec<usize> {
     objects.images().map(count).collect()
 }
 
-/// A section spans small gaps, because debuggers look through all sections whenever an object is reported. Once other code is
-/// registered in a gap, no section spans that gap.
+/// Debuggers look through all sections whenever an object is reported. So one section spans small gaps, which keeps the number
+/// of sections low. Once other code is registered in a gap, no section spans that gap.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn one_section_spans_small_gaps() {

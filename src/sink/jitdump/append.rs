@@ -11,8 +11,8 @@ use crate::sink::retry::Retry;
 use crate::sink::{stall, Sink};
 use crate::sys::file;
 
-/// When a file is longer than `RESERVE_FROM`, room after the file's end is allocated in advance. The room is as long as the
-/// file, but not longer than `RESERVE_MOST`.
+/// When a file is longer than `RESERVE_FROM`, room after the file's end is allocated in advance. The number of allocated bytes
+/// is the length of the file, but at most `RESERVE_MOST`.
 const RESERVE_FROM: u64 = 1 << 20;
 const RESERVE_MOST: u64 = 16 << 20;
 
@@ -23,8 +23,8 @@ impl Jitdump {
         let len = self.contents.own.held()?.checked_len().map(|(_, len)| len);
         let len = len.or_else(|_| self.contents.own.reopen())?;
         let file = self.contents.own.held()?;
-        // Another runtime may mistake the file for its own. Such a runtime cuts the file to length 0, and then writes its own
-        // header. So the header is checked if the length of the file has changed, or if the file has only a header.
+        // Another runtime may mistake the file for its own, cut the file to length 0, and write its own header. So the header
+        // is checked if the length of the file has changed, or if the file has only a header.
         let may_differ = len != self.len || len == HEADER_SIZE as u64;
         if self.torn {
             file.set_len(self.len)?;

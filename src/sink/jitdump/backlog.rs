@@ -14,8 +14,9 @@ use crate::registry::Stored;
 use crate::sink::owned_file::OwnedFile;
 use crate::sys::mapping::View;
 
-/// The offsets of the written groups. There is an entry for each run of consecutive groups. The key is the position of the
-/// run's first group in the order of all groups. The value is the run's offset in the file, or `NOWHERE`.
+/// The offsets of the written groups. There is an entry for each sequence of consecutive groups. The key is the position of the
+/// sequence's first group in the order of all groups. The value is the offset at which the sequence begins in the file, or
+/// `NOWHERE`.
 #[derive(Debug, Default)]
 pub struct Places(BTreeMap<u64, u64>);
 
@@ -23,8 +24,8 @@ pub struct Places(BTreeMap<u64, u64>);
 const NOWHERE: u64 = u64::MAX;
 
 impl Places {
-    /// Records that a run of groups has been written. Groups after this run count as unwritten until another call records
-    /// them.
+    /// Notes that a sequence of consecutive groups has been written. Groups after this sequence are treated as unwritten, until
+    /// a later call notes these groups too.
     pub fn set(&mut self, order: u64, len: u64, offset: u64) {
         self.0.entry(order + len).or_insert(NOWHERE);
         if order.checked_sub(1).and_then(|last| self.get(last)).is_some_and(|last| last + 1 == offset) {
@@ -116,8 +117,8 @@ impl Backlog {
     }
 }
 
-/// The maximum size of the groups that a writer has collected, but not written yet. These groups are at most one batch, and one
-/// group of less than 4 GiB.
+/// The maximum total size of the groups that a writer has collected, but not written yet. A writer collects at most one batch
+/// of groups, plus one group of less than 4 GiB.
 const COLLECTED_MOST: u64 = 1 << 33;
 
 /// The file, the positions of its groups, and the backlog.
@@ -166,15 +167,15 @@ impl Contents {
         stored.offset < self.first
     }
 
-    /// Returns the `Contents` of the process that has written the group, or is about to write the group. That process is this
-    /// process or an ancestor. `None` if that process is an ancestor whose jitdump is closed.
+    /// Returns the `Contents` of the group's writer. The writer is this process or an ancestor, and has written the group or is
+    /// about to write the group. `None` if the writer is an ancestor whose jitdump is closed.
     fn owner(&self, order: u64) -> Option<&Contents> {
         std::iter::successors(Some(self), |contents| contents.parent.as_deref())
             .find(|contents| order >= contents.first)
     }
 
-    /// Whether the group has been collected, but is not completely written yet. An inherited group is underway if an ancestor
-    /// had collected the group, and then forked before the group was written.
+    /// Whether the group has been collected, but is not completely written yet. The result is true for an inherited group if an
+    /// ancestor had collected the group, but not written it yet, when the ancestor forked.
     pub fn is_underway(&self, stored: Stored) -> bool {
         self.owner(stored.offset).is_some_and(|contents| stored.offset >= contents.next)
     }
@@ -239,8 +240,8 @@ mod tests {
             (Some(40), Some(55), Some(69), None)
         );
         assert_eq!(places.0.len(), 2);
-        // The groups from 70 to 100 are lost. The groups from 100 to 130 are not written immediately. They are written later,
-        // directly before the group at 130.
+        // The groups at the positions 70 to 100 are lost. The groups at the positions 100 to 130 are written late, directly
+        // before the group at position 130.
         places.set(100, 10, 70);
         places.set(110, 20, 80);
         places.set(130, 5, 100);
@@ -250,7 +251,7 @@ mod tests {
             assert_eq!(places.get(order), place, "{order}");
         }
         assert_eq!(places.0.len(), 4);
-        // Now the groups from 80 to 85, which were lost, are written after all other groups.
+        // The lost groups at the positions 80 to 85 are written after all other groups.
         places.set(80, 5, 105);
         assert_eq!(
             (places.get(79), places.get(82), places.get(85), places.get(100)),
@@ -290,7 +291,8 @@ mod tests {
             assert!(grandchild.is_inherited(stored(order)) && !grandchild.is_underway(stored(order)));
             assert_eq!(grandchild.group(stored(order)).unwrap(), bytes);
         }
-        // The first process was about to write a group when it forked. The grandchild is about to write its own group.
+        // The grandparent was about to write the group at position 68 when it forked. The grandchild is about to write its own
+        // group.
         assert!(grandchild.is_inherited(stored(68)) && grandchild.is_underway(stored(68)));
         let own = stored(grandchild.next);
         assert!(!grandchild.is_inherited(own) && grandchild.is_underway(own));

@@ -1,5 +1,5 @@
-//! Writes the groups (the records) of code that was live before the jitdump was started. Such code exists in a forked child,
-//! and when the sink is enabled late.
+//! Writes the groups (the records) of code that was live before the jitdump was started. Code can be live before the start if
+//! the process is a forked child, or if the sink is enabled late.
 //!
 //! If the parent's jitdump has the group of the code, the child copies the group through the inherited mapping. The parent may
 //! write to its jitdump or cut it at the same time, so the copied records are checked. If no group can be copied, the group is

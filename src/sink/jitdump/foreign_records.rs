@@ -11,8 +11,8 @@ use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 use crate::format::jitdump::places;
 use crate::queue::shared::INDICES_START;
 
-/// Keeps the first `len` bytes of a file, and the groups of other runtimes after these bytes. Removes the library's own groups
-/// after these bytes, because the round of these groups was not committed. Returns the new length.
+/// Removes the library's own groups after the first `len` bytes of a file, because these groups were not committed. Keeps the
+/// first `len` bytes, and all groups of other runtimes. Returns the new length of the file.
 ///
 /// If this call is interrupted, the groups that were kept so far are whole, and the next call finds them again.
 pub fn keep_after(file: &File, len: u64) -> io::Result<u64> {

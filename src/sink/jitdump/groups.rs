@@ -21,7 +21,7 @@ pub struct Groups {
 
 #[derive(Debug)]
 enum Piece {
-    /// Bytes in the bodies of a chunk. The numbers are the offset and the length of these bytes.
+    /// A part of the record bodies in a chunk. The first number is the offset of the part, and the second number is its length.
     InChunk(Chunk, usize, usize),
     Owned(Vec<u8>),
     /// A number of zeros, at most the length of `ZEROS`.
@@ -59,7 +59,7 @@ impl Groups {
         self.bytes += by;
     }
 
-    /// Adds code bytes to the last group. If these are fewer than `size` bytes, adds zeros for the missing bytes.
+    /// Adds code bytes to the last group. If `code` has fewer than `size` bytes, adds zeros for the missing bytes.
     pub fn add(&mut self, code: Vec<u8>, size: usize) {
         self.grow(size);
         let mut missing = size - code.len();
@@ -83,8 +83,8 @@ impl Groups {
     /// Passes the pieces of all groups and the length of each group to `write`, and forgets the groups.
     pub fn write(&mut self, write: impl FnOnce(&[&[u8]], &[usize])) {
         let bytes = |piece| match piece {
-            // SAFETY: the bytes are committed bodies, to which nobody writes any longer. Their chunk is recycled only after
-            // this call.
+            // SAFETY: the bytes are bodies of committed records, to which nobody writes any longer. The chunk with these bodies
+            // is recycled only after this call.
             &Piece::InChunk(chunk, at, len) => unsafe { chunk.bodies(at, len) },
             Piece::Owned(bytes) => &bytes[..],
             &Piece::Zeros(len) => &ZEROS[..len],

@@ -56,8 +56,8 @@ pub struct Jitdump {
     len: u64,
     /// The maximal length of the file.
     most: u64,
-    /// The offset up to which room was allocated in advance for the file. On a file system that gains nothing by this
-    /// (`file::gains_by_reserve`), the offset is set, but no room is allocated.
+    /// The offset up to which room was allocated in advance for the file. If a file system gains nothing by such an allocation
+    /// (`file::gains_by_reserve`), no room is allocated, but `reserved` is set in the same way.
     reserved: u64,
     /// Set when the sink is opened. True if the sink continues its earlier file, and if this file still has everything that the
     /// sink had written.
@@ -123,8 +123,8 @@ impl Jitdump {
         }
         let created = self.make()?;
         match (&created).write_all(&self.header).and_then(|()| Marker::new(&created)) {
-            // This call also replaces the marker of an earlier file that was lost. perf finds a file by the name of the marker
-            // mapping, and the lost file no longer has a name.
+            // If an earlier file was lost, this call also replaces the marker of the lost file. That marker is useless, because
+            // perf finds a file by the name of the marker mapping, and the lost file no longer has a name.
             Ok(marker) => self.contents.own.set_marker(Some(marker)),
             Err(error) => {
                 // No marker refers to the new file, so perf would never read it.
@@ -150,8 +150,8 @@ impl Jitdump {
         Ok(())
     }
 
-    /// Continues the file of a dead process after the last committed round. Keeps the groups that other runtimes have appended
-    /// after that round. `file::take_over` checks the identity of the file, because the spool is not trusted.
+    /// Continues the file of a dead process. Keeps the groups of the committed rounds, and all groups that other runtimes have
+    /// appended. `file::take_over` checks the identity of the file, because the spool is not trusted.
     pub fn adopt(&mut self, state: &FileState, may_be_locked: bool) -> io::Result<()> {
         let refuse = |why| Err(io::Error::new(io::ErrorKind::InvalidData, why));
         let (file, _) = self.contents.own.take_over(&[state.identity], may_be_locked)?;

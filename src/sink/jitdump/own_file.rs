@@ -1,4 +1,5 @@
-//! Makes the jitdump file under the first free name. Later checks whether others have cut the file, or write to the file.
+//! Makes the jitdump file under the first free name. Also checks whether other programs or libraries have cut the file or write
+//! to the file.
 
 use std::fs::File;
 use std::io;
@@ -42,8 +43,8 @@ impl Jitdump {
     }
 
     /// Whether another library in this process uses the sink's file, or uses another file that now has the name of the sink's
-    /// file. In both cases the sink must leave the name to that library. If `is_cut` is true, also waits for a library that is
-    /// just opening the file.
+    /// file. If the result is true, the sink must leave the name to the other library. If `is_cut` is true, also waits for a
+    /// library that is just opening the file.
     pub(super) fn is_taken(&mut self, is_cut: bool) -> bool {
         let Some(identity) = self.contents.own.identity else { return false };
         let file = self.contents.own.held().and_then(Held::checked).ok();

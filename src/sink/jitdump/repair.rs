@@ -83,8 +83,8 @@ impl Jitdump {
         for id in lost {
             let Some(live) = registry.get(id) else { continue };
             let mut group = Vec::new();
-            // `time` is the time of the last applied record. The code is live at that time, and timestamps in the file must
-            // not decrease.
+            // `time` is the time of the last applied record. The new group gets `time` as its timestamp, because the code is
+            // live at `time`, and timestamps in the file must not decrease.
             let put = self.put_group(&mut group, registry, id, &live, time);
             let len = put.ok_or(io::ErrorKind::OutOfMemory)?;
             let stored = Stored { offset: self.contents.next, len };

@@ -16,7 +16,7 @@ impl Reopened {
         Some(self.0[at].1)
     }
 
-    /// Forgets the code whose group `is_kept` does not accept.
+    /// Forgets each piece of code if `is_kept` returns false for its group.
     pub(super) fn retain(&mut self, is_kept: impl Fn(Stored) -> bool) {
         self.0.retain(|&(_, stored)| is_kept(stored));
     }

@@ -1,6 +1,7 @@
 //! Keeps the lines that an earlier program of this process has written to the map, before it executed the present program.
 //!
-//! perf reads the map after the recording, so one map has to name the code of both programs. The earlier program's code is dead.
+//! perf reads the map after the recording. So the map has to name the code of the earlier program and the code of the present
+//! program. The earlier program's code is dead.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -55,7 +56,8 @@ impl PerfMap {
             let cleaned = lengthen(clean(name));
             self.stale |= cleaned != name || !registry.insert_dead(start, size, &cleaned);
         }
-        // The earlier program may have written another dialect, and another runtime in it may have written names with newlines.
+        // The earlier program may have written another dialect. Another runtime in the earlier program may have written names
+        // with newlines.
         let all = text.iter().filter(|&&byte| byte == b'\n').count();
         self.stale |= count < all || !text.starts_with(&as_ours);
     }

@@ -1,5 +1,4 @@
-//! Recognizes the perf map sink's own text in a map that others may write to. Also has the limits for the frequency of
-//! rewrites.
+//! Recognizes the perf map sink's own text in a map that others may write to. Also defines how often the map may be rewritten.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -11,7 +10,7 @@ pub const REWRITE_INTERVAL: Duration = Duration::from_millis(50);
 /// wait.
 pub const REWRITE_SHARE: u32 = 20;
 
-/// How many bytes the sink remembers of the beginning of the file, and of the end of the text that it wrote last.
+/// The sink remembers the first `MARK` bytes of the file, and the last `MARK` bytes of the text that the sink wrote last.
 const MARK: usize = 64;
 
 /// The beginning and the end of the text that the sink has written. If the file no longer has these bytes, another writer has

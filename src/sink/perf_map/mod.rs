@@ -42,7 +42,7 @@ pub static KIND: Kind = Kind {
 #[derive(Debug)]
 pub struct PerfMap {
     status: Arc<Status>,
-    /// The file. Its marker mapping is made when the file is closed.
+    /// The file. When the file is closed, the sink maps the file's marker.
     own: OwnedFile,
     dialect: Dialect,
     /// The maximal length of the file.
@@ -86,8 +86,8 @@ impl PerfMap {
     }
 
     /// Opens the file that the sink wrote before, if that file is still there. Otherwise makes a new file, or joins the file
-    /// that another library in this process has made under the same name. `is_first`: whether the sink has had no file yet, so
-    /// that it may continue the file of an earlier program of this process.
+    /// that another library in this process has made under the same name. `is_first`: whether the sink opens a file for the
+    /// first time. Only then may the sink continue the file of an earlier program of this process.
     fn open_file(&mut self, is_first: bool) -> io::Result<()> {
         self.own.close_dir();
         if let Ok(len) = self.own.reopen() {
@@ -115,9 +115,9 @@ impl PerfMap {
         Ok(())
     }
 
-    /// Opens the map of a dead process: the file described by `state`, or the file `next` that was about to replace it.
-    /// Returns the whole lines of the file. The file has at least the text of the last committed round, and may also have
-    /// lines of other writers in that process. The two identities are not trusted (see `file::take_over`).
+    /// Opens the map of a dead process: the file described by `state`, or the file `next` that was about to replace it. Returns
+    /// the whole lines of the file. The file has at least the text of the last committed round. Other writers in the dead
+    /// process may have added lines. The two identities are not trusted (see `file::take_over`).
     pub fn adopt(
         &mut self,
         state: &FileState,
@@ -140,8 +140,8 @@ impl PerfMap {
         if !is_map {
             return refuse("is not a perf map");
         }
-        // Lines after `state.len` are from an uncommitted round, whose records are applied again later. These lines are moved
-        // to the front, so that lines of committed rounds take precedence.
+        // Lines after `state.len` are from an uncommitted round, whose records are applied again later. Of two lines for one
+        // address, readers of `text` use the last line. So the lines of the uncommitted round are moved to the front.
         let committed = usize::try_from(state.len).unwrap_or(usize::MAX);
         if !shared && identity == state.identity && text.get(..committed).is_some_and(|text| text.ends_with(b"\n")) {
             text.rotate_left(committed);
@@ -183,7 +183,7 @@ impl PerfMap {
         // If the file is no longer whole, it is rewritten. Programs that clean up /tmp remove the files of long-running
         // processes. The host may have closed the descriptor, and anybody with write access may have cut the file.
         self.stale |= now && self.own.held().is_ok_and(|file| !is_whole(file));
-        // If new lines would exceed the size limit, a rewrite is needed, which leaves out other lines.
+        // If new lines would exceed the size limit, the file has to be rewritten without some of its old lines.
         self.stale |= self.len + self.pending.len() as u64 > self.most;
         // If the registry has lines of dead code, a rewrite can drop them, to make room for the live code that was left out.
         self.stale |= self.omits && registry.live_count(Home::Plain) < registry.span_count();
@@ -247,7 +247,8 @@ impl PerfMap {
         let mut total: u64 = registry.spans().map(|(_, _, name)| len_of(name)).sum();
         let fits = total <= self.most;
         if !fits {
-            // Forgets more code than necessary, so that code has to be forgotten rarely.
+            // Forgets so much code that an eighth of the maximal length is free. So the next time at which code has to be
+            // forgotten is far off.
             let wanted = self.most / 8 * 7;
             let before = registry.span_count();
             registry.forget_while(|name| {
@@ -282,8 +283,8 @@ impl Sink for PerfMap {
         let path = config.map_dir.join(FileKind::PerfMap.name(self.status.pid));
         let is_first = self.own.identity.is_none();
         if self.path() != Some(path.as_path()) || self.dialect != config.dialect {
-            // The marker of a shared file stays. Without the marker, another copy of this library could take the file for a
-            // leftover and replace the file, although others have written to the file.
+            // The marker of a shared file stays. The marker shows other copies of this library that the file is in use. Without
+            // the marker, another copy could replace the file, and the lines of other writers would be lost.
             if !self.shared {
                 self.own.set_marker(None);
             }
@@ -298,9 +299,10 @@ impl Sink for PerfMap {
         self.open_file(is_first).map_err(|error| self.own.describe("create", &error))
     }
 
-    /// Appends the line of the code. If older lines have to change, and a jitdump runs, the line waits for the next rewrite,
-    /// because no two lines should contradict each other. If the process is killed before that, recovery can restore the line
-    /// from the jitdump. If no jitdump runs, the line does not wait: if the process is killed, only this file names the code.
+    /// Appends the line of the code. If older lines have to change, the new line may contradict an older line. So the new line
+    /// waits for the next rewrite if a jitdump runs. If the process is killed before the rewrite, recovery can restore the new
+    /// line from the jitdump. Without a jitdump, the new line does not wait, because no other file would name the code if the
+    /// process is killed.
     fn load(&mut self, code: &Loaded<'_>, _: &mut Registry) {
         let Loaded { live, name, change, .. } = *code;
         match change {

@@ -1,9 +1,9 @@
-//! Handles a perf map that other writers in this process write to as well. They use the same file, because profilers read only
-//! one map of a process.
+//! Handles a perf map to which other writers in this process write too. All writers of a process use the same file, because
+//! profilers read only one map of a process.
 //!
-//! The other writers would continue to write to a file that was replaced. So the sink only appends whole lines to a shared
-//! file. The sink does not replace the file, and does not remove lines. Lines stay even if they should change, so two lines may
-//! claim the same address.
+//! If the sink replaced a shared file, the other writers would continue to write to the replaced file. So the sink only appends
+//! whole lines to a shared file, and never replaces the file or removes lines. Outdated lines stay in the file, so two lines
+//! may have the same address.
 
 use std::ffi::OsStr;
 use std::io::{self, IoSlice, Seek};
@@ -40,8 +40,8 @@ impl PerfMap {
         }
         let foreign = len > self.len || len > 0 && !self.marks.begin(checked);
         let comes = || {
-            // If the file was cut, another library may be about to open the file for writing. So such a file is watched for a
-            // while before the sink replaces it.
+            // If the file was cut, another library may be about to open the file for writing. So the sink watches a cut file
+            // for a while before the sink replaces the file.
             let is_due = now || self.stale && Instant::now() >= self.not_before;
             let is_cut = is_due && len < self.len;
             self.status.aside(|| other_writers::writes_or_will(identity, Some(checked), is_cut))
@@ -69,8 +69,8 @@ impl PerfMap {
         Ok(())
     }
 
-    /// Gives the rewritten file the map's name. If others write to the old file, the old file keeps the name. Returns whether
-    /// the rewritten file has the name.
+    /// Gives the rewritten file the map's name. If other writers use the old file, the old file keeps the map's name. Returns
+    /// whether the rewritten file has the map's name now.
     pub(super) fn put_in_place(&mut self, fresh: &OsStr) -> io::Result<bool> {
         let ours = self.own.identity;
         let (dir, name) = self.own.place()?;
@@ -85,15 +85,15 @@ impl PerfMap {
             && old.is_some_and(|((file, now), identity)| now > len || other_writers::writes(identity, Some(file)));
         let (dir, name) = self.own.place()?;
         if !in_company {
-            // A failure to remove the old file is ignored, because the new file is in place. The old file then has the name
-            // that replacements get. The next rewrite replaces a file of this name, and `jitsym clean` knows the name.
+            // A failure to remove the old file is ignored, because the new file is in place. After a failure, the old file has
+            // the name `fresh`. The next rewrite replaces a file with this name, and `jitsym clean` knows the name.
             let _ = dir.remove(fresh);
             return Ok(true);
         }
         let is_back = dir.exchange(fresh, name).is_ok() || dir.rename(fresh, name).is_ok();
         self.shared |= is_back;
-        // If the old file cannot get its name back, the new file stays the map. The old file is not removed, because the others
-        // still write to it.
+        // If the old file cannot get the map's name back, the new file keeps this name. The old file is not removed, because
+        // other writers still write to the old file.
         Ok(!is_back)
     }
 

@@ -1,8 +1,8 @@
 //! Tracks which code is in which table of the unwinder.
 //!
-//! New unwinders get a separate table for each FDE. Old unwinders search a list of tables, and sort each table when they first
-//! search the table. So an old unwinder gets few large tables, and small tables for the newest code. nongnu libunwind is
-//! treated like an old unwinder, and gets copies of the entries.
+//! A new unwinder gets a separate table for each FDE. An old unwinder searches a list of tables, and sorts a table when it
+//! first searches the table. So an old unwinder gets few large tables, plus small tables for the newest code. nongnu libunwind
+//! gets few large tables too, but with copies of the entries.
 //!
 //! An unwinder takes no lock to read entries that it has found. So the entries of code stay at their address until the code has
 //! ended, even if the code moves to another table.
@@ -18,8 +18,8 @@ const PIECES_MAX: usize = 8192;
 /// An unwinder with a list may have this many tables, and two more tables for every `PIECES_MAX` pieces of live code. If there
 /// are more tables, some tables are merged.
 const TABLES: usize = 16;
-/// Two tables are merged only if at most this many bytes lie between them. A larger gap may hold code of other libraries, and
-/// these libraries have registered their own tables for their code.
+/// Two tables are merged only if at most this many bytes lie between them. In a gap of more bytes, other libraries may have
+/// code, and may have registered tables for this code.
 const GAP: u64 = 64 << 10;
 /// How many bytes of memory an unwinder may need to register a table. `is_room` allocates this many bytes, and frees them. The
 /// value is below 64 KiB, because glibc tidies up its heap when a piece of at least 64 KiB is freed.
@@ -39,7 +39,7 @@ struct Piece {
 #[derive(Debug, Default)]
 struct Known {
     registered: Vec<Registered>,
-    /// The copies of the entries that nongnu libunwind reads. Used only for `Dialect::Offsets`.
+    /// Copies of the entries, for nongnu libunwind. Used only for `Dialect::Offsets`.
     copy: Option<libunwind::Table>,
 }
 
@@ -99,17 +99,18 @@ fn listed<'a>(dialect: Dialect, pieces: impl Iterator<Item = &'a Piece> + Clone)
         return Some(known);
     }
     known.registered.try_reserve_exact(1).ok()?;
-    // SAFETY: a table is dropped before its pieces, and the pieces are freed with the last table that has them.
+    // SAFETY: the `known` of a table is dropped before the pieces of the table. Pieces that move to another table are freed
+    // only after the `known` of the other table is dropped.
     known.registered.push(unsafe { Registered::all(frames.map(|frame| &*frame.bytes)) }?);
     Some(known)
 }
 
-/// Searches a table once, in an unwinder that has a list. The first search sorts the table. Without this call, the table would
-/// be sorted when the host throws an exception, and the host would have to wait. The unwinder must already know the table, and
-/// no other table may have this code.
+/// Makes an unwinder that has a list sort a new table. The first search in a table sorts the table, so this function searches
+/// once. Without this call, the host would have to wait for the sorting when the host throws an exception. The unwinder must
+/// already know the table, and no other table may have this code.
 fn search_once(dialect: Dialect, pieces: &[Piece]) {
     if dialect == Dialect::Offsets {
-        // Tables of this dialect are already sorted.
+        // The library has already sorted tables for `Dialect::Offsets`.
         return;
     }
     if let Some(frame) = pieces.iter().find_map(|piece| piece.frames.first()) {
@@ -119,22 +120,23 @@ fn search_once(dialect: Dialect, pieces: &[Piece]) {
 
 /// Registers an FDE with an unwinder that has a tree.
 ///
-/// The nodes of the tree divide the address space at addresses where code once began. Up to version 14.2, libgcc does not find
-/// the second part of code that lies on both sides of such an address (gcc bug 119151). In this case the second part gets
-/// another table.
+/// The nodes of the tree divide the address space at addresses where code once began. New code may lie on both sides of a
+/// dividing address. Up to version 14.2, libgcc then does not find the part above the dividing address (gcc bug 119151). So
+/// this part gets another table.
 fn in_tree(frames: &mut Vec<Frame>, frame: Frame, registered: &mut Vec<Registered>) -> Option<()> {
     let (mut from, last) = (frame.start, frame.end - 1);
     // The host itself may have registered the code with the unwinder. No address may be in two tables.
     if unwinder::find(from).is_some() || unwinder::find(last).is_some() {
         return None;
     }
-    // Landing pads are relative to the start of the entry, so each table gets the whole entry.
+    // Landing pads are relative to the start address of the FDE. So if code needs several tables, each table gets a copy of the
+    // whole FDE.
     let mut next = Some(frame);
     while let Some(mut frame) = next.take() {
         frames.try_reserve(1).ok()?;
         registered.try_reserve(1).ok()?;
         let addr_at = frame.addr_at();
-        // SAFETY: a table is dropped before its pieces, as in `listed`.
+        // SAFETY: as in `listed`, the `known` of a table is dropped before the pieces of the table.
         registered.push(unsafe { Registered::part(&mut frame.bytes, addr_at, (from, last + 1 - from)) }?);
         frames.push(frame);
         if unwinder::find(from).is_none() || unwinder::find(last).is_some() {
@@ -158,8 +160,8 @@ impl Tables {
         Tables { dialect, tables, places, live, apart: 0 }
     }
 
-    /// Whether threads of the host may change these tables. For an unwinder that has a list, small tables are sometimes merged
-    /// into large tables, and no call should wait for a merge.
+    /// Whether threads of the host may change these tables. The result is false for an unwinder that has a list. A change of a
+    /// list may merge small tables into a large table, and a call of the host should not wait for the merge.
     pub fn are_for_callers(&self) -> bool {
         matches!(self.dialect, Dialect::Tree | Dialect::Each)
     }
@@ -177,7 +179,7 @@ impl Tables {
         self.insert(id, place, frames)
     }
 
-    /// Records that code has moved to this address range.
+    /// Moves the entries of code that has moved to the address range `place`.
     pub fn moved(&mut self, id: u64, place: (u64, u64)) {
         let frames = self.frames_at(id, place.0).unwrap_or_default();
         let _ = self.put(id, place, frames);
@@ -193,7 +195,7 @@ impl Tables {
                 let mut frame = frame.copy()?;
                 frames.try_reserve(1).ok()?;
                 frame.shift(to.wrapping_sub(*addr));
-                // With a tree, several tables may have copies of the same entry.
+                // If the unwinder has a tree (`Dialect::Tree`), several tables may have copies of one entry.
                 if !frames.iter().any(|other: &Frame| other.start == frame.start) {
                     frames.push(frame);
                 }
@@ -255,7 +257,7 @@ impl Tables {
         self.tables.len()
     }
 
-    /// Finds the table that has the code with this id. Returns the number of the code's piece in this table, and the table.
+    /// Finds the table that has the code with this id. Returns the index of the code's piece in the table, and then the table.
     fn find(&self, id: u64) -> Option<(usize, &Table)> {
         let addr = *self.places.get(&id)?;
         let (_, table) = self.tables.range(..=addr).next_back()?;
@@ -292,7 +294,7 @@ impl Tables {
             }
             Dialect::Each => {
                 for frame in &piece.frames {
-                    // SAFETY: a table is dropped before its pieces, as in `listed`.
+                    // SAFETY: as in `listed`, the `known` of a table is dropped before the pieces of the table.
                     known.registered.extend(unsafe { Registered::fde(&frame.bytes, frame.fde) });
                 }
             }

@@ -55,8 +55,7 @@ fn entries_have_addresses() {
     let mut context = UnwindContext::new();
     let row = fde.unwind_info_for_address(&section, &bases, &mut context, ADDR).unwrap();
     assert!(matches!(row.cfa(), CfaRule::RegisterAndOffset { offset: 48, .. }), "{row:?}");
-    // A section that is cut short yields no FDE. If the size of the code is given wrongly, the whole section yields no FDE
-    // either.
+    // A section that is cut short yields no FDE. A whole section yields no FDE if the given size of the code is wrong.
     let whole = eh_frame(48, 99);
     for len in 0..whole.len() - 4 {
         assert!(absolute::frames(&whole[..len], (ADDR, 99)).is_none_or(|frames| frames.is_empty()), "{len}");

@@ -22,8 +22,8 @@ pub(super) struct Told {
 pub(super) static TOLD: TimedLock<Told> =
     TimedLock::new(Told { tables: Vec::new(), is_let_go: false, by_callers: false });
 
-/// How long `told_at_first` waits for threads that hold the lock while they register code with an unwinder. Such a thread does
-/// not wait for a disk or for the writer.
+/// How long `told_at_first` waits for threads that hold the lock while they register code with an unwinder. A thread that holds
+/// the lock does not wait for a disk or for the writer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long the sink waits for an unwinder's own lock. The wait has a limit, because the lock may never be released. The calls
@@ -37,8 +37,8 @@ pub(super) fn told() -> Option<Locked<'static, Told>> {
 }
 
 /// Takes the lock for the first time in a process. Tries again and again for at most `PATIENCE`, and never blocks on the lock.
-/// The reason is a child that was forked while another thread was changing the lock's state. No thread of the child completes
-/// the change, so a thread that blocks on the lock would wait for ever.
+/// A child may be forked while another thread changes the lock's state. No thread of the child completes the change, so a
+/// thread of the child that blocks on the lock would wait for ever.
 pub(super) fn told_at_first() -> Option<Locked<'static, Told>> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -51,8 +51,7 @@ pub(super) fn told_at_first() -> Option<Locked<'static, Told>> {
 
 impl Told {
     /// Whether the unwinder's tables can be changed. If a child was forked while another thread of the parent had the
-    /// unwinder's lock, the tables can never be changed in the child. The unwinder of such a child keeps the code that it
-    /// knows.
+    /// unwinder's lock, the tables can never be changed in the child. The child's unwinder then keeps the code that it knows.
     pub fn can_change(&mut self) -> bool {
         let has_lock = unwinder::dialect() == Some(Dialect::Each);
         let can_change = !has_lock || file_thread::run_for(LOCK_PATIENCE, unwinder::await_changes).is_some();

@@ -1,7 +1,8 @@
-//! Lets calls report their code to the unwinder themselves, so that these calls need not wait for the writer.
+//! Reports code to the unwinder on the thread that registers or moves the code, so that the thread need not wait for the
+//! writer.
 //!
-//! Calls report code themselves only if the unwinder takes tables one by one, and if the sink was opened before the first
-//! record.
+//! Threads of the host report code only if the unwinder takes tables one by one, and if the sink was opened before the first
+//! record. Otherwise the writer reports code.
 //!
 //! A call that registers or moves code first writes the record of this change. Then the call reports the code to the unwinder,
 //! unless the ids show that the code has ended or moved meanwhile. So the writer has nothing to add when it reads the record
@@ -28,16 +29,16 @@ pub fn begin() -> bool {
     told.by_callers
 }
 
-/// Ends the reports by calls when the sink ends. If calls have reported code, makes the unwinder forget all code. Afterwards no
-/// call reports code, not even a call that is already running.
+/// Stops all reports by threads of the host when the sink ends. If calls have reported code, makes the unwinder forget all
+/// code. Afterwards no call reports code, not even a call that is already running.
 pub(super) fn end() {
     if told().is_some_and(|mut told| std::mem::take(&mut told.by_callers)) {
         let _ = remove_in(0, u64::MAX);
     }
 }
 
-/// Changes the tables while signals are blocked. Otherwise a signal handler that unwinds the stack could wait for its own
-/// thread, which is inside the unwinder.
+/// Changes the tables while signals are blocked. If a signal handler interrupted its thread inside the unwinder, and then
+/// unwound the stack, the handler would wait for its own thread.
 fn change<T>(body: impl FnOnce(&mut Told) -> T) -> Result<T> {
     thread::quietly(|| told().map(|mut told| body(&mut told)).ok_or(Error::Timeout))
 }

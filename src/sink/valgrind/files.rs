@@ -31,7 +31,7 @@ pub struct Files {
     mode: u32,
     /// The identities of the created files, by file number.
     made: Vec<Option<Identity>>,
-    /// The last mapping that was found to be ordinary memory. Such memory may contain code.
+    /// The last mapping that was found to be ordinary memory. Ordinary memory may contain code.
     known: Range<u64>,
 }
 
@@ -90,9 +90,9 @@ impl Files {
         let (pages, text_at) = (&due.pages, executable.text_at);
         valgrind::unreported(|| {
             file.write_all_at(&executable.rest, executable.rest_at)?;
-            // The code bytes are for users who disassemble the code that a profiler has counted. So memcheck, helgrind and DRD
-            // get no bytes. helgrind would also report that a second thread reads the code without a lock. If some code cannot
-            // be read, the bytes of later code may be missing too.
+            // The code bytes are for users who disassemble the code that a profiler has counted. memcheck, helgrind and DRD are
+            // no profilers, so their files get no bytes. helgrind would also report that this thread reads the code without a
+            // lock. If some code cannot be read, the bytes of code at higher addresses may be missing too.
             if valgrind::tool() == Tool::Other {
                 let inside = code.map(|part| part.start.max(pages.start)..part.end.min(pages.end));
                 let _ = code_memory::write_parts(inside, &file, text_at.wrapping_sub(pages.start));

@@ -1,7 +1,8 @@
 //! Reports names, lines and unwind tables of live code to valgrind, in files that replace the code's mapping for a moment.
 //!
 //! valgrind's tools read names when code first runs. So calls wait for the writer while this sink runs. The sink runs only
-//! under valgrind. Without valgrind, other threads could run the code while its memory is elsewhere (`sys/valgrind_mapping`).
+//! under valgrind. Each report moves the memory of the code away for a moment (`sys/valgrind_mapping`). Without valgrind, other
+//! threads could run the code at this moment.
 
 mod files;
 mod page_groups;
@@ -37,16 +38,16 @@ pub static KIND: Kind = Kind {
     make: Some(|status| Box::new(Valgrind::new(status.clone()))),
 };
 
-/// The delay between the end of code and the report to valgrind, because much code may end at about the same time. New code in
-/// the same page ends the delay. The end of the last code of a page is reported without a delay, because the host may unmap the
-/// page.
+/// The delay between the end of code and the report to valgrind. Much code may end at about the same time, and after the delay,
+/// one report covers all of this code. New code in the same page ends the delay. The end of the last code of a page is reported
+/// without a delay, because the host may unmap the page.
 const FORGOTTEN_AFTER: Duration = Duration::from_millis(50);
 
 struct Valgrind {
     status: Arc<Status>,
     groups: Groups,
     files: Files,
-    /// Since this time, there have been groups with ended code that valgrind still knows.
+    /// The time since which valgrind has known code that has ended. `None` if valgrind knows no ended code.
     stale_since: Option<Instant>,
     /// The next attempt to report code to valgrind, if an attempt has failed.
     again: Option<Retry>,

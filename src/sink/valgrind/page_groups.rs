@@ -4,8 +4,8 @@
 //! that the function is in one file.
 //!
 //! Whenever code is registered in a page of a group, valgrind reads the whole group again. So the size of a group has a limit.
-//! If a function would make a group too large, the function is in two files. Each of these files has the part of the function
-//! that lies in the pages of the file's group.
+//! Two groups that have pages of one function are merged, unless the merged group would be too large. If the groups are not
+//! merged, the function is in two files. The file of each group then has the part of the function in the pages of the group.
 //!
 //! Every page of a group has code. The host may unmap a page without code at any time, and valgrind would then forget the
 //! whole file.
@@ -91,14 +91,14 @@ pub struct Groups {
     emptied: BTreeSet<u64>,
     /// Groups that could not be reported to valgrind. valgrind may still know the previous content of these groups.
     failed: BTreeSet<u64>,
-    /// Numbers of files whose groups no longer exist. valgrind may still know the files with the numbers in `left`. The
-    /// numbers in `free` can be used again.
+    /// Numbers of files that valgrind may still know, although the groups of these files no longer exist.
     left: Vec<u32>,
+    /// Numbers of files that valgrind no longer knows. These numbers can be used again.
     free: Vec<u32>,
     next_number: u32,
 }
 
-/// An id is `generation << 32 | slot`. Free slots are used again, so slots stay small.
+/// An id is `generation << 32 | slot`. Free slots are used again, so the numbers of slots stay small.
 fn slot_of(id: u64) -> usize {
     id as u32 as usize
 }
@@ -182,7 +182,8 @@ impl Groups {
     }
 
     /// Removes the code of these pages that is no longer in memory, according to `is_there`. If any code is removed, the
-    /// remaining code of these pages becomes fresh. Returns whether any code was removed. The pages must be in no group.
+    /// remaining code of these pages is treated as new code, so that it is reported again. Returns whether any code was
+    /// removed. The pages must be in no group.
     pub fn end_unless(&mut self, pages: &Range<u64>, is_there: impl Fn(u64, u64) -> bool) -> bool {
         if is_there(pages.start, pages.end - pages.start) {
             return false;
@@ -213,15 +214,15 @@ impl Groups {
         !self.failed.is_empty()
     }
 
-    /// Records that these pages could not be reported to valgrind. The pages are made a group again, so that they can be
-    /// reported later. The group gets a new number, because valgrind may still know some of the pages by the old number.
+    /// Makes a group of pages that could not be reported to valgrind, so that these pages can be reported later. The group gets
+    /// a new number, because valgrind may still know some of the pages by the old number.
     pub fn fail(&mut self, pages: &Range<u64>) {
         self.next_number += 1;
         self.groups.insert(pages.start, Group { end: pages.end, number: self.next_number, content: None });
         self.failed.insert(pages.start);
     }
 
-    /// Makes all failed groups due again. Their code may have ended since.
+    /// Makes all failed groups due again. The code of a failed group may have ended since the failure.
     pub fn try_again(&mut self) {
         self.emptied.extend(&self.failed);
     }
@@ -244,7 +245,7 @@ impl Groups {
         before.into_iter().chain(self.functions.range(pages.clone())).map(|(&addr, function)| (addr, function))
     }
 
-    /// The functions at the given addresses that lie in these pages, at least in part. `addrs` must be sorted.
+    /// Those functions at the addresses `addrs` that lie at least partly in `pages`. `addrs` must be sorted.
     pub fn these_within<'a>(
         &'a self,
         addrs: &'a [u64],
@@ -308,7 +309,9 @@ impl Groups {
     /// Splits a group into one group for each run of pages that have code.
     ///
     /// Also adds pages without code to `gone`, if valgrind may still know these pages. valgrind forgets a whole file when one
-    /// of its pages is replaced. So pages are added only if the group's last report failed, or if none of its pages has code.
+    /// page of the file is reported again. So if valgrind gets a report of the group's pages with code, valgrind also forgets
+    /// the pages without code. Pages without code are added to `gone` only if no page of the group has code, or if the last
+    /// report of the group failed.
     fn shrink(&mut self, start: u64, due: &mut BTreeSet<u64>, gone: &mut Vec<Due>) {
         let Some(group) = self.groups.remove(&start) else { return };
         self.stale.remove(&start);
@@ -344,8 +347,8 @@ impl Groups {
     }
 
     /// Frees the file numbers of removed groups, after groups from `take_due` were reported to valgrind. `is_all`: whether all
-    /// of these groups were reported. If `is_all` is false, valgrind may still know the old files. The numbers are then never
-    /// used again, because valgrind must not know two files by one name.
+    /// of these groups were reported. If `is_all` is false, valgrind may still know the old files. Then the numbers of the old
+    /// files are never used again: the number is a part of the file's name, and valgrind must not know two files by one name.
     pub fn all_told(&mut self, is_all: bool) {
         if is_all {
             self.free.append(&mut self.left);
@@ -353,7 +356,7 @@ impl Groups {
         self.left.clear();
     }
 
-    /// Records that a group was reported to valgrind, with this content.
+    /// Stores the content with which a group was reported to valgrind.
     pub fn told(&mut self, pages: &Range<u64>, content: Content) {
         self.failed.remove(&pages.start);
         if let Some(group) = self.groups.get_mut(&pages.start) {
@@ -398,7 +401,7 @@ impl Groups {
                 continue;
             }
             due.insert(start);
-            // The remaining pages lie on one side of the other group.
+            // The pages outside of `group` lie on one side of `group`.
             if group.start < pages.start {
                 pages.start = group.end;
             } else {
@@ -416,8 +419,8 @@ impl Groups {
                 joined.push(start);
             }
         }
-        // The merged group keeps the file number of the largest group. The code of the other merged groups gets into another
-        // file, so in a profile this code appears in two files.
+        // The merged group keeps the file number of its largest old group. The code of the smaller old groups gets into a file
+        // with another number than before. So a profile shows this code in two files.
         let largest =
             joined.iter().copied().max_by_key(|start| self.groups.get(start).map_or(0, |group| group.end - start));
         let number = largest.and_then(|start| self.groups.get(&start)).map(|group| group.number);
@@ -432,15 +435,16 @@ impl Groups {
             if group.number != number {
                 self.left.push(group.number);
             }
-            // The old content is usable only if all code outside the old group is new. Older code outside the group may be in
-            // no file, because valgrind has refused that code. Such code would be missing from the new content.
+            // The new content consists of the old group's content and of new code. This is right only if all code outside the
+            // old group is new. Older code outside the old group may be in no file, because valgrind has refused it. This older
+            // code would be missing from the new content.
             content = group.content.filter(|_| is_one && self.others_are_fresh(&pages, &(start..group.end), fresh));
         }
         self.groups.insert(pages.start, Group { end: pages.end, number, content });
         due.insert(pages.start);
     }
 
-    /// Whether all code in these pages that lies outside a group is new.
+    /// Whether all code that is in `pages` but outside `group` is new.
     fn others_are_fresh(&self, pages: &Range<u64>, group: &Range<u64>, fresh: &[u64]) -> bool {
         let is_fresh = |part: &Range<u64>| self.within(part).all(|(addr, _)| fresh.binary_search(&addr).is_ok());
         [pages.start..group.start, group.end..pages.end].iter().filter(|part| !part.is_empty()).all(is_fresh)

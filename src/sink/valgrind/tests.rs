@@ -21,8 +21,8 @@ struct Known(BTreeMap<u64, (u64, u32, BTreeSet<u64>)>);
 
 impl Known {
     /// Does the same as `Valgrind::bring_up_to_date`. `fails` returns, for each group, whether valgrind refuses the group.
-    /// `refused` collects the ids of functions whose groups were refused. An id is taken out when its function is reported
-    /// later.
+    /// `refused` collects the ids of functions whose groups were refused. When a function is reported later, its id is removed
+    /// from `refused`.
     fn tell(
         &mut self,
         groups: &mut Groups,
