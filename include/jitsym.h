@@ -72,7 +72,7 @@ typedef enum jitsym_status {
   JITSYM_ERR_SESSION = 15,           /* This session was never opened. */
   JITSYM_ERR_CLOSED = 16,            /* The session is closed, or another thread is ending the process. */
   JITSYM_ERR_UNKNOWN_ID = 17,        /* No code with this id is registered now. */
-  JITSYM_ERR_TIMEOUT = 18,           /* The time is up; the work continues in the background. */
+  JITSYM_ERR_TIMEOUT = 18,           /* The wait was too long. The library continues the work in the background. */
   JITSYM_ERR_DROPPED = 19,           /* The writer could not keep up, and the record was dropped. */
   JITSYM_ERR_NO_MEMORY = 20,         /* No memory, or more code than jitsym_options.max_memory allows. */
   JITSYM_ERR_NO_SINK = 21,           /* No requested sink could start. jitsym_last_error(NULL, ...) gives the reason. */
@@ -86,12 +86,12 @@ typedef enum jitsym_status {
   JITSYM_ERR_NOT_RUNNING = 29,       /* The sink in question does not run, or no sink runs. */
   JITSYM_ERR_BUSY = 30,              /* The calling signal handler has interrupted another call of its thread. */
   JITSYM_ERR_INTERNAL = 31,          /* A bug in the library. The session does nothing from now on. */
-  JITSYM_ERR_WRITER = 32,            /* The writer itself made the call. Or a signal handler did, in a process
-                                        without threads of the library. */
+  JITSYM_ERR_WRITER = 32,            /* The call came from the writer, or from a signal handler that may have
+                                        interrupted the writer. */
   JITSYM_ERR_FORBIDDEN = 33,         /* The variable JITSYM_LATE forbids enabling sinks at run time. */
   JITSYM_ERR_LIBRARY = 34,           /* The shared library is missing or has another ABI (only with jitsym_dl.h). */
   JITSYM_ERR_NOT_PLAIN = 35,         /* The memory cannot be adopted: a part is shared or belongs to a file. */
-  JITSYM_ERR_LOCKED = 36,            /* The process has locked memory (mlock, mlockall), so none is adopted. */
+  JITSYM_ERR_LOCKED = 36,            /* No memory is adopted while the process has locked memory (mlock, mlockall). */
   JITSYM_ERR_REGION = 37,            /* The address has no region or jitsym_alloc memory, or has a region already. */
   JITSYM_ERR_ALIGNMENT = 38,         /* A value is no multiple of the page size, or an alignment is no power of two. */
   JITSYM_ERR_INLINE = 39,            /* An entry of jitsym_code.inlines is invalid. */
@@ -121,7 +121,8 @@ typedef enum jitsym_sink {
   JITSYM_SINK_JITDUMP = 2,   /* jit-PID.dump, for jitsym inject and perf: names with times, code, lines, call stacks. */
   JITSYM_SINK_REGION = 4,    /* ELF files of regions (jitsym_region.h): names, lines, call stacks in every profiler. */
   JITSYM_SINK_GDB = 8,       /* Objects in memory for gdb and lldb. The sink starts by itself if a debugger listens. */
-  JITSYM_SINK_UNWINDER = 16, /* The process's unwinder. C++ exceptions, backtrace and pthread_exit pass through code. */
+  JITSYM_SINK_UNWINDER = 16, /* The process's unwinder. C++ exceptions, backtrace and pthread_exit can unwind through
+                                registered code. */
   JITSYM_SINK_VALGRIND = 32, /* valgrind's tools: names, lines, call stacks. The sink starts by itself, only under
                                 valgrind. */
 } jitsym_sink;
@@ -156,16 +157,17 @@ typedef struct jitsym_options {
   uint32_t max_wait_ms;    /* Milliseconds that a call waits if memory for records is full. 0 means 10. */
   uint32_t reserved;       /* Must be 0. */
   const char *spool_dir;   /* Absolute directory of the spool. NULL: JITSYM_SPOOL_DIR, else /dev/shm. */
-  uint64_t map_max;        /* Bound of the perf map in bytes, at least 4096. 0: JITSYM_MAP_MAX, else no bound. */
-  uint64_t jitdump_max;    /* Bound of the jitdump in bytes, at least 65536. 0: JITSYM_JITDUMP_MAX, else no bound. */
+  uint64_t map_max;        /* Largest size of the perf map in bytes, from 4096. 0 means JITSYM_MAP_MAX, else no
+                              limit. */
+  uint64_t jitdump_max;    /* Largest size of the jitdump in bytes, from 65536. 0 means JITSYM_JITDUMP_MAX, else no
+                              limit. */
 } jitsym_options;
 
 #define JITSYM_OPTIONS \
   { sizeof(jitsym_options), 0, 0, NULL, NULL, 0, 0, 0, 0, 0, NULL, 0, 0 }
 
-/* Opens a session. The first session also starts the sinks, and the background thread that writes their files. If
-   options is NULL, the defaults and the environment decide. If at least one sink starts, the call succeeds:
-   jitsym_get_stats and jitsym_last_error report the sinks that failed.
+/* Opens a session. The first session also starts the sinks, and the background thread that writes their files. If at
+   least one sink starts, the call succeeds: jitsym_get_stats and jitsym_last_error report the sinks that failed.
    Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _STRUCT_TAIL, _FLAGS, _ENUM, _PATH for bad options;
    JITSYM_ERR_CONFLICT, _TIMEOUT (10 seconds), _NO_SINK, _NO_MEMORY, _THREAD, _TOO_MANY_SESSIONS. Does file I/O. */
 JITSYM_API jitsym_status jitsym_init(const jitsym_options *options, jitsym **out);
@@ -206,49 +208,52 @@ typedef enum jitsym_unwind_kind {
 /* Flags of an unwind description. At most one may be set. */
 typedef enum jitsym_unwind_flag {
   JITSYM_UNWIND_PACIASP = 1, /* FRAME_POINTER, FIXED_FRAME on aarch64: paciasp signs the return address. */
-  JITSYM_UNWIND_PACIBSP = 2, /* The same with key B: pacibsp, autibsp. */
+  JITSYM_UNWIND_PACIBSP = 2, /* Like JITSYM_UNWIND_PACIASP, but with key B: pacibsp and autibsp. */
 } jitsym_unwind_flag;
 
 /* Where a register of the caller is saved: at CFA + offset. */
 typedef struct jitsym_saved_register {
   uint32_t reg;   /* DWARF register number (x86-64: rbx is 3, rbp is 6, rsp is 7, r12 to r15 are 12 to 15). */
-  int32_t offset; /* Bytes from the CFA, a multiple of 8, mostly negative. */
+  int32_t offset; /* Offset from the CFA in bytes: a multiple of 8, usually negative. */
 } jitsym_saved_register;
 
 /* One row of JITSYM_UNWIND_ROWS: the whole state from offset up to the next row. */
 typedef struct jitsym_unwind_row {
-  uint32_t offset;                           /* Bytes from the start of the code, in strictly rising order. */
+  uint32_t offset;                           /* Offset in the code in bytes. Each row has a higher offset than the
+                                                row before. */
   uint32_t cfa_reg;                          /* DWARF number of the register from which the CFA is computed. */
   int32_t cfa_offset;                        /* CFA = register + this many bytes. */
   uint32_t saved_count;                      /* Number of entries of saved. */
   const struct jitsym_saved_register *saved; /* Registers saved in this state. */
 } jitsym_unwind_row;
 
-/* An unwind description. Only the fields of its kind are used. A place is the number of bytes from the start of the
-   code to the end of an instruction. */
+/* An unwind description. The library reads only the fields that belong to kind. A field that says where an
+   instruction ends is an offset from the start of the code, in bytes. */
 typedef struct jitsym_unwind {
   size_t struct_size;                        /* sizeof(jitsym_unwind). */
   uint32_t kind;                             /* One of JITSYM_UNWIND_*. */
   uint32_t flags;                            /* 0, or one of JITSYM_UNWIND_PACI*. */
-  uint32_t fp_pushed;                        /* FRAME_POINTER, FIXED_FRAME: the place of push rbp or stp x29, x30,
-                                                [sp, #-n]!. */
-  uint32_t fp_set;                           /* FRAME_POINTER: the place of mov rbp, rsp. */
-  uint32_t epilogue_begin;                   /* FRAME_POINTER, FIXED_FRAME: the place of pop rbp or leave. 0: none. */
-  uint32_t epilogue_end;                     /* FRAME_POINTER, FIXED_FRAME: the place of the return. 0: the end of
+  uint32_t fp_pushed;                        /* FRAME_POINTER, FIXED_FRAME: where push rbp or stp x29, x30, [sp,
+                                                #-n]! ends. */
+  uint32_t fp_set;                           /* FRAME_POINTER: where mov rbp, rsp ends, which sets the frame pointer. */
+  uint32_t epilogue_begin;                   /* FRAME_POINTER, FIXED_FRAME: where pop rbp or leave ends. 0: no
+                                                epilogue. */
+  uint32_t epilogue_end;                     /* FRAME_POINTER, FIXED_FRAME: where the return ends. 0 means the end of
                                                 the code. */
   int32_t cfa_offset;                        /* FIXED_FRAME: CFA = SP + this. FRAME_POINTER: CFA = FP + this. */
   uint32_t saved_count;                      /* FRAME_POINTER, FIXED_FRAME: number of entries of saved. */
   const struct jitsym_saved_register *saved; /* See saved_count. */
-  uint32_t saved_from;                       /* Where the last register of saved is stored. 0: fp_set or sp_set. */
+  uint32_t saved_from;                       /* Where the last store of a register in saved ends. 0 means fp_set or
+                                                sp_set. */
   uint32_t row_count;                        /* ROWS: number of entries of rows. */
   const struct jitsym_unwind_row *rows;      /* ROWS: the table. */
   size_t row_size;                           /* sizeof(jitsym_unwind_row); 0 stands for the size in version 0.1. */
   const void *eh_frame;                      /* EH_FRAME: the section's bytes. */
   size_t eh_frame_size;                      /* EH_FRAME: the size of the section in bytes. */
   uint64_t eh_frame_addr;                    /* EH_FRAME: the section's own address. 0 means eh_frame. */
-  uint32_t sp_set;                           /* FIXED_FRAME: the place of sub rsp, n. 0: the frame exists from the
+  uint32_t sp_set;                           /* FIXED_FRAME: where sub rsp, n ends. 0: the frame exists from the
                                                 start. */
-  uint32_t sp_reset;                         /* FIXED_FRAME: the place of add rsp, n, with pop rbp after it. 0: none. */
+  uint32_t sp_reset;                         /* FIXED_FRAME: where add rsp, n before pop rbp ends. 0: no such add. */
 } jitsym_unwind;
 
 /* ---- Code -------------------------------------------------------------------------------------------------------- */
@@ -263,8 +268,8 @@ typedef enum jitsym_limit {
 
 /* One row of a line table. The code from offset up to the next row belongs to this line. */
 typedef struct jitsym_line {
-  uint32_t offset;   /* Bytes from the start of the code, less than its size. Rows may be in any order. */
-  uint32_t line;     /* Line number, from 1. A row with 0 is left out. */
+  uint32_t offset;   /* Offset in the code in bytes, less than the size of the code. Rows may be in any order. */
+  uint32_t line;     /* Line number, from 1. A row whose line is 0 is left out. */
   uint32_t column;   /* Column, from 1; 0 if unknown. */
   uint32_t reserved; /* Must be 0. */
   const char *file;  /* Source file, NUL-terminated; preferably an absolute path, for perf annotate. */
@@ -286,8 +291,7 @@ typedef struct jitsym_code {
   uint64_t size;                       /* Size in bytes, 1 to JITSYM_CODE_SIZE_MAX. */
   const char *name;                    /* Name in UTF-8: cleaned, never refused. NULL or empty: jit_ADDRESS. */
   size_t name_len;                     /* Length of name in bytes; 0 if a NUL ends name. */
-  const void *bytes;                   /* Bytes of the code: addr or its writable view. NULL: the kernel reads the
-                                          bytes. */
+  const void *bytes;                   /* Bytes of the code: addr or its writable view. NULL means the bytes at addr. */
   const struct jitsym_unwind *unwind;  /* How to unwind; NULL if unknown. */
   const struct jitsym_line *lines;     /* Line table; may be NULL if line_count is 0. */
   size_t line_count;                   /* Number of entries of lines. */
@@ -321,8 +325,8 @@ typedef struct jitsym_code {
 typedef uint64_t jitsym_id;
 
 /* Registers code: from now on, samples in [addr, addr + size) belong to name. Call this when the bytes are final and
-   before the code runs. Live code in the same range counts as unregistered. out_id may be NULL, or receives the id,
-   or 0 if no sink runs and code is not remembered for a later sink (JITSYM_INIT_REMEMBER).
+   before the code runs. The call ends earlier code that overlaps this range. The call writes the id to out_id,
+   unless out_id is NULL. The id is 0 if no sink runs and no code is remembered (JITSYM_INIT_REMEMBER).
    Returns JITSYM_OK; a status that names what is wrong with code; JITSYM_ERR_DROPPED or _NO_MEMORY if there was no
    room; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY; for some sinks JITSYM_ERR_TIMEOUT and _SINK_FAILED. With
    code->bytes set the call takes no lock and makes no system call in the steady state. */
@@ -358,12 +362,13 @@ JITSYM_API jitsym_status jitsym_unregister_range(jitsym *session, uint64_t addr,
 
 /* ---- Answers ----------------------------------------------------------------------------------------------------- */
 
-/* Information about code that is of use (jitsym_wanted), as bit flags. A later version may have more. */
+/* The result of jitsym_wanted: bit flags for the information that sinks can use. Later versions may have more flags. */
 typedef enum jitsym_want {
   JITSYM_WANT_CODE = 1,    /* Code. Without this bit no other bit is set, and jitsym_register does nothing. */
   JITSYM_WANT_LINES = 2,   /* jitsym_code.lines. */
   JITSYM_WANT_UNWIND = 4,  /* jitsym_code.unwind. */
-  JITSYM_WANT_ADOPT = 8,   /* Code memory is adopted: during a call, only the calling thread may write to it. */
+  JITSYM_WANT_ADOPT = 8,   /* The library adopts code memory. During a call, only the calling thread may write to
+                              code memory. */
   JITSYM_WANT_REGION = 16, /* Memory from jitsym_region_create and jitsym_alloc has a file. */
 } jitsym_want;
 
@@ -372,9 +377,9 @@ typedef enum jitsym_want {
    Any thread, concurrently, and from a signal handler. The call takes no lock and makes no system call. */
 JITSYM_API uint32_t jitsym_wanted(jitsym *session);
 
-/* Copies the text of the last failure to buf: of a sink, of jitsym_init, or of this thread's last call with bad
-   arguments. The text is cut to fit, and NUL-terminated. An empty text means that nothing failed. session may be
-   NULL, for instance after a failed jitsym_init.
+/* Copies a text to buf. The text describes the last failure of a sink or of jitsym_init, or this thread's last call
+   with bad arguments. The text is cut to fit, and NUL-terminated. An empty text means that nothing failed. session
+   may be NULL, for instance after a failed jitsym_init.
    Returns JITSYM_OK; JITSYM_ERR_NULL; JITSYM_ERR_BUFFER if size is 0; JITSYM_ERR_SESSION, _CLOSED, _FORKED. */
 JITSYM_API jitsym_status jitsym_last_error(jitsym *session, char *buf, size_t size);
 
@@ -396,12 +401,13 @@ typedef struct jitsym_stats {
   uint64_t map_bytes;          /* Bytes written to the perf map, rewrites included. */
   uint64_t map_entries;        /* Entries in the perf map. */
   uint64_t map_rewrites;       /* Rewrites of the perf map. */
-  uint64_t map_forgotten;      /* Entries of dead code that were removed from the perf map because of its bound. */
+  uint64_t map_forgotten;      /* Entries of dead code that the perf map left out because of jitsym_options.map_max. */
   uint64_t write_errors;       /* Write errors, over all sinks. */
   uint64_t memory;             /* Bytes in use for records on their way to the writer. */
   uint64_t memory_held;        /* Bytes held for pending records, in use or not; at most jitsym_options.max_memory. */
   uint64_t waited;             /* Records that had to wait because jitsym_options.max_memory was reached. */
-  uint64_t recovered;          /* Records that JITSYM_INIT_RECOVER has put into the files of killed processes. */
+  uint64_t recovered;          /* Number of records that JITSYM_INIT_RECOVER has written to files of killed
+                                  processes. */
   uint32_t spool;              /* One of JITSYM_SPOOL_* (jitsym_control.h). */
   uint32_t inherited;          /* Code that this forked child has taken over; not counted in registered. */
   uint64_t jitdump_lost;       /* Records that could not be written to the jitdump. */
@@ -426,7 +432,7 @@ typedef struct jitsym_stats {
   { sizeof(jitsym_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
-/* Copies the counters to out, at most out->struct_size bytes. For exact numbers call jitsym_flush first.
+/* Copies the counters to out. For exact numbers call jitsym_flush first.
    Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _SESSION, _CLOSED, _FORKED. */
 JITSYM_API jitsym_status jitsym_get_stats(jitsym *session, jitsym_stats *out);
 

@@ -54,14 +54,17 @@ JITSYM_API jitsym_status jitsym_flush_from_signal(uint32_t timeout_ms);
 
 /* The intended reader of the perf map: jitsym_options.map_dialect. */
 typedef enum jitsym_map_dialect {
-  JITSYM_MAP_PERF = 0,       /* perf and all other readers: START SIZE NAME in hexadecimal without prefix, in /tmp. */
-  JITSYM_MAP_SIMPLEPERF = 1, /* Android's simpleperf: 0xSTART 0xSIZE NAME, in /data/local/tmp. */
+  JITSYM_MAP_PERF = 0,       /* For perf and most readers. A line is START SIZE NAME, hexadecimal without 0x. The
+                                default directory is /tmp. */
+  JITSYM_MAP_SIMPLEPERF = 1, /* For Android's simpleperf. A line is 0xSTART 0xSIZE NAME. The default directory is
+                                /data/local/tmp. */
 } jitsym_map_dialect;
 
 /* Whether pending records survive SIGKILL (jitsym_stats.spool). */
 typedef enum jitsym_spool_state {
   JITSYM_SPOOL_NONE = 0,   /* Records are in private memory: after SIGKILL they are lost. */
-  JITSYM_SPOOL_SHARED = 1, /* Records are in a spool, from which jitsym recover completes the files. */
+  JITSYM_SPOOL_SHARED = 1, /* Records are in a spool. After SIGKILL, jitsym recover writes these records to the
+                              files. */
 } jitsym_spool_state;
 
 #ifdef __cplusplus

@@ -39,16 +39,16 @@ typedef struct jitsym_region {
 /* Allocates memory for one piece of code, as malloc does for data. Write the code at out->write; register and run it
    at out->exec. The caller owns the memory until jitsym_free, even if the session is closed. size: in bytes, at most
    1 GiB, rounded up to a multiple of 64. alignment: a power of two up to 4096, or 0; values below 64 count as 64.
-   near_addr: all of the memory is within 2 GiB of this address; 0: anywhere. The caller sets out->struct_size.
+   near_addr: all of the memory is within 2 GiB of this address; 0: anywhere.
    Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _SIZE_ZERO, _TOO_LARGE, _ALIGNMENT; JITSYM_ERR_NO_MEMORY, also
    if no address space is free near near_addr, or 768 regions exist; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY,
    _TIMEOUT. Does file I/O at times. */
 JITSYM_API jitsym_status jitsym_alloc(jitsym *session, uint64_t size, uint64_t alignment, uint64_t near_addr,
                                       jitsym_region *out);
 
-/* Frees the end of memory from jitsym_alloc, for code whose size is known only after compilation. exec: where the
-   memory begins, in the executable view. size: bytes still needed, rounded up to a multiple of 64. Call this before
-   the code is registered.
+/* Makes memory from jitsym_alloc smaller, and frees the rest. Call this when the size of the compiled code is known,
+   and before the code is registered. exec: where the memory begins, in the executable view. size: bytes still
+   needed, rounded up to a multiple of 64.
    Returns JITSYM_OK; JITSYM_ERR_SIZE_ZERO; JITSYM_ERR_TOO_LARGE if size exceeds the memory's size; JITSYM_ERR_REGION
    if no such memory begins at exec; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY, _TIMEOUT. */
 JITSYM_API jitsym_status jitsym_shrink(jitsym *session, void *exec, uint64_t size);
@@ -63,7 +63,8 @@ JITSYM_API jitsym_status jitsym_free(jitsym *session, void *exec);
 
 /* Bit flags of a region. */
 typedef enum jitsym_region_flag {
-  JITSYM_REGION_ONE_VIEW = 1,   /* One view of private memory. The runtime changes its protection (mprotect). */
+  JITSYM_REGION_ONE_VIEW = 1,   /* One view of private memory. The runtime changes the memory's protection
+                                   (mprotect). */
   JITSYM_REGION_HUGE_PAGES = 2, /* Alignment to 2 MiB, and huge pages if the kernel has them for this memory. */
 } jitsym_region_flag;
 
@@ -81,9 +82,8 @@ typedef struct jitsym_region_options {
 #define JITSYM_REGION_OPTIONS(size) \
   { sizeof(jitsym_region_options), JITSYM_CAST(uint64_t, size), 0, 0, 0, 0, 0 }
 
-/* Makes a region of code memory: a mapping of an ELF file that the library writes. Register code in the region by
-   jitsym_register with an address in the executable view. The memory stays until jitsym_region_release, even if the
-   session is closed. The caller sets out->struct_size.
+/* Makes a region of code memory: a mapping of an ELF file that the library writes. The memory stays until
+   jitsym_region_release, even if the session is closed.
    Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _STRUCT_TAIL, _FLAGS, _SIZE_ZERO, _ALIGNMENT;
    JITSYM_ERR_TOO_LARGE for sizes above 1 GiB or alignments above 512 MiB; JITSYM_ERR_NO_MEMORY, also if no address
    space is free near near_addr, or 768 regions exist; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _TIMEOUT. Does file I/O. */
@@ -97,18 +97,17 @@ JITSYM_API jitsym_status jitsym_region_create(jitsym *session, const jitsym_regi
    JITSYM_ERR_TOO_LARGE, _NO_MEMORY, _SINK_FAILED, _SESSION, _CLOSED, _FORKED, _TIMEOUT. Does file I/O. */
 JITSYM_API jitsym_status jitsym_region_grow(jitsym *session, void *exec, uint64_t size);
 
-/* Frees the memory of a region's pages, which then read as zero. No code in these pages may still be registered or
-   run. addr, size: whole pages of the executable view.
+/* Frees the memory of whole pages of a region. The pages then read as zero. No code in these pages may still be
+   registered or run. addr, size: the pages, in the executable view.
    Returns JITSYM_OK; JITSYM_ERR_SIZE_ZERO, _ALIGNMENT; JITSYM_ERR_REGION if the pages do not lie in a region;
    JITSYM_ERR_NO_MEMORY if the file system cannot discard pages, or some pages are unmapped; JITSYM_ERR_SINK_FAILED
-   as for jitsym_region_grow, or in a forked child that has no own file; JITSYM_ERR_SESSION, _CLOSED, _FORKED. Does
-   file I/O. */
+   if the host has closed the file and the library cannot reopen it, or if this forked child has no file for the
+   region; JITSYM_ERR_SESSION, _CLOSED, _FORKED. Does file I/O. */
 JITSYM_API jitsym_status jitsym_region_discard(jitsym *session, void *addr, uint64_t size);
 
 /* Ends a region. A created region is unmapped. An adopted region becomes plain memory again, with the same bytes,
    protections, locks and advice. exec: where the region begins. During the call, other threads may execute adopted
-   memory, but must not write to it or change its protection. The call unregisters no code: unregister code in the
-   region as usual.
+   memory, but must not write to it or change its protection. The call unregisters no code.
    Returns JITSYM_OK; JITSYM_ERR_REGION, _NO_MEMORY, _SESSION, _CLOSED, _FORKED, _TIMEOUT. Does file I/O. */
 JITSYM_API jitsym_status jitsym_region_release(jitsym *session, void *exec);
 
@@ -128,7 +127,8 @@ JITSYM_API jitsym_status jitsym_region_adopt(jitsym *session, void *addr, uint64
 typedef struct jitsym_inline {
   uint32_t begin;        /* Bytes from the start of the code to the first byte of the range. */
   uint32_t end;          /* Bytes from the start of the code to the end of the range. */
-  const char *name;      /* Name of the inlined function, UTF-8. Must not be empty after cleaning. */
+  const char *name;      /* Name of the inlined function, cleaned like jitsym_code.name. The cleaned name must not be
+                            empty. */
   size_t name_len;       /* Length of name in bytes; 0 if a NUL ends name. */
   const char *call_file; /* Source file of the inlined call, NUL-terminated; see jitsym_line.file. */
   uint32_t call_line;    /* Line of the inlined call, from 1. */
