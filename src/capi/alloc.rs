@@ -14,15 +14,15 @@ use crate::session;
 /// of the memory is within 2 GiB of this address; 0: anywhere.
 ///
 /// The memory lies in a region that the library manages ([docs/regions.md](regions.md#memory-for-each-function)), and may
-/// contain the bytes of earlier code. If the code calls another piece directly, pass the address of that piece as `near_addr`:
-/// signed 32-bit displacements reach in both directions.
+/// contain the bytes of earlier code. If the code calls another piece directly, pass the address of that piece as `near_addr`.
+/// Signed 32-bit displacements then reach from either piece to the other.
 ///
 /// The call also returns memory if the region's file cannot be made, or if the session writes nothing. A forked child owns
 /// copies of its parent's pieces.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_SIZE_ZERO`, `_TOO_LARGE`, `_ALIGNMENT`;
-/// `JITSYM_ERR_NO_MEMORY`, also if no address space is free near `near_addr`, or 768 regions exist;
-/// `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`, `_TIMEOUT`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_SIZE_ZERO`, `_TOO_LARGE`, `_ALIGNMENT`; `JITSYM_ERR_NO_MEMORY` if
+/// memory is short, if no address space is free near `near_addr`, or if 768 regions exist; `JITSYM_ERR_SESSION`, `_CLOSED`,
+/// `_FORKED`, `_BUSY`, `_TIMEOUT`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O at times.
 ///

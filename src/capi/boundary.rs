@@ -16,8 +16,8 @@ pub fn boundary(body: impl FnOnce() -> Result<()>) -> jitsym_status {
 /// that access shared data must run in `valgrind::without_races`.
 #[inline]
 pub fn boundary_on(body: impl FnOnce(&PerThread) -> Result<()>) -> jitsym_status {
-    // `body` may have stored the reason for its error. This reason is valid only until the guard ends, so `refused` is called
-    // inside the guard.
+    // `body` may have stored the reason for its error. The stored reason is valid only until the guard ends, so `refused` is
+    // called inside the guard.
     let tell = |thread: &PerThread| body(thread).inspect_err(|&error| session::refused(error));
     match process::guarded_on(tell) {
         Ok(()) => jitsym_status::JITSYM_OK,

@@ -145,8 +145,8 @@ unsafe extern "C" fn notify(event: c_uint, data: *const c_void, caller: u64) -> 
 /// Runs the body of `Initialize` or `NotifyEvent`. Returns the function's result: 1 if sampling is on (`Initialize`),
 /// or if the event is accepted (`NotifyEvent`).
 fn answer(body: impl FnOnce() -> Result<bool>) -> c_uint {
-    // `body` may have stored the reason for its error. This reason is valid only until the guard ends, so `refused` is called
-    // inside the guard.
+    // `body` may have stored the reason for its error. The stored reason is valid only until the guard ends, so `refused` is
+    // called inside the guard.
     guarded(|| body().inspect_err(|&error| refused(error))).unwrap_or(false).into()
 }
 

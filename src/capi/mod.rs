@@ -35,8 +35,9 @@ use types::*;
 /// sink starts, the call succeeds: `jitsym_get_stats` and `jitsym_last_error` report the sinks that failed.
 ///
 /// A later session starts those of its sinks that do not run yet, with its own directories, dialect and bounds. All other
-/// options stay those of the first session until the last session closes, but a later `file_mode` can remove permission bits
-/// from new files. A later session starts failed or disabled sinks only if none of its other sinks runs.
+/// options of the first session stay in effect until the last session closes. However, the `file_mode` of a later session can
+/// remove permission bits from new files. A later session starts failed or disabled sinks only if the session would otherwise
+/// have no running sink.
 ///
 /// A new session with the same directories continues the files of closed sessions. As the first call in a forked child,
 /// `jitsym_init` also continues the parent's sessions, with the new options.
@@ -73,23 +74,23 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
 ///
 /// If the id is 0, the call has not read `code`.
 ///
-/// The call waits for sinks that need code before the code runs: `JITSYM_SINK_UNWINDER`, `JITSYM_SINK_VALGRIND`, and
-/// `JITSYM_SINK_GDB` while a debugger listens. `JITSYM_ERR_TIMEOUT` means that the library's thread has reported nothing to any
-/// sink for a second (a minute under valgrind, or while a debugger reads new code). `JITSYM_ERR_SINK_FAILED` means that some
-/// code could not be reported to valgrind. With these two statuses, the code is registered, `out_id` is written, and
-/// `jitsym_flush` waits for the sinks.
+/// The call waits for `JITSYM_SINK_UNWINDER` and `JITSYM_SINK_VALGRIND`, because these sinks need code before the code runs.
+/// While a debugger listens, the call also waits for `JITSYM_SINK_GDB`. `JITSYM_ERR_TIMEOUT` means that the library's thread
+/// has reported nothing to any sink for a second (a minute under valgrind, or while a debugger reads new code).
+/// `JITSYM_ERR_SINK_FAILED` means that some code could not be reported to valgrind. With these two statuses, the code is
+/// registered, `out_id` is written, and `jitsym_flush` waits for the sinks.
 ///
-/// If `JITSYM_ERR_TIMEOUT` or `JITSYM_ERR_SINK_FAILED` has another cause, the code is not registered. With some unwinders,
-/// `JITSYM_ERR_TIMEOUT` can mean that another thread's call has been in the unwinder for [10
-/// seconds](exceptions.md#how-long-it-holds). In a forked child, `JITSYM_ERR_SINK_FAILED` can mean that no sink could start
+/// In some cases, the call returns `JITSYM_ERR_TIMEOUT` or `JITSYM_ERR_SINK_FAILED` without registering the code; `out_id` is
+/// then not written. With some unwinders, `JITSYM_ERR_TIMEOUT` can mean that another thread's call has been in the unwinder for
+/// [10 seconds](exceptions.md#how-long-it-holds). In a forked child, `JITSYM_ERR_SINK_FAILED` can mean that no sink could start
 /// yet.
 ///
 /// Returns `JITSYM_OK`; a status that names what is wrong with `code`; `JITSYM_ERR_DROPPED` or `_NO_MEMORY` if there
 /// was no room; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`; for some sinks `JITSYM_ERR_TIMEOUT` and
 /// `_SINK_FAILED`.
 ///
-/// Any thread, concurrently; not from a signal handler. With `code->bytes` set the call takes no lock and makes no
-/// system call in the steady state.
+/// Any thread, concurrently; not from a signal handler. If `code->bytes` is set, the call takes no lock and makes no system
+/// call in the steady state.
 ///
 /// # Safety
 /// Each pointer is NULL or valid, as docs/conventions.md describes.
@@ -111,8 +112,8 @@ pub unsafe extern "C" fn jitsym_register(
     unsafe { register(session, code, out_id) }
 }
 
-/// Does the work of `jitsym_register` if the session is not off. Because this function is separate, `jitsym_register`
-/// does not even save registers while the session is off.
+/// Does the work of `jitsym_register` if the session is not off. This function is separate so that `jitsym_register` need not
+/// save registers while the session is off.
 ///
 /// # Safety
 /// Each pointer is NULL or valid, as docs/conventions.md describes.
@@ -164,8 +165,8 @@ fn register_with_file(
 
 /// Registers code on the slow path. The fast path (`register_as_usual`) is impossible, for instance, if `Given::is_usual` is
 /// false, or if the thread last used another session. `flags`: the record flags that `Regions::before_code` has returned for
-/// this code, or `None` if `before_code` was not called yet. Calls `tell` with the id as soon as the id exists, because the id
-/// is valid even before all sinks have the code.
+/// this code, or `None` if `before_code` was not called yet. Calls `tell` with the id before waiting for the sinks, because the
+/// code stays registered even if the wait fails.
 #[inline(never)]
 fn register_otherwise<'a>(
     handle: u64,
@@ -227,7 +228,7 @@ pub unsafe extern "C" fn jitsym_move(
 ///
 /// The perf map keeps the name until new code uses the addresses.
 ///
-/// Returns `JITSYM_ERR_UNKNOWN_ID`, also if newer code was registered over the code; or a status of `jitsym_register`.
+/// Returns `JITSYM_ERR_UNKNOWN_ID` if the code was unregistered or overwritten; or a status of `jitsym_register`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 #[no_mangle]
@@ -404,9 +405,9 @@ pub unsafe extern "C" fn jitsym_last_error(session: *mut jitsym, buf: *mut c_cha
 
 /// Copies the NUL-terminated path of a sink's file to `buf`. `JITSYM_DIR_MAX` + 64 bytes are always enough.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_ENUM` if `sink` is not a single `JITSYM_SINK_*` bit; `JITSYM_ERR_NOT_RUNNING`, also
-/// for a sink without a file; `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if the path does not fit; `JITSYM_ERR_TIMEOUT` if
-/// the path of a region's file is not known within 10 seconds; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_ENUM` if `sink` is not a single `JITSYM_SINK_*` bit; `JITSYM_ERR_NOT_RUNNING` if the sink
+/// does not run or has no file; `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if the path does not fit; `JITSYM_ERR_TIMEOUT` if the
+/// path of a region's file is not known within 10 seconds; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 ///

@@ -51,7 +51,8 @@ pub unsafe fn write_stats(out: *mut jitsym_stats, stats: &Stats) -> Result<()> {
 /// struct. Refuses a caller's struct that is smaller than `least` bytes.
 ///
 /// # Safety
-/// `T` begins with its size. `out` is NULL or points to as many writable bytes as this size.
+/// The first field of `T` is the size of the struct in bytes. `out` is NULL, or points to as many writable bytes as the first
+/// field of `*out` says.
 unsafe fn write_struct<T>(out: *mut T, least: usize, make: impl FnOnce(usize) -> Result<T>) -> Result<()> {
     if out.is_null() {
         return Err(Error::Null);

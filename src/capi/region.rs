@@ -16,8 +16,8 @@ use crate::session;
 /// report the failure.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_SIZE_ZERO`, `_ALIGNMENT`;
-/// `JITSYM_ERR_TOO_LARGE` for sizes above 1 GiB or alignments above 512 MiB; `JITSYM_ERR_NO_MEMORY`, also if no address
-/// space is free near `near_addr`, or 768 regions exist; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_TIMEOUT`.
+/// `JITSYM_ERR_TOO_LARGE` for sizes above 1 GiB or alignments above 512 MiB; `JITSYM_ERR_NO_MEMORY` if memory is short, if no
+/// address space is free near `near_addr`, or if 768 regions exist; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_TIMEOUT`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O.
 ///
@@ -81,7 +81,7 @@ pub extern "C" fn jitsym_region_grow(session: *mut jitsym, exec: *mut c_void, si
 /// Frees the memory of whole pages of a region. The pages then read as zero. No code in these pages may still be registered or
 /// run. `addr`, `size`: the pages, in the executable view.
 ///
-/// A later write to the pages allocates memory again. If the file system has no room at that time, the kernel raises `SIGBUS`.
+/// A later write to the pages allocates memory again. If the file system has no room for the write, the kernel raises `SIGBUS`.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`; `JITSYM_ERR_REGION` if the pages do not lie in a region;
 /// `JITSYM_ERR_NO_MEMORY` if the file system cannot discard pages, or some pages are unmapped; `JITSYM_ERR_SINK_FAILED` if the

@@ -60,8 +60,8 @@ pub enum jitsym_status {
     JITSYM_ERR_UNKNOWN_ID = 17,
     /// The wait was too long. The library continues the work in the background.
     ///
-    /// A call of `jitsym_region.h` that returns this status has changed nothing: a disk blocks another such call for more than
-    /// 10 seconds.
+    /// If a call of `jitsym_region.h` returns this status, the call has changed nothing. The cause is a disk that blocks
+    /// another call of `jitsym_region.h` for more than 10 seconds.
     JITSYM_ERR_TIMEOUT = 18,
     /// The writer could not keep up, and the record was dropped.
     JITSYM_ERR_DROPPED = 19,
@@ -93,8 +93,8 @@ pub enum jitsym_status {
     JITSYM_ERR_INTERNAL = 31,
     /// The call came from the writer, or from a signal handler that may have interrupted the writer.
     ///
-    /// In a process [without threads](conventions.md#without-threads) of the library, `jitsym_flush_from_signal` always returns
-    /// this status. The spool has the records that are not in the files.
+    /// If the library runs [without threads](conventions.md#without-threads) of its own, `jitsym_flush_from_signal` always
+    /// returns this status. The spool has the records that are not in the files.
     JITSYM_ERR_WRITER = 32,
     /// The variable JITSYM_LATE forbids enabling sinks at run time.
     JITSYM_ERR_FORBIDDEN = 33,
@@ -104,15 +104,15 @@ pub enum jitsym_status {
     JITSYM_ERR_LIBRARY = 34,
     /// The memory cannot be adopted: a part is shared or belongs to a file.
     ///
-    /// Memory is also refused if it contains a heap, a stack or an unmapped part. The same holds for memory with
-    /// [attributes](regions.md#locks-advice-and-keys) that a mapping of a file cannot have.
+    /// Memory is also refused if it contains a heap, a stack or an unmapped part. If memory has
+    /// [attributes](regions.md#locks-advice-and-keys) that a mapping of a file cannot have, the memory is refused too.
     JITSYM_ERR_NOT_PLAIN = 35,
     /// No memory is adopted while the process has locked memory (`mlock`, `mlockall`).
     JITSYM_ERR_LOCKED = 36,
-    /// The address has no region or `jitsym_alloc` memory, or has a region already.
+    /// The call found no region or `jitsym_alloc` memory at the address. For `jitsym_region_adopt`: the address is already in a
+    /// region.
     ///
-    /// Only `jitsym_region_adopt` refuses an existing region. The status also means that a region of this kind does not
-    /// support the call.
+    /// The status also means that a region of this kind does not support the call.
     JITSYM_ERR_REGION = 37,
     /// A value is no multiple of the page size, or an alignment is no power of two.
     JITSYM_ERR_ALIGNMENT = 38,

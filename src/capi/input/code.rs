@@ -60,7 +60,7 @@ pub struct CodeInput<'a>(*const jitsym_code, PhantomData<&'a jitsym_code>);
 /// `from` fulfils the conditions of `read`. Every pointer in the struct is valid, as the header demands.
 #[inline(always)]
 pub unsafe fn code<'a>(from: *const jitsym_code, place: &'a mut MaybeUninit<jitsym_code>) -> Result<CodeInput<'a>> {
-    // SAFETY: by the caller's promise the struct is readable. The size is its first field.
+    // SAFETY: by the caller's promise the struct is readable. The first field of the struct is the struct's size.
     let from = if !from.is_null() && unsafe { from.cast::<usize>().read_unaligned() } == size_of::<jitsym_code>() {
         from
     } else {

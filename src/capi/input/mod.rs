@@ -4,8 +4,8 @@
 //! A struct from an older or a newer header has another size than the struct of this version. Such a struct is copied over a
 //! struct of zeros.
 //!
-//! The fast path of a registration copies no struct that has the size of this version's struct. This path reads the fields of
-//! the `jitsym_code` one by one, and compares the `jitsym_unwind` in place.
+//! If a struct has the size of this version's struct, the fast path of a registration does not copy the struct. The fast path
+//! reads the fields of the `jitsym_code` one by one, and compares the `jitsym_unwind` in place.
 
 mod code;
 mod options;
@@ -34,8 +34,8 @@ unsafe trait Plain: Copy {
     const TOO_SMALL: &'static str;
 }
 
-/// Makes the text [`Plain::TOO_SMALL`] for a struct that begins with its size. `$init` is the C macro that sets the
-/// size, if there is such a macro.
+/// Makes the error text [`Plain::TOO_SMALL`] of a struct whose first field is the struct's size. `$init` is the C macro that
+/// sets the size, if there is such a macro.
 macro_rules! size_of_struct {
     ($name:literal $(, $init:literal)?) => {
         concat!($name, ".struct_size is {}: set it to sizeof(", $name, ")" $(, ", or use ", $init)?)
@@ -43,7 +43,7 @@ macro_rules! size_of_struct {
 }
 use size_of_struct;
 
-/// Makes the text [`Plain::TOO_SMALL`] for an element of an array.
+/// Makes the error text [`Plain::TOO_SMALL`] of a struct that is an element of an array.
 macro_rules! size_of_element {
     ($name:literal, $field:literal) => {
         concat!($field, " is {}: set it to sizeof(", $name, ")")
@@ -89,7 +89,7 @@ unsafe fn copy_other<T: Plain>(from: *const u8, size: usize) -> Result<T> {
     Ok(unsafe { value.assume_init() })
 }
 
-/// Copies a struct that begins with its size.
+/// Copies a struct whose first field is the struct's size.
 ///
 /// # Safety
 /// `from` is NULL or points to a struct. The struct begins with a `size_t`, and has as many readable bytes as this

@@ -34,12 +34,12 @@ pub unsafe fn template(
     if from.is_null() {
         return Ok(None);
     }
-    // SAFETY: by the caller's promise the struct is readable. The size is its first field.
+    // SAFETY: by the caller's promise the struct is readable. The first field of the struct is the struct's size.
     let known_size = unsafe { from.cast::<usize>().read_unaligned() } == size_of::<jitsym_unwind>();
     // SAFETY: as above. The comparison has shown that the struct has this size.
     if known_size && unsafe { cache.is_ready(from.cast::<usize>().add(1).cast::<unwind::Raw>(), code_size) } {
-        // SAFETY: as above. The last struct was valid, and this struct has the same fields. Only the data that the
-        // struct's pointers refer to may differ.
+        // SAFETY: as above. The fields of this struct have the same values as the fields of the last struct, which was valid.
+        // Only the data that the struct's pointers refer to may differ.
         let saved = unsafe { saved_registers(field!(from, saved), field!(from, saved_count))? };
         if cache.ready_saves(saved) {
             return Ok(Some(cache.ready_template()));

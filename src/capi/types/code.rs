@@ -15,7 +15,7 @@ pub enum jitsym_code_flag {
     /// this code. Calls that unregister or move code with this flag wait for the writer, 10 seconds at most. If the process is
     /// killed before the writer has read the bytes, the recovered record has no bytes.
     JITSYM_CODE_STABLE = 1,
-    /// This call waits for no sink, because the host registers more code before this code runs.
+    /// The host registers more code before this code runs, so the call waits for no sink.
     ///
     /// Without the flag, a call waits for sinks that need code before the code runs (`jitsym_register`). The next call without
     /// the flag, or `jitsym_flush`, waits until these sinks have all code that was registered before.
@@ -24,8 +24,8 @@ pub enum jitsym_code_flag {
     ///
     /// `perf inject` maps the unwind tables of this code into the free bytes if the tables fit, because perf 6 [needs the
     /// tables there](after-recording.md#packed-code). Other code in these bytes would lose its name. A forked child that has
-    /// inherited the code must keep the bytes free too. If the code moves, `jitsym_move_target.flags` decides for the new
-    /// address.
+    /// inherited the code must keep the bytes free too. If the code moves, `jitsym_move_target.flags` says whether the bytes
+    /// after the new address range stay free.
     JITSYM_CODE_GAP = 4,
 }
 
@@ -103,7 +103,7 @@ pub struct jitsym_code {
     pub name: *const c_char,
     /// Length of `name` in bytes; 0 if a NUL ends `name`.
     pub name_len: usize,
-    /// Bytes of the code: `addr` or its writable view. NULL means the bytes at `addr`.
+    /// The code's bytes: at `addr`, or in a writable view. NULL: the bytes at `addr`.
     ///
     /// Must point to `size` readable bytes. With NULL, a system call reads the bytes at `addr`. Unreadable bytes are zero in
     /// the record, and `jitsym_stats.unreadable` counts the call.

@@ -28,7 +28,7 @@ pub enum jitsym_init_flag {
     JITSYM_INIT_RECOVER = 128,
     /// `fork` writes all code to the child's files.
     ///
-    /// `fork` does this even for a child that only executes another program.
+    /// `fork` writes the child's files even if the child only executes another program.
     JITSYM_INIT_FORK_NOW = 256,
     /// A forked child inherits nothing. Excludes JITSYM_INIT_FORK_NOW.
     ///
@@ -81,7 +81,7 @@ pub enum jitsym_want {
     ///
     /// Without this bit, `jitsym_region_create` and `jitsym_alloc` have no advantage for a runtime that has its own code
     /// memory. When the library cannot make the file of a region, it clears `JITSYM_WANT_REGION`. So call `jitsym_wanted` again
-    /// after each region that you create and each allocation.
+    /// after each call of `jitsym_region_create` or `jitsym_alloc`.
     JITSYM_WANT_REGION = 16,
 }
 
@@ -89,9 +89,10 @@ pub enum jitsym_want {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_map_dialect {
-    /// For perf and most readers. A line is `START SIZE NAME`, hexadecimal without `0x`. The default directory is `/tmp`.
+    /// The format for perf and most other readers. A line is `START SIZE NAME`, hexadecimal without `0x`. The default directory
+    /// is `/tmp`.
     JITSYM_MAP_PERF = 0,
-    /// For Android's simpleperf. A line is `0xSTART 0xSIZE NAME`. The default directory is `/data/local/tmp`.
+    /// The format for Android's simpleperf. A line is `0xSTART 0xSIZE NAME`. The default directory is `/data/local/tmp`.
     JITSYM_MAP_SIMPLEPERF = 1,
 }
 
@@ -101,7 +102,7 @@ pub enum jitsym_map_dialect {
 pub struct jitsym_options {
     /// `sizeof(jitsym_options)`.
     pub struct_size: usize,
-    /// `JITSYM_SINK_*` bits. 0: the sinks that JITSYM names, else map, jitdump, region.
+    /// `JITSYM_SINK_*` bits. 0: the sinks in JITSYM, or map, jitdump, region if JITSYM is unset.
     pub sinks: u32,
     /// `JITSYM_INIT_*` bits.
     pub flags: u32,
@@ -124,9 +125,9 @@ pub struct jitsym_options {
     /// Bound in bytes for pending records, 1 MiB to 16 GiB. 0 means 64 MiB.
     ///
     /// A value outside this range is replaced by the nearest value inside it. The memory starts with 16 KiB, and grows [under
-    /// load](conventions.md#memory). The largest possible record is 4 MiB smaller than the bound, or half of a bound below 8
-    /// MiB. A larger record is refused (`JITSYM_ERR_NO_MEMORY`). The memory takes at least 256 MiB of address space, if
-    /// available.
+    /// load](conventions.md#memory). If the bound is at least 8 MiB, the largest possible record is 4 MiB smaller than the
+    /// bound. If the bound is below 8 MiB, the largest possible record is half as large as the bound. A larger record is
+    /// refused (`JITSYM_ERR_NO_MEMORY`). The memory takes at least 256 MiB of address space, if available.
     pub max_memory: u64,
     /// Milliseconds that a call waits if memory for records is full. 0 means 10.
     ///
@@ -136,15 +137,16 @@ pub struct jitsym_options {
     pub reserved: u32,
     /// Absolute directory of the spool. NULL: JITSYM_SPOOL_DIR, else /dev/shm.
     ///
-    /// The directory should be on a file system in memory. The first session that starts a sink or remembers code
-    /// decides the directory, until all sinks are disabled.
+    /// The directory should be on a file system in memory. The first session that starts a sink or remembers code chooses the
+    /// directory. The library uses this directory until all sinks are disabled.
     pub spool_dir: *const c_char,
-    /// Largest size of the perf map in bytes, from 4096. 0 means JITSYM_MAP_MAX, else no limit.
+    /// Largest size of the perf map in bytes, from 4096. 0 means JITSYM_MAP_MAX, or no limit if JITSYM_MAP_MAX is unset.
     ///
     /// When the map has reached this size, it leaves out the oldest dead code first. If that is not enough, the map leaves out
     /// the newest live code (`jitsym_stats.map_omitted`).
     pub map_max: u64,
-    /// Largest size of the jitdump in bytes, from 65536. 0 means JITSYM_JITDUMP_MAX, else no limit.
+    /// Largest size of the jitdump in bytes, from 65536. 0 means JITSYM_JITDUMP_MAX, or no limit if JITSYM_JITDUMP_MAX is
+    /// unset.
     ///
     /// When the jitdump has reached this size, the library rewrites the jitdump, and keeps only live code. During the rewrite
     /// there are two files. If live code takes more than three quarters of this size, newly registered code is left out

@@ -81,8 +81,8 @@ pub struct jitsym_stats {
     ///
     /// The disk was full or the jitdump had reached `jitsym_options.jitdump_max`, and the memory for waiting records was full.
     /// The number includes waiting records that a rewrite of the jitdump left out. When writing is possible again, the library
-    /// writes live code of lost records, without lines and unwind tables. A forked child also counts a record that its parent
-    /// was still writing at the fork.
+    /// writes new records for the code of lost records, if the code is still live. The new records have no lines and no unwind
+    /// tables. A forked child also counts a record that its parent was still writing at the fork.
     pub jitdump_lost: u64,
     /// Bytes of records that wait because the jitdump cannot be written.
     ///
@@ -101,11 +101,11 @@ pub struct jitsym_stats {
     pub region_code: u64,
     /// Bytes written to the files of regions, earlier generations included.
     pub region_bytes: u64,
-    /// New names of region files, which separate new code from dead code.
+    /// How often a region's file got a new name, to separate new code from dead code.
     ///
     /// Each new name begins a generation, which [docs/regions.md](regions.md#epochs) calls an epoch.
     pub region_generations: u64,
-    /// Generations that began too late or never, so that samples may have wrong names or stacks.
+    /// Generations that began late or never. Samples may then have wrong names or stacks.
     pub region_late: u64,
     /// Regions that got no file, and memory that could not be adopted.
     ///
@@ -125,8 +125,8 @@ pub struct jitsym_stats {
     pub region_limit: u64,
     /// Permanent threads of this library. 0 under `JITSYM_INIT_NO_THREADS`.
     ///
-    /// These are the writer, the thread that uses the host's descriptors, and the bridge's thread. Threads that exist
-    /// only during a call are not counted.
+    /// The permanent threads are the writer, the thread that uses the host's descriptors, and the bridge's thread. Threads that
+    /// exist only during a call are not counted.
     pub threads: u64,
 }
 

@@ -21,17 +21,17 @@ pub enum jitsym_unwind_kind {
     JITSYM_UNWIND_EH_FRAME = 4,
 }
 
-/// Flags of an unwind description. At most one may be set.
+/// Flags of an unwind description. At most one of these flags may be set.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum jitsym_unwind_flag {
     /// FRAME_POINTER, FIXED_FRAME on aarch64: `paciasp` signs the return address.
     ///
     /// `paciasp` must be directly before the instruction that ends at `fp_pushed`. If `fp_pushed` of a FIXED_FRAME is 0,
-    /// `paciasp` must be directly before the instruction that ends at `sp_set`. If both fields of a FIXED_FRAME are 0, the
-    /// return address is signed from the start. With this flag, the defaults of a FRAME_POINTER for `fp_pushed` and `fp_set`
-    /// are 8 and 12. The instruction that begins at `epilogue_begin` is `autiasp`, or ends the epilogue, as `retaa` does. If
-    /// code signs its return address in another way, use EH_FRAME
+    /// `paciasp` must be directly before the instruction that ends at `sp_set`. If `fp_pushed` and `sp_set` of a FIXED_FRAME
+    /// are 0, the return address is signed from the start. With this flag, the defaults of a FRAME_POINTER for `fp_pushed` and
+    /// `fp_set` are 8 and 12. The instruction that begins at `epilogue_begin` is `autiasp`, or ends the epilogue, as `retaa`
+    /// does. If code signs its return address in another way, use EH_FRAME
     /// ([docs/special-cases.md](special-cases.md#signed-return-addresses-on-aarch64)).
     JITSYM_UNWIND_PACIASP = 1,
     /// Like `JITSYM_UNWIND_PACIASP`, but with key B: `pacibsp` and `autibsp`.
@@ -71,8 +71,8 @@ pub struct jitsym_unwind_row {
     pub saved_count: u32,
     /// Registers saved in this state.
     ///
-    /// On x86-64, do not list the return address, because it always lies at CFA - 8. On other architectures, list the
-    /// return address register where it is saved.
+    /// On x86-64, do not list the return address, because it always lies at CFA - 8. On other architectures, list the return
+    /// address register if that register is saved in this state.
     pub saved: *const jitsym_saved_register,
 }
 
@@ -89,14 +89,15 @@ pub struct jitsym_unwind {
     pub flags: u32,
     /// FRAME_POINTER, FIXED_FRAME: where `push rbp` or `stp x29, x30, [sp, #-n]!` ends.
     ///
-    /// For FRAME_POINTER, 0 means 1 on x86-64, 4 on aarch64, 12 on riscv64. For FIXED_FRAME, 0 means that the code has no `push
-    /// rbp` or `stp`. On aarch64, `n` is `cfa_offset`. For a FIXED_FRAME whose `sp_set` differs from `fp_pushed`, however, `n`
-    /// is 16. On riscv64, `fp_pushed` of a FIXED_FRAME must be 0; `saved` can list the frame pointer and the return address.
+    /// For FRAME_POINTER, 0 selects the default offset: 1 on x86-64, 4 on aarch64, 12 on riscv64. For FIXED_FRAME, 0 means that
+    /// the code has no `push rbp` or `stp`. On aarch64, the `n` of `stp` is `cfa_offset`. However, if `sp_set` of a FIXED_FRAME
+    /// differs from `fp_pushed`, the `n` of `stp` is 16. On riscv64, `fp_pushed` of a FIXED_FRAME must be 0; `saved` can list
+    /// the frame pointer and the return address.
     pub fp_pushed: u32,
-    /// FRAME_POINTER: where `mov rbp, rsp` ends, which sets the frame pointer.
+    /// FRAME_POINTER: the end of `mov rbp, rsp`, which sets the frame pointer.
     ///
-    /// 0 means 4 on x86-64, 8 on aarch64, 16 on riscv64. If an instruction such as `endbr64` precedes the usual prologue, set
-    /// both `fp_set` and `fp_pushed`.
+    /// 0 selects the default offset: 4 on x86-64, 8 on aarch64, 16 on riscv64. If an instruction such as `endbr64` precedes the
+    /// usual prologue, set both `fp_set` and `fp_pushed`.
     pub fp_set: u32,
     /// FRAME_POINTER, FIXED_FRAME: where `pop rbp` or `leave` ends. 0: no epilogue.
     ///
@@ -118,7 +119,7 @@ pub struct jitsym_unwind {
     pub saved_count: u32,
     /// See `saved_count`.
     pub saved: *const jitsym_saved_register,
-    /// Where the last store of a register in `saved` ends. 0 means `fp_set` or `sp_set`.
+    /// From this offset in the code on, the registers in `saved` are saved. 0 means `fp_set` or `sp_set`.
     ///
     /// For FRAME_POINTER, `saved_from` is at least `fp_pushed`, and 0 means `fp_set`. For FIXED_FRAME, `saved_from` is at least
     /// `sp_set`, and 0 means `sp_set`.
@@ -146,7 +147,7 @@ pub struct jitsym_unwind {
     /// `sub rsp, n` allocates the frame. `sp_set` is at least `fp_pushed`. Before `sp_set`, the frame is as at the function's
     /// entry. From `fp_pushed` on, the values that `push rbp` or `stp` stores are also on the stack.
     pub sp_set: u32,
-    /// FIXED_FRAME: where `add rsp, n` before `pop rbp` ends. 0: no such `add`.
+    /// FIXED_FRAME: end of the `add rsp, n` before `pop rbp`. 0: no such `add`.
     ///
     /// `add rsp, n` (or `mov rsp, rbp`) releases the frame. Only the values that `push rbp` or `stp` has stored stay on the
     /// stack. From `sp_reset` on, the registers in `saved` have the caller's values again. Set `sp_reset` to 0 if a single
