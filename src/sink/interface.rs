@@ -24,8 +24,8 @@ pub trait Sink: Send {
     /// Reports code that became live, or that moved to another address. The registry already contains this change.
     fn load(&mut self, _code: &Loaded<'_>, _registry: &mut Registry) {}
 
-    /// Reports code that became live in a region. Most sinks have nothing to do, because the file of the region has the name of
-    /// this code.
+    /// Reports code that became live in a region. Most sinks have nothing to do, because profilers find the name of this code
+    /// in the file of the region.
     fn enter(&mut self, _code: &NewCode<'_>) {}
 
     /// Reports all live code to a sink that was enabled late, or to a sink of a forked child. A sink that reads the registry
@@ -54,7 +54,7 @@ pub trait Sink: Send {
         true
     }
 
-    /// Whether the sink has changes to write a little later.
+    /// Whether the sink has collected changes that a later round should write.
     fn has_work(&self) -> bool {
         false
     }
@@ -200,9 +200,9 @@ pub struct Kind {
     pub bit: Sinks,
     /// The sink's name in the variable `JITSYM`.
     pub word: &'static str,
-    /// A thread that registers code always records the name and the address range of the code. The flags `Sinks::GROUPS` and
-    /// `Sinks::BYTES` select what else the thread has to record for this sink. If `Sinks::MUST_WAIT` is set, each call waits
-    /// until the sink has reported the call's code.
+    /// A thread that registers code always records the name and the address range of the code. If `Sinks::GROUPS` is set, the
+    /// thread also records lines and unwind tables for this sink. If `Sinks::BYTES` is set, the thread also records the bytes
+    /// of the code. If `Sinks::MUST_WAIT` is set, each call waits until the sink has reported the call's code.
     pub wants: Sinks,
     /// Whether profilers read the sink's file. A sink with this flag runs if neither the program nor its user selects sinks.
     /// Profilers also read the files of regions. So code in regions is not reported to sinks with this flag.

@@ -112,7 +112,8 @@ impl OwnedFile {
     /// and its name.
     ///
     /// The first name that is tried is always the same, so that a later process with the same pid replaces the file that a
-    /// killed process has left. An attacker may have taken this name to prevent the replacement. So all other names are random.
+    /// killed process has left. An attacker may have taken this name to prevent the replacement. So the names that are tried
+    /// after the first name are random.
     pub fn make_replacement(&mut self) -> io::Result<(OsString, File)> {
         const ATTEMPTS: usize = 4;
         let mode = self.mode;

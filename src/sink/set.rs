@@ -27,9 +27,10 @@ use crate::sys::file::Identity;
 
 pub struct SinkSet {
     status: Arc<Status>,
-    /// A separate field, because a forked child and recovery read from the jitdump.
+    /// The jitdump is not in `others`, because a forked child and recovery read from the jitdump by methods that the trait
+    /// `Sink` does not have.
     dump: Jitdump,
-    /// A separate field, because the applier sends code to this sink.
+    /// The sink for regions is not in `others`, because the applier calls methods that the trait `Sink` does not have.
     pub region: RegionSink,
     others: Vec<(&'static Kind, Box<dyn Sink>)>,
     /// Whether the configuration asks to remove the files at the end.
@@ -74,8 +75,8 @@ impl SinkSet {
         self.status.set_sinks(remember, Sinks::NONE);
         let mut started = self.start(config, config.sinks);
         // Calls that register code may report this code to the unwinder only if the sink runs from the start. If the sink is
-        // enabled late, a call may already be running. The running call does not know of the sink, and would not report its
-        // code.
+        // enabled late, a call may already be running. A call that began before the sink was enabled does not know of the sink,
+        // and would not report code to the unwinder.
         if started.has(Sinks::UNWINDER) && unwinder::told_in_calls::begin() {
             started = started.with(Sinks::BY_CALLERS);
         }
@@ -90,8 +91,8 @@ impl SinkSet {
         let status = self.status.clone();
         let mut started = Sinks::NONE;
         for (kind, sink) in self.each().filter(|(kind, _)| sinks.has(kind.bit)) {
-            // Opening the sink for regions cannot fail, because this sink has no output to open. If all other sinks have
-            // failed, the sink for regions is not started either, because nobody asked for this sink alone.
+            // Opening the sink for regions cannot fail, because this sink has no output to open. The sink for regions starts
+            // without any other sink only if nobody asked for another sink.
             if kind.bit == Sinks::REGION && started.with(status.sinks()) == Sinks::NONE && sinks != kind.bit {
                 continue;
             }
@@ -137,7 +138,7 @@ impl SinkSet {
         let status = self.status.clone();
         for (kind, sink) in self.each().filter(|(kind, _)| sinks.has(kind.bit)) {
             // A removal (`Close::Remove`) does not pass the write gate. A call of the host may wait for the removal. If the
-            // write gate were shut, the removal would wait until the process ends, and the call too.
+            // removal waited at a shut write gate, the removal and the call would wait until the process ends.
             let closed =
                 if how == Close::Remove { sink.close(how) } else { status.write_gate.pass(|| sink.close(how)) };
             if let Err(error) = closed {
@@ -228,9 +229,10 @@ impl SinkSet {
         self.dump.path().is_some().then(|| self.dump.let_go())
     }
 
-    /// Completes the sinks of a forked child after they are open. If the child does not take over some code, removes this code
-    /// from the unwinder and from the list of objects that debuggers read. If the child's jitdump runs, passes the contents of
-    /// the parent's jitdump to the child's jitdump. `dump`: the result of `let_go`. `registry`: the parent's registry.
+    /// Completes the sinks of a forked child after they are open. Removes code from the unwinder if the child does not take
+    /// over the code. If the child does not run the sink for debuggers, empties the list of objects that debuggers read. If the
+    /// child's jitdump runs, passes the contents of the parent's jitdump to the child's jitdump. `dump` is the value that
+    /// `let_go` returned. `registry` is the parent's registry.
     pub fn inherit(&mut self, dump: Option<Contents>, registry: &mut Registry) {
         unwinder::end_inherited(|id| registry.is_live(id));
         gdb::end_inherited();
@@ -390,7 +392,7 @@ impl SinkSet {
     /// Repairs a running jitdump that could not be written, if a repair is due or `Round::now` is true. Returns whether a
     /// repair was attempted.
     ///
-    /// The caller must call this method before the spool records that the round is written. Before this call, groups that could
+    /// The caller must call this method before the round is marked as written in the spool. Before this call, groups that could
     /// not be written may exist only in memory.
     pub fn repair(&mut self, round: &mut Round<'_>) -> bool {
         let Some(result) = self.dump().and_then(|dump| dump.repair_if_due(round)) else { return false };

@@ -1,4 +1,4 @@
-//! Builds groups of functions. One ELF object in memory reports each group to debuggers.
+//! Builds groups of functions. For each group, debuggers read one ELF object in memory.
 
 use std::io;
 use std::ops::Range;
@@ -112,9 +112,9 @@ impl Group {
         self.entries.first().map_or(0, |entry| entry.addr)..self.entries.last().map_or(0, Entry::end)
     }
 
-    /// Whether `code`, which belongs to another group, lies in a gap that a section of this group spans. If `code` lies in such
-    /// a gap, marks the gap. Also marks every other spanned gap that is at least as large as `code`. No section of the group's
-    /// next object spans a marked gap.
+    /// Whether `code`, which belongs to another group, lies in a gap that a section of this group spans. If the result is true,
+    /// marks the gap that contains `code`, and all spanned gaps of at least the size of `code`. No section of the group's next
+    /// object spans a marked gap.
     pub fn makes_way_for(&mut self, code: &Entry) -> bool {
         let after = self.entries.partition_point(|entry| entry.addr <= code.addr);
         let is_in_gap = self.gap_before(after).is_some_and(|gap| gap.start < code.end());

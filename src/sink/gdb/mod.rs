@@ -56,9 +56,9 @@ pub fn end_inherited() {
 struct Gdb {
     status: Arc<Status>,
     objects: Objects,
-    /// The earliest time at which ended code is removed from the objects while no debugger listens.
+    /// While no debugger listens, ended code stays in the objects at least until this time.
     not_before: Instant,
-    /// The time since which some code has been in no object. `None` if all code is in objects.
+    /// When `bring_up_to_date` first found code that was in no object. `None` if all code is in objects.
     fresh_since: Option<Instant>,
     /// How many functions have ended since `fresh_since`.
     ended: usize,
@@ -94,8 +94,8 @@ impl Gdb {
         }
     }
 
-    /// Updates the objects. If a caller waits for the update, `now` is true, and all new code is put into objects. Otherwise
-    /// new code may wait for a later update.
+    /// Updates the objects. If a caller waits for the update, `now` is true, and all new code is put into objects. If `now` is
+    /// false, new code may wait for a later update.
     fn bring_up_to_date(&mut self, now: bool) -> io::Result<()> {
         let is_watched = debugger::is_watched();
         // While a debugger listens, each call that registers code waits until the debugger has read the code's object.
@@ -171,9 +171,9 @@ impl Sink for Gdb {
     }
 
     fn write(&mut self, round: &mut Round<'_>) -> io::Result<()> {
-        // If there is no memory, new code waits for a later round. A lack of memory is no failure of the sink, because the host
-        // may not have asked for the sink. If a debugger is connected to valgrind, this process cannot see the debugger's
-        // breakpoints. So under valgrind, each round puts all new code into objects.
+        // If there is no memory, new code waits for a later round. The sink can run although the host did not ask for the sink,
+        // so a lack of memory is not reported as a failure of the sink. If a debugger is connected to valgrind, this process
+        // cannot see the debugger's breakpoints. So under valgrind, each round puts all new code into objects.
         let _ = self.bring_up_to_date(round.now || valgrind::is_running());
         Ok(())
     }

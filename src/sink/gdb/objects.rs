@@ -24,8 +24,8 @@ const PARTED: Duration = Duration::from_secs(5);
 /// The fresh code is put into an object at once if there are this many functions, or this many bytes of names and records.
 const ENOUGH: usize = 4096;
 const ENOUGH_BYTES: usize = 2 << 20;
-/// A buffer of the fresh code is kept for later code, instead of being freed, if the buffer has at most this many bytes. In
-/// addition, the fresh code must have been at least an eighth of `ENOUGH` or `ENOUGH_BYTES`.
+/// After the fresh code is put into objects, a buffer of at most this many bytes is kept for later code. However, all buffers
+/// are freed if the fresh code had fewer than `ENOUGH / 8` functions and fewer than `ENOUGH_BYTES / 8` bytes.
 const KEPT_BYTES: usize = 4 << 20;
 
 /// Code that became live.
@@ -44,7 +44,8 @@ pub struct Objects {
     /// Fresh code: code that is in no object yet.
     fresh: Group,
     groups: Vec<Option<Group>>,
-    /// For each id, the group and the number of its entry. The index in `places` is the slot of the id.
+    /// For each id, the group that has the id's entry, and the number of the entry in this group. The index in `places` is the
+    /// slot of the id.
     places: Table<Place>,
     /// The number of live functions, in objects and in the fresh code.
     live: usize,
@@ -93,8 +94,8 @@ impl Objects {
         }
         let number = self.fresh.entries.len() as u32;
         let Code { id, addr, size, name, .. } = *code;
-        // Debuggers get the name without file and line: users of a debugger do not type file and line after `break`. The line
-        // table has both.
+        // Debuggers get the name without file and line, because users of a debugger do not type file and line after `break`.
+        // The line table has the file and the line.
         let name = without_place(name, info);
         let entry = Entry { id, addr, size, at: 0, name_len: 0, info_len: 0, is_apart: false };
         if self.fresh.push(entry, name, info).is_some() {
@@ -197,7 +198,7 @@ impl Objects {
     }
 
     /// Replaces each object that contains ended code by an object without that code. If `in_parts` is true, splits large
-    /// objects. More code may end soon, and the host waits while a debugger reads a new object. After the split, only a small
+    /// objects, because the host waits while a debugger reads a new object. When more code ends after the split, only a small
     /// object has to be replaced.
     pub fn take_out_dead(&mut self, in_parts: bool) -> io::Result<()> {
         for number in 0..self.groups.len() {
@@ -326,8 +327,8 @@ impl Objects {
         Ok(())
     }
 
-    /// Makes sure that no section of a new group spans code of other groups. Ignores the groups `without`, which the new
-    /// group replaces.
+    /// Makes sure that no section of a new group spans code of other groups. `without` lists the groups that the new group
+    /// replaces. The code of these groups is ignored.
     fn part(&self, group: &mut Group, without: &[usize]) {
         let range = group.range();
         let others = self.groups.iter().enumerate().filter(|(number, _)| !without.contains(number));
@@ -378,8 +379,8 @@ impl Objects {
         }
         for (at, entry) in group.entries.iter().enumerate() {
             let place = &mut self.places[slot_of(entry.id)];
-            // The group of fresh code still has a copy of this entry until `list_fresh` clears the group of fresh code. If
-            // `list_fresh` lacks memory and fails earlier, the copy stays. So the copy is counted as dead.
+            // The group of fresh code still has a copy of this entry until `list_fresh` clears the group of fresh code. If a
+            // lack of memory ends `list_fresh` before the group is cleared, the copy stays. So the copy is counted as dead.
             self.fresh.dead += usize::from(place.group == FRESH);
             *place = Place { id: entry.id, group: number as u32, number: at as u32 };
         }

@@ -20,12 +20,12 @@ use crate::sys::mapping::View;
 #[derive(Debug, Default)]
 pub struct Places(BTreeMap<u64, u64>);
 
-/// The offset of groups that are not in the file.
+/// The value in `Places` that stands for groups that are not in the file.
 const NOWHERE: u64 = u64::MAX;
 
 impl Places {
-    /// Notes that a sequence of consecutive groups has been written. Groups after this sequence are treated as unwritten, until
-    /// a later call notes these groups too.
+    /// Notes that a sequence of consecutive groups has been written. Groups that follow the sequence count as unwritten until a
+    /// later call of `set` covers these groups.
     pub fn set(&mut self, order: u64, len: u64, offset: u64) {
         self.0.entry(order + len).or_insert(NOWHERE);
         if order.checked_sub(1).and_then(|last| self.get(last)).is_some_and(|last| last + 1 == offset) {

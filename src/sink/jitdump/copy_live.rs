@@ -2,8 +2,8 @@
 //! the process is a forked child, or if the sink is enabled late.
 //!
 //! If the parent's jitdump has the group of the code, the child copies the group through the inherited mapping. The parent may
-//! write to its jitdump or cut it at the same time, so the copied records are checked. If no group can be copied, the group is
-//! built from the registry's data and the bytes at the address of the code.
+//! write to its jitdump or cut it at the same time, so the copied records are checked. If the group of the code cannot be
+//! copied, the group is built from the registry's data and the bytes at the address of the code.
 
 use super::backlog::Contents;
 use super::stopped::Reopened;
@@ -16,7 +16,8 @@ use crate::sys::process_memory;
 
 /// A batch is written when it has this many bytes.
 const BATCH_BYTES: usize = 1 << 20;
-/// A batch is written when it has this many groups, so that the list of pending groups stays small when memory is short.
+/// A batch is written when it has this many groups. This limit keeps the list of the batch's groups (`Pending`) small, in case
+/// memory is short.
 const BATCH_GROUPS: usize = 1024;
 
 /// A group that is about to be written.
@@ -161,8 +162,8 @@ impl Jitdump {
     }
 }
 
-/// Copies the code's group from the jitdump of an ancestor, and appends the copy and the code bytes to `out`. Returns the same
-/// length as `put_group`, or `None` if no such group can be copied.
+/// Copies the code's group from the jitdump of an ancestor, and appends the copy and the code bytes to `out`. Returns the
+/// length of the group without the code bytes, or `None` if the group cannot be copied.
 fn copy_group(out: &mut Vec<u8>, file: &Contents, live: &Live, name: &[u8], timestamp: u64) -> Option<usize> {
     let Stored { offset, len } = live.stored.filter(|&stored| file.is_inherited(stored))?;
     let start = out.len();

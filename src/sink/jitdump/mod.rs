@@ -57,7 +57,7 @@ pub struct Jitdump {
     /// The maximal length of the file.
     most: u64,
     /// The offset up to which room was allocated in advance for the file. If a file system gains nothing by such an allocation
-    /// (`file::gains_by_reserve`), no room is allocated, but `reserved` is set in the same way.
+    /// (`file::gains_by_reserve`), no room is allocated, but `reserved` is set as if room had been allocated.
     reserved: u64,
     /// Set when the sink is opened. True if the sink continues its earlier file, and if this file still has everything that the
     /// sink had written.

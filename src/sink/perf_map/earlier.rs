@@ -1,4 +1,5 @@
-//! Keeps the lines that an earlier program of this process has written to the map, before it executed the present program.
+//! Keeps the lines that an earlier program of this process wrote to the map. The earlier program has executed the present
+//! program (`execve`).
 //!
 //! perf reads the map after the recording. So the map has to name the code of the earlier program and the code of the present
 //! program. The earlier program's code is dead.
@@ -13,7 +14,7 @@ use crate::format::perf_map::{lines, push_line, whole_len};
 use crate::registry::Registry;
 use crate::sys::file;
 
-/// The sink remembers lines of at most this many bytes, which are the last bytes of the file.
+/// The sink keeps at most this many bytes of the earlier program's lines, from the end of the file.
 const MOST: u64 = 16 << 20;
 
 impl PerfMap {

@@ -10,7 +10,7 @@ pub const REWRITE_INTERVAL: Duration = Duration::from_millis(50);
 /// wait.
 pub const REWRITE_SHARE: u32 = 20;
 
-/// The sink remembers the first `MARK` bytes of the file, and the last `MARK` bytes of the text that the sink wrote last.
+/// The sink remembers the first `MARK` bytes of the file, and the final `MARK` bytes of the sink's most recent write.
 const MARK: usize = 64;
 
 /// The beginning and the end of the text that the sink has written. If the file no longer has these bytes, another writer has
@@ -19,7 +19,7 @@ const MARK: usize = 64;
 pub struct Marks {
     /// The beginning of the file, if this sink wrote it.
     head: Vec<u8>,
-    /// The end of the text that this sink wrote last.
+    /// The end of this sink's most recent write.
     tail: Vec<u8>,
     tail_end: u64,
 }

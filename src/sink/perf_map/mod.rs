@@ -42,7 +42,8 @@ pub static KIND: Kind = Kind {
 #[derive(Debug)]
 pub struct PerfMap {
     status: Arc<Status>,
-    /// The file. When the file is closed, the sink maps the file's marker.
+    /// The file. When the sink closes the file, the sink maps the file's marker. The marker shows that the file is still in
+    /// use.
     own: OwnedFile,
     dialect: Dialect,
     /// The maximal length of the file.
@@ -51,7 +52,7 @@ pub struct PerfMap {
     marks: Marks,
     /// Whether others in this process write to the file. The lines of a shared file cannot be changed.
     shared: bool,
-    /// Whether the map belongs to a dead process, and this process recovers the map. No other writers run in a dead process.
+    /// Whether the current process recovers the map of a dead process. No other writers run in a dead process.
     dead: bool,
     /// Lines of an earlier program of this process that are not in the registry yet.
     earlier: Vec<u8>,
@@ -87,7 +88,7 @@ impl PerfMap {
 
     /// Opens the file that the sink wrote before, if that file is still there. Otherwise makes a new file, or joins the file
     /// that another library in this process has made under the same name. `is_first`: whether the sink opens a file for the
-    /// first time. Only then may the sink continue the file of an earlier program of this process.
+    /// first time. The sink may continue the file of an earlier program of this process only if `is_first` is true.
     fn open_file(&mut self, is_first: bool) -> io::Result<()> {
         self.own.close_dir();
         if let Ok(len) = self.own.reopen() {
@@ -117,7 +118,7 @@ impl PerfMap {
 
     /// Opens the map of a dead process: the file described by `state`, or the file `next` that was about to replace it. Returns
     /// the whole lines of the file. The file has at least the text of the last committed round. Other writers in the dead
-    /// process may have added lines. The two identities are not trusted (see `file::take_over`).
+    /// process may have added lines. The identity in `state` and the identity `next` are not trusted (see `file::take_over`).
     pub fn adopt(
         &mut self,
         state: &FileState,
@@ -141,7 +142,8 @@ impl PerfMap {
             return refuse("is not a perf map");
         }
         // Lines after `state.len` are from an uncommitted round, whose records are applied again later. Of two lines for one
-        // address, readers of `text` use the last line. So the lines of the uncommitted round are moved to the front.
+        // address, readers of `text` use the last line. So the lines of the uncommitted round are moved to the beginning of
+        // `text`.
         let committed = usize::try_from(state.len).unwrap_or(usize::MAX);
         if !shared && identity == state.identity && text.get(..committed).is_some_and(|text| text.ends_with(b"\n")) {
             text.rotate_left(committed);
@@ -163,7 +165,6 @@ impl PerfMap {
         self.pending.clear();
     }
 
-    /// Whether the file has to be rewritten, or may lack lines.
     fn is_stale(&self) -> bool {
         self.stale && self.own.held().is_ok()
     }
@@ -247,8 +248,8 @@ impl PerfMap {
         let mut total: u64 = registry.spans().map(|(_, _, name)| len_of(name)).sum();
         let fits = total <= self.most;
         if !fits {
-            // Forgets so much code that an eighth of the maximal length is free. So the next time at which code has to be
-            // forgotten is far off.
+            // Forgets dead code until an eighth of the file's maximal length is free. The free part has room for much new code,
+            // so code need not be forgotten again soon.
             let wanted = self.most / 8 * 7;
             let before = registry.span_count();
             registry.forget_while(|name| {
@@ -283,8 +284,9 @@ impl Sink for PerfMap {
         let path = config.map_dir.join(FileKind::PerfMap.name(self.status.pid));
         let is_first = self.own.identity.is_none();
         if self.path() != Some(path.as_path()) || self.dialect != config.dialect {
-            // The marker of a shared file stays. The marker shows other copies of this library that the file is in use. Without
-            // the marker, another copy could replace the file, and the lines of other writers would be lost.
+            // The marker of a shared file stays. By the marker, other copies of this library detect that the file is in use.
+            // Without the marker, another copy of this library could replace the file, and the lines of other writers would be
+            // lost.
             if !self.shared {
                 self.own.set_marker(None);
             }
@@ -362,7 +364,7 @@ impl Sink for PerfMap {
         match how {
             Close::Stay => self.close_file(),
             Close::Leave => self.own.close_dir(),
-            // The marker needs no attention, because the child does not inherit the marker's mapping.
+            // The marker need not be unmapped, because a forked child does not inherit the marker's mapping.
             Close::LetGo => self.own.let_go(),
             Close::Remove if !self.shared => self.own.remove(),
             Close::Remove => {}

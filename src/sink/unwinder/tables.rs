@@ -18,8 +18,8 @@ const PIECES_MAX: usize = 8192;
 /// An unwinder with a list may have this many tables, and two more tables for every `PIECES_MAX` pieces of live code. If there
 /// are more tables, some tables are merged.
 const TABLES: usize = 16;
-/// Two tables are merged only if at most this many bytes lie between them. In a gap of more bytes, other libraries may have
-/// code, and may have registered tables for this code.
+/// Two tables are merged only if at most this many bytes lie between them. In a larger gap between two tables, other libraries
+/// may have code, and may have registered tables for this code.
 const GAP: u64 = 64 << 10;
 /// How many bytes of memory an unwinder may need to register a table. `is_room` allocates this many bytes, and frees them. The
 /// value is below 64 KiB, because glibc tidies up its heap when a piece of at least 64 KiB is freed.
@@ -65,7 +65,7 @@ pub struct Tables {
     /// The same code as in `places`. The key is the address of the code, and the value has the end and the id of the code. No
     /// two pieces overlap.
     live: BTreeMap<u64, (u64, u64)>,
-    /// After a failed merge, tables are merged again only if there are more tables than this. The value is 0 if the last merge
+    /// After a failed merge, tables are merged again only if there are more than `apart` tables. `apart` is 0 if the last merge
     /// succeeded.
     apart: usize,
 }
@@ -99,18 +99,18 @@ fn listed<'a>(dialect: Dialect, pieces: impl Iterator<Item = &'a Piece> + Clone)
         return Some(known);
     }
     known.registered.try_reserve_exact(1).ok()?;
-    // SAFETY: the `known` of a table is dropped before the pieces of the table. Pieces that move to another table are freed
-    // only after the `known` of the other table is dropped.
+    // SAFETY: a `Table` drops its field `known` before its field `pieces`. Pieces that move to a new table are freed only after
+    // the field `known` of the new table is dropped.
     known.registered.push(unsafe { Registered::all(frames.map(|frame| &*frame.bytes)) }?);
     Some(known)
 }
 
-/// Makes an unwinder that has a list sort a new table. The first search in a table sorts the table, so this function searches
-/// once. Without this call, the host would have to wait for the sorting when the host throws an exception. The unwinder must
-/// already know the table, and no other table may have this code.
+/// Searches once in a new table of an unwinder that has a list of tables, because the first search sorts the table. Without
+/// this call, the host would have to wait for the sorting when the host throws an exception. The unwinder must already know the
+/// table, and no other table may have this code.
 fn search_once(dialect: Dialect, pieces: &[Piece]) {
     if dialect == Dialect::Offsets {
-        // The library has already sorted tables for `Dialect::Offsets`.
+        // For `Dialect::Offsets`, `libunwind::Table::new` has already sorted the table.
         return;
     }
     if let Some(frame) = pieces.iter().find_map(|piece| piece.frames.first()) {
@@ -136,7 +136,7 @@ fn in_tree(frames: &mut Vec<Frame>, frame: Frame, registered: &mut Vec<Registere
         frames.try_reserve(1).ok()?;
         registered.try_reserve(1).ok()?;
         let addr_at = frame.addr_at();
-        // SAFETY: as in `listed`, the `known` of a table is dropped before the pieces of the table.
+        // SAFETY: a `Table` drops its field `known` before its field `pieces` (see `listed`).
         registered.push(unsafe { Registered::part(&mut frame.bytes, addr_at, (from, last + 1 - from)) }?);
         frames.push(frame);
         if unwinder::find(from).is_none() || unwinder::find(last).is_some() {
@@ -257,7 +257,8 @@ impl Tables {
         self.tables.len()
     }
 
-    /// Finds the table that has the code with this id. Returns the index of the code's piece in the table, and then the table.
+    /// Finds the table that has the code with this id. Returns two values: the index of the code's piece in the table, and the
+    /// table.
     fn find(&self, id: u64) -> Option<(usize, &Table)> {
         let addr = *self.places.get(&id)?;
         let (_, table) = self.tables.range(..=addr).next_back()?;
@@ -294,7 +295,7 @@ impl Tables {
             }
             Dialect::Each => {
                 for frame in &piece.frames {
-                    // SAFETY: as in `listed`, the `known` of a table is dropped before the pieces of the table.
+                    // SAFETY: a `Table` drops its field `known` before its field `pieces` (see `listed`).
                     known.registered.extend(unsafe { Registered::fde(&frame.bytes, frame.fde) });
                 }
             }
@@ -320,8 +321,8 @@ impl Tables {
         let above = live.filter(|piece| piece.addr >= to);
         let counts = [below.clone().count(), above.clone().count()];
         // The upper table is registered first. For an address, libgcc searches only the table that begins closest below the
-        // address. The lower table may begin at a higher address than the old table. Once the lower table is registered, libgcc
-        // no longer searches the old table, not even for the code of the upper table.
+        // address. Ended code is left out, so the lower table may begin at a higher address than the old table. Once the lower
+        // table is registered, libgcc no longer searches the old table, not even for the code of the upper table.
         let high = if counts[1] > 0 { listed(self.dialect, above)? } else { Known::default() };
         let low = if counts[0] > 0 { listed(self.dialect, below)? } else { Known::default() };
         let mut pieces = [Vec::new(), Vec::new()];

@@ -167,7 +167,8 @@ fn handlers_at_random() {
                 .unwrap()
                 .clone();
             assert!(matches!(row.cfa(), CfaRule::RegisterAndOffset { offset: 16.., .. }), "{row:?}");
-            // Addresses in an LSDA are relative to the start of the entry. So an entry that starts before the code has no LSDA.
+            // Addresses in an LSDA are relative to the start of the entry. So an entry has no LSDA if the entry starts before
+            // the code.
             if personality.is_none() && lsda.is_none() || start < code.start {
                 assert_eq!((fde.personality(), fde.lsda()), (None, None));
                 cut += u32::from(start < code.start);

@@ -27,7 +27,7 @@ pub(super) static TOLD: TimedLock<Told> =
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long the sink waits for an unwinder's own lock. The wait has a limit, because the lock may never be released. The calls
-/// that start the sink wait longer than this.
+/// that start the sink wait longer than `LOCK_PATIENCE`.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Takes the lock. `Unwinder::open` must already have taken the lock in this process (`told_at_first`). Returns `None` if other

@@ -2,12 +2,13 @@
 //! writer.
 //!
 //! Threads of the host report code only if the unwinder takes tables one by one, and if the sink was opened before the first
-//! record. Otherwise the writer reports code.
+//! record. If the unwinder has a list of tables, or if the sink was opened after the first record, the writer reports code to
+//! the unwinder.
 //!
 //! A call that registers or moves code first writes the record of this change. Then the call reports the code to the unwinder,
 //! unless the ids show that the code has ended or moved meanwhile. So the writer has nothing to add when it reads the record
-//! later. The writer still removes ended code, including code whose end no call has reported (for example, code that ended with
-//! its region).
+//! later. The writer still removes ended code from the unwinder. Code can end without a call that reports the end, for example
+//! when the code's region ends.
 
 use super::tables::is_room;
 use super::told::{told, Told};
@@ -37,8 +38,9 @@ pub(super) fn end() {
     }
 }
 
-/// Changes the tables while signals are blocked. If a signal handler interrupted its thread inside the unwinder, and then
-/// unwound the stack, the handler would wait for its own thread.
+/// Changes the tables while signals are blocked. If signals were not blocked, a handler could interrupt a thread that holds the
+/// unwinder's lock. If the handler then unwound the stack, the handler would wait for ever for the lock that its own thread
+/// holds.
 fn change<T>(body: impl FnOnce(&mut Told) -> T) -> Result<T> {
     thread::quietly(|| told().map(|mut told| body(&mut told)).ok_or(Error::Timeout))
 }

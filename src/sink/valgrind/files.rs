@@ -24,8 +24,8 @@ pub const NOT_FOR_CODE: io::ErrorKind = io::ErrorKind::Unsupported;
 
 pub struct Files {
     pid: u32,
-    /// Directories for the files. The preferred directory comes last. If files in the preferred directory cannot be mapped as
-    /// executable, the other directory is used.
+    /// Directories for the files. The last directory of the list is used. If files in the last directory cannot be mapped as
+    /// executable, the sink removes this directory from the list, unless the list has no other directory.
     dirs: Vec<PathBuf>,
     dir: Option<Dir>,
     mode: u32,

@@ -39,15 +39,15 @@ pub static KIND: Kind = Kind {
 };
 
 /// The delay between the end of code and the report to valgrind. Much code may end at about the same time, and after the delay,
-/// one report covers all of this code. New code in the same page ends the delay. The end of the last code of a page is reported
-/// without a delay, because the host may unmap the page.
+/// one report covers all of this code. If new code is registered in a page of ended code, the delay ends. The end of the last
+/// code of a page is reported without a delay, because the host may unmap the page.
 const FORGOTTEN_AFTER: Duration = Duration::from_millis(50);
 
 struct Valgrind {
     status: Arc<Status>,
     groups: Groups,
     files: Files,
-    /// The time since which valgrind has known code that has ended. `None` if valgrind knows no ended code.
+    /// When `bring_up_to_date` first found that valgrind still knows ended code. `None` if valgrind knows no ended code.
     stale_since: Option<Instant>,
     /// The next attempt to report code to valgrind, if an attempt has failed.
     again: Option<Retry>,

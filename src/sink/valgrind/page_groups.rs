@@ -5,7 +5,8 @@
 //!
 //! Whenever code is registered in a page of a group, valgrind reads the whole group again. So the size of a group has a limit.
 //! Two groups that have pages of one function are merged, unless the merged group would be too large. If the groups are not
-//! merged, the function is in two files. The file of each group then has the part of the function in the pages of the group.
+//! merged, the function is in two files. Each file then has only the part of the function that lies in the pages of the file's
+//! group.
 //!
 //! Every page of a group has code. The host may unmap a page without code at any time, and valgrind would then forget the
 //! whole file.
@@ -91,9 +92,9 @@ pub struct Groups {
     emptied: BTreeSet<u64>,
     /// Groups that could not be reported to valgrind. valgrind may still know the previous content of these groups.
     failed: BTreeSet<u64>,
-    /// Numbers of files that valgrind may still know, although the groups of these files no longer exist.
+    /// The file numbers of groups that no longer exist. valgrind may still know the files with these numbers.
     left: Vec<u32>,
-    /// Numbers of files that valgrind no longer knows. These numbers can be used again.
+    /// File numbers that can be used again, because valgrind no longer knows the files with these numbers.
     free: Vec<u32>,
     next_number: u32,
 }
@@ -435,9 +436,9 @@ impl Groups {
             if group.number != number {
                 self.left.push(group.number);
             }
-            // The new content consists of the old group's content and of new code. This is right only if all code outside the
-            // old group is new. Older code outside the old group may be in no file, because valgrind has refused it. This older
-            // code would be missing from the new content.
+            // If the old group's content is reused, only new code is added to the content. So the content is reused only if all
+            // code outside the old group is new. Older code outside the old group may be in no file, because valgrind has
+            // refused to read the file of this code. Such older code would be missing from the new content.
             content = group.content.filter(|_| is_one && self.others_are_fresh(&pages, &(start..group.end), fresh));
         }
         self.groups.insert(pages.start, Group { end: pages.end, number, content });
