@@ -182,15 +182,16 @@ pub enum Unwind<'a> {
 /// describes code that has the usual prologue of the architecture and no epilogue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FramePointer<'a> {
-    /// Offset after the instruction that stores the caller's frame pointer; 0 means the usual place of the architecture.
+    /// Offset after the instruction that stores the caller's frame pointer; 0 means the offset in the architecture's usual
+    /// prologue.
     pub pushed: u32,
-    /// Offset after the instruction that sets the frame pointer; 0 means the usual place of the architecture.
+    /// Offset after the instruction that sets the frame pointer; 0 means the offset in the architecture's usual prologue.
     pub set: u32,
     /// Offset after the instruction that removes the frame; 0 if the code has no such instruction.
     pub epilogue_begin: u32,
     /// Offset after the return instruction; 0 means the end of the code.
     pub epilogue_end: u32,
-    /// CFA = FP + this; 0 means the usual distance of the architecture.
+    /// CFA = FP + `cfa_offset`; 0 means the architecture's usual distance from FP to the CFA.
     pub cfa_offset: i32,
     /// Registers that are saved in addition to the frame pointer and the return address.
     pub saved: &'a [SavedRegister],

@@ -8,10 +8,10 @@ use crate::sys::clock::Clock;
 /// The reader for which the perf map is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dialect {
-    /// perf and all readers except simpleperf.
+    /// The format for perf and all other readers except simpleperf.
     #[default]
     Perf,
-    /// Android's simpleperf.
+    /// The format for Android's simpleperf.
     Simpleperf,
 }
 
@@ -69,8 +69,8 @@ impl Sinks {
     /// True if `want_groups` is true, and neither `BY_CALLERS` nor `MUST_WAIT` is set.
     #[inline]
     pub(crate) const fn want_groups_only(self) -> bool {
-        // The bits `REMEMBER` and `GROUPS` are below `BY_CALLERS` and `MUST_WAIT`, and above all other bits. So one range check
-        // tests all four bits.
+        // A single range check is enough, because of the order of the bits. `REMEMBER` and `GROUPS` are above all sinks and
+        // `BYTES`, and below `BY_CALLERS` and `MUST_WAIT`.
         self.0 >= Sinks::REMEMBER.0 && self.0 < Sinks::BY_CALLERS.0
     }
 
@@ -130,10 +130,10 @@ pub struct Options {
     /// Remember live code for sinks that are enabled later.
     pub remember: bool,
     /// Adopt the memory in which code is registered, if the memory is private and executable, as
-    /// [`Session::adopt_region`](crate::Session::adopt_region) does. The promise that `adopt_region` requires then holds for
-    /// each call that registers, moves or unregisters code: during the call, only the calling thread writes to the mapping or
-    /// changes its protection. The kernel merges neighbouring memory with the same protection into one mapping. Code of several
-    /// writers may therefore lie in one mapping, so the host makes this promise for every writer of code in the process.
+    /// [`Session::adopt_region`](crate::Session::adopt_region) does. With this option, the host makes the promise of
+    /// `adopt_region` for each call that registers, moves or unregisters code. During such a call, only the calling thread may
+    /// write to the mapping or change its protection. The kernel merges neighbouring memory with the same protection, so one
+    /// mapping may contain code of several writers. The promise therefore covers every writer of code in the process.
     pub adopt: bool,
     /// Also register the code that other libraries in the process report to gdb by `__jit_debug_descriptor`, from the first
     /// session with this option until the process ends. The library writes this code with the options of the first session that

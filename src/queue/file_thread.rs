@@ -10,8 +10,8 @@ use crate::sys::descriptor_table::{self, DescriptorTable};
 use crate::sys::thread::{self, Thread};
 use crate::sys::{debug, panic_guard};
 
-/// Runs `body` on a thread with a separate descriptor table, and waits for the result. If the calling thread already has such a
-/// table, runs `body` on the calling thread.
+/// Runs `body` on a thread with a separate descriptor table, and waits for the result. If the calling thread already has a
+/// separate descriptor table, runs `body` on the calling thread.
 pub fn run<T: Default + Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
     if !DescriptorTable::current().is_host() {
         return body();

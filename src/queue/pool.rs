@@ -3,8 +3,8 @@
 //! Free chunks are on a stack. The chunk that was used last is taken first, because this chunk is still in the processor's
 //! caches. A channel would hand out the chunk that has been free for longest, so threads would use all chunks in turn. Writing
 //! a 512-byte record took 31 ns when chunks of 1 MiB in total were used in turn, but only 20 ns with chunks of 256 KiB in
-//! total. A channel has another drawback. Registering threads would free memory blocks that the writer allocated, and would
-//! wait for the allocator's lock.
+//! total. With a channel, registering threads would also free memory blocks that the writer allocated, and would wait for the
+//! allocator's lock.
 //!
 //! Each new page of memory costs a page fault, so the pool does not provide much memory before threads need it. A thread's
 //! first chunk is small, and a chunk can be enlarged while it is empty. While threads need more chunks, the writer makes
@@ -26,7 +26,7 @@ use crate::sys::sync::{Mutex, MutexGuard, PoisonError};
 use crate::sys::valgrind;
 
 /// While the writer keeps up, the pool grows to at most this number of full-size chunks. If half of `max_memory` is less than
-/// this size, the limit is half of `max_memory` (`Pool::ample`).
+/// `AMPLE` chunks, the pool grows to at most half of `max_memory` (`Pool::ample`).
 const AMPLE: usize = (4 << 20) / CHUNK_SIZE;
 
 /// If fewer chunks than this are free, the writer should hurry.
@@ -71,8 +71,8 @@ impl Pool {
         // threads, so it does not need `THREADS` units.
         let has_few = whole < USUAL || valgrind::is_running();
         let units = if has_few { whole } else { whole.max(THREADS) };
-        // If the address space is too small for so many units, the pool gets fewer units: one unit for each full-size chunk
-        // that `max_memory` allows.
+        // If there is not enough address space for `units` units, the pool gets only one unit for each full-size chunk that
+        // `max_memory` allows.
         let memory = Memory::new(units).or_else(|_| Memory::new(whole))?;
         let units = memory.units();
         Ok(Pool {
@@ -161,8 +161,9 @@ impl Pool {
     /// The approximate number of free chunks.
     #[inline]
     fn count_free(&self) -> usize {
-        // The small chunks are counted before the full-size chunks. If a chunk is enlarged between the two counts, the chunk is
-        // counted twice. In the reverse order, the chunk would be missed.
+        // The small chunks are counted before the full-size chunks. If a small chunk is enlarged after the small chunks are
+        // counted, the chunk is counted twice. If the full-size chunks were counted first, such a chunk would not be counted at
+        // all.
         let small = self.small.len();
         small + self.whole.len()
     }
@@ -253,7 +254,7 @@ impl Pool {
         let count = size_for(body)? / CHUNK_SIZE;
         let made = self.make(count, count * CHUNK_SIZE, |unused| {
             // `make_one` takes units from the start of a range. This code takes units from the end of a range, so the unused
-            // units in between stay adjacent.
+            // units of the range stay adjacent.
             let range = unused.iter_mut().rev().find(|range| range.len() >= count)?;
             range.end -= count;
             Some(range.end..range.end + count)
@@ -314,13 +315,13 @@ impl Pool {
         self.unused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes free chunks in advance, up to the ample amount. Until a thread fills a chunk, one small chunk is kept free. While
-    /// threads need larger chunks, about one chunk for each thread is kept free. These chunks have the size that the threads
-    /// will need next. Once the threads need full-size chunks, this function makes chunks until the pool has `ample` chunks.
+    /// Makes free chunks in advance, as long as the pool has fewer than `ample` chunks. Until a thread fills a chunk, one small
+    /// chunk is kept free. While threads need larger chunks, about one chunk for each thread is kept free. These chunks have
+    /// the size that the threads will need next. Once the threads need full-size chunks, this function makes chunks until the
+    /// pool has `ample` chunks.
     ///
-    /// Only the writer calls this function. The writer makes a few chunks in each round. If the threads fill more than the
-    /// ample amount, the writer does not keep up, because its writes take too long. In this case threads make chunks themselves
-    /// (`take_new`).
+    /// Only the writer calls this function. The writer makes a few chunks in each round. If the writer's writes take too long,
+    /// threads may need more than `ample` chunks. In this case threads make chunks themselves (`take_new`).
     pub fn replenish(&self, threads: usize) {
         let asked = self.asked.load(Ordering::Relaxed);
         let (free, size) = match asked {
@@ -374,8 +375,8 @@ impl Pool {
         self.cramped.swap(false, Ordering::Relaxed)
     }
 
-    /// Frees the free chunks beyond the ample size, so that a record which waits for room gets memory. Only the writer calls
-    /// this function.
+    /// Frees the free chunks in all units after the first `ample` units, so that a record which waits for room gets memory.
+    /// Only the writer calls this function.
     pub fn make_way(&self) {
         // The chunks in the first units stay, so that the freed units are adjacent.
         self.shrink_to(self.ample);
@@ -392,7 +393,8 @@ impl Pool {
     }
 
     /// Moves the free chunks out of the spool. If the spool then contains no chunk, the pool stops using the spool. Only the
-    /// writer calls this function. Before the call, the writer moves the chunks in use to which no thread writes.
+    /// writer calls this function. Before the call, the writer itself moves used chunks out of the spool, if no thread is
+    /// writing to them.
     pub fn leave_spool(&self) {
         let free: Vec<Chunk> = std::iter::from_fn(|| self.pop()).collect();
         for chunk in free.into_iter().rev() {

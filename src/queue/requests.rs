@@ -13,8 +13,8 @@ pub struct Requests {
     pub open: bool,
     /// Number of the last request.
     pub asked: u64,
-    /// Number of the last request to write everything. A request of `Shared::wait_until_told` is not counted here, because it
-    /// only waits until certain sinks have the code.
+    /// Number of the last request to write everything. Requests of `Shared::wait_until_told` are not counted here, because no
+    /// file has to be written for these requests.
     pub asked_to_write: u64,
     /// The time of the latest request, by the clock of the thread that made this request.
     pub asked_at: u64,

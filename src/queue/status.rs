@@ -68,8 +68,9 @@ impl Status {
         *self.paths.lock().unwrap_or_else(PoisonError::into_inner) = paths;
     }
 
-    /// The sinks for which registering threads have to write records, with flags in the other bits. If a thread reads an empty
-    /// set, the thread also sees why the set is empty: the last session was closed, or the sinks were disabled.
+    /// The sinks for which registering threads have to write records, with flags in the highest bits (see [`Sinks`]). If a
+    /// thread reads an empty set, the thread also sees why the set is empty: the last session was closed, or the sinks were
+    /// disabled.
     #[inline]
     pub fn wanted(&self) -> Sinks {
         Sinks(self.sinks.wanted.load(Ordering::Acquire))
@@ -80,7 +81,7 @@ impl Status {
         Sinks(self.sinks.running.load(Ordering::Acquire) & Sinks::ANY.0)
     }
 
-    /// The running sinks, with the flags in the other bits (see [`Sinks`]).
+    /// The running sinks, with flags in the highest bits (see [`Sinks`]).
     pub fn sinks_with_notes(&self) -> Sinks {
         Sinks(self.sinks.running.load(Ordering::Acquire))
     }
@@ -207,8 +208,8 @@ impl LastError {
     }
 
     /// Passes the number and the text to `look`, without copying the text. Does nothing while another thread holds the lock.
-    /// This thread must not wait for the lock. A signal handler may have interrupted the thread that holds the lock, and this
-    /// handler may be waiting for the calling thread.
+    /// Waiting for the lock could end in a deadlock. A signal handler may have interrupted the thread that holds the lock, and
+    /// the handler may wait for the calling thread.
     pub fn look(&self, look: impl FnOnce(u64, &str)) {
         if let Ok(last) = self.0.try_lock() {
             look(last.0, &last.1);

@@ -44,8 +44,8 @@ impl ThreadQueue {
     /// Only the usual registration uses `begin_at_once` and `end_at_once`. All other records use [`ThreadQueue::append`] with a
     /// [`Fill`]. Without a [`Fill`], the compiler stores the event's fields from registers directly into the chunk. With a
     /// [`Fill`], the compiler would first store the event elsewhere in memory and then copy it. The copy of the event would
-    /// take a quarter of the registration's time. The loads of this copy would differ in size from the stores before them, so
-    /// the processor could not forward the stored data to the loads.
+    /// take a quarter of the registration's time. The loads of the copy would have other sizes than the earlier stores of the
+    /// fields. So the processor could not forward the stored data to the loads.
     #[inline(always)]
     pub fn begin_at_once(&mut self) -> Option<&mut Cursor> {
         self.slot.begin();
@@ -91,7 +91,7 @@ impl ThreadQueue {
     /// ended during the call.
     ///
     /// The record's time is taken once there is room. If the call had to wait for room, the time stamp is later than the start
-    /// of the call. The later time is correct too, because the code does not run before the call returns.
+    /// of the call. Any time during the call is correct, because the code does not run before the call returns.
     pub fn append(&mut self, record: &impl Fill) -> Result<()> {
         if record.least_len() > BODY_MAX {
             return self.append_large(record);

@@ -2,11 +2,12 @@
 //!
 //! An idle thread still holds a chunk, which the writer takes back when chunks run short. The thread announces that it writes a
 //! record, and the writer announces that it wants the chunk. Each side first makes its announcement, and then looks for the
-//! other side's announcement. A barrier separates the announcement from the look (`Shared::order` in the thread,
+//! other side's announcement. Between these two steps, each side uses a barrier (`Shared::order` in the thread,
 //! `barrier::all_threads` in the writer). Because of the barriers, the thread finds the writer's announcement, or the writer
 //! finds the thread's announcement.
 //!
-//! In the same way, the writer keeps threads from writing records while the process forks (`quiesce`).
+//! The writer also uses an announcement and a barrier to keep threads from writing records while the process forks (see
+//! `queue::quiesce`).
 
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -27,7 +28,7 @@ pub struct ThreadSlot {
     detached: AtomicBool,
     /// Whether the thread is writing a record or changing chunks.
     busy: AtomicBool,
-    /// The owner of the chunk: `KEPT`, `WANTED` or `TAKEN`. The value may also contain the bits `HALTED` and `SHUT`.
+    /// `KEPT`, `WANTED` or `TAKEN`, depending on who owns the chunk. The value may also contain the bits `HALTED` and `SHUT`.
     claim: AtomicU8,
 }
 
@@ -164,8 +165,8 @@ impl ThreadSlot {
         self.claim.store(KEPT, Ordering::Release);
     }
 
-    /// Takes the chunk if the thread is not using it and the writer has read all of its records. Otherwise the thread keeps
-    /// the chunk. Must be called after `want`.
+    /// Takes the chunk if the thread is not using the chunk and the writer has read all records in the chunk. Otherwise the
+    /// thread keeps the chunk. Must be called after `want`.
     pub fn take(&self) -> Option<Chunk> {
         let chunk = self.wanted().filter(|chunk| chunk.consumed() == chunk.committed());
         if chunk.is_some() {

@@ -117,14 +117,14 @@ struct State {
     shared: Option<&'static WithChildren>,
     /// Whether the writer is changing data that a child would take over.
     moving: bool,
-    /// Whether the writer has interrupted its change of data to run slow work (`Quiesce::aside`). A fork may begin during the
-    /// slow work.
+    /// Whether the writer has interrupted its change of data to run slow work in `Quiesce::aside`. While `aside` runs, a fork
+    /// may begin.
     is_aside: bool,
     /// Number of forks that wait for the writer.
     waiting: u32,
-    /// Number of those forks that no longer wait for a last round.
+    /// Number of forks in `waiting` that no longer wait for a last round.
     pressing: u32,
-    /// The time up to which the writer has applied all records, if the writer has too much to do for a last round.
+    /// `None` if the writer has time for a last round. Otherwise, the time up to which the writer has applied all records.
     behind: Option<u64>,
     /// The time up to which the writer has to apply records before the waiting forks may begin.
     needed: u64,
@@ -234,7 +234,8 @@ impl Quiesce {
         was_moving
     }
 
-    /// Runs slow work for the writer. The work changes no data that a child takes over, so a fork may begin during the work.
+    /// Runs `body`, which is slow work of the writer. `body` changes no data that a child takes over, so a fork may begin while
+    /// `body` runs.
     pub fn aside<T>(&self, body: impl FnOnce() -> T) -> T {
         let was_moving = self.rest(true);
         let result = body();
@@ -290,9 +291,9 @@ impl Quiesce {
         state.waiting > 0 && !RUNS_WRITER.get() && (state.pressing > 0 || state.is_behind(state.needed))
     }
 
-    /// Pauses the writer in the middle of its round, so that forks can begin. If `behind` is a time, the forks can begin that
-    /// need only records up to this time. If `behind` is `None`, only the forks can begin that have stopped waiting for a last
-    /// round. Returns when these forks are over.
+    /// Pauses the writer in the middle of its round, so that forks can begin. If `behind` is a time, a fork can begin if it
+    /// needs only records up to this time. If `behind` is `None`, a fork can begin only if it has stopped waiting for a last
+    /// round. The writer's round continues when the forks that began in the pause are over.
     pub fn give_way(&self) {
         let behind = self.state().behind;
         match behind {
@@ -357,8 +358,9 @@ impl Quiesce {
     /// Notes that the writer is quiescent. The writer's next `enter` waits until the fork is over.
     ///
     /// `whole` is true if the writer has applied all records while the threads were halted. If a fork has begun and ended since
-    /// `hold_threads`, the threads are no longer halted. In this case a call with `whole` gives the waiting forks no answer.
-    /// `to` is the time up to which the writer has applied all records. A fork that needs records after `to` gets no answer.
+    /// `hold_threads`, the threads are no longer halted. If the threads are no longer halted and `whole` is true, this call
+    /// answers no fork. `to` is the time up to which the writer has applied all records. If a waiting fork needs records after
+    /// `to`, this call answers no fork.
     pub fn answer(&self, whole: bool, to: u64) {
         let mut state = self.state();
         state.moving = false;

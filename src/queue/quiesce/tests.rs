@@ -25,9 +25,8 @@ fn in_time(attempt: impl Fn() -> bool) {
     assert!((0..200).any(|_| attempt()), "never in time");
 }
 
-/// Acts as the writer for the threads of `slots`: waits until a fork makes a request, and answers this request. Gives no answer
-/// if `forked` becomes true while no fork has made a request. Gives no answer either if the fork no longer waits for the
-/// writer.
+/// Acts as the writer for the threads of `slots`: waits until a fork makes a request, and answers this request. Returns without
+/// an answer if `forked` becomes true before a request, or if the fork stops waiting for the writer.
 fn answer(still: &Quiesce, slots: &[Arc<ThreadSlot>], whole: bool, forked: &AtomicBool) {
     while !still.is_asked() && !forked.load(Ordering::SeqCst) {
         thread::sleep_micros(100);

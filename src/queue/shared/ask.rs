@@ -10,8 +10,8 @@ use crate::queue::requests::Requests;
 use crate::sys::sync::{MutexGuard, PoisonError};
 use crate::sys::thread;
 
-/// Each wait for an answer consists of steps of this length. A step counts for at most this length, even if the process is
-/// stopped during the step.
+/// Each wait for an answer consists of steps of this length. If the process is stopped during a step, the timeout is shortened
+/// only by the length of the step.
 const STEP: Duration = Duration::from_secs(1);
 
 impl Shared {
@@ -54,7 +54,8 @@ impl Shared {
         }
     }
 
-    /// Sets the time of the request that the calling thread makes. No record that this thread has made so far has a later time.
+    /// Sets the time of the request that the calling thread makes. The time of the request is not before the time of any record
+    /// that the calling thread has made.
     pub fn date(&self, requests: &mut Requests) {
         requests.asked_at = requests.asked_at.max(self.clock.now()).max(self.clock.now_after_ends());
     }

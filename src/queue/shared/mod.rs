@@ -86,7 +86,7 @@ pub struct Shared {
     missed: AtomicBool,
     /// Whether a lack of free chunks has woken the writer, and no round has begun since.
     hurried: AtomicBool,
-    /// Whether the process's first thread will wake the writer at its end (`set_first_tells`).
+    /// Whether the end of the process's first thread will wake the writer (`set_first_tells`).
     first_tells: AtomicBool,
     pub parker: Parker,
     /// The writer that runs inside the host's calls. Only used if the library has no thread that runs the writer.
@@ -168,7 +168,8 @@ impl Shared {
 
     /// Whether the writer should now look for spools of children. If `any` is true, the result is true after one fork. If `any`
     /// is false, the result is true after `FORKS` forks. If the result is true, the count begins again. If `any` is false, the
-    /// new count is 1 instead of 0. The last child may still be alive, so a later call with `any` must return true.
+    /// count begins again at 1, so that a later call with `any` returns true. The later call is for the last child, which may
+    /// still be alive now.
     pub fn children_are_due(&self, any: bool) -> bool {
         let are_due = self.forks.load(Ordering::Relaxed) >= if any { 1 } else { FORKS };
         if are_due {
@@ -194,7 +195,7 @@ impl Shared {
         self.inline_records.load(Ordering::Relaxed)
     }
 
-    /// The sinks for which threads write records, with flags in the other bits (see [`Status::wanted`]).
+    /// The sinks for which threads write records, with flags in the highest bits (see [`Status::wanted`]).
     #[inline]
     pub fn wanted(&self) -> Sinks {
         self.status.wanted()

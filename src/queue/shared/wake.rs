@@ -33,15 +33,15 @@ impl Shared {
         self.attention.fetch_or(FORKING, Ordering::Relaxed);
     }
 
-    /// Sets whether the process's first thread will wake the writer at its end. Does nothing on other threads. After the
-    /// ending thread has woken the writer, it may still run code of the host.
+    /// Sets whether the end of the process's first thread will wake the writer. If another thread calls this function, nothing
+    /// changes. After the ending thread has woken the writer, the thread may still run code of the host.
     pub fn set_first_tells(&self, tells: bool) {
         if thread::id() == std::process::id() {
             self.first_tells.store(tells, Ordering::Relaxed);
         }
     }
 
-    /// Whether the process's first thread will wake the writer at its end.
+    /// Whether the end of the process's first thread will wake the writer.
     pub fn first_tells(&self) -> bool {
         self.first_tells.load(Ordering::Relaxed)
     }
@@ -116,8 +116,8 @@ impl Shared {
             }
             let ran = self.in_place.run(|writer| {
                 let quiesce = &self.status.quiesce;
-                // No signal handler runs while this thread runs the writer, so a handler never finds a lock of the writer
-                // taken by its own thread.
+                // No signal handler runs on this thread while the thread runs the writer. So no handler interrupts the thread
+                // while the thread holds a lock of the writer.
                 keeping_errno(|| {
                     thread::quietly(|| {
                         if quiesce.is_asked() {

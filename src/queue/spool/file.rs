@@ -55,7 +55,7 @@ impl NamedSpool {
     /// Removes the file's name. Does nothing if the spool is lost (`is_lost`).
     pub fn remove(&self) {
         if !self.is_lost() {
-            // An error is ignored, because the contents of the remaining file are valid.
+            // An error is ignored, because the contents of the file are valid even if the file stays.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -88,7 +88,7 @@ impl SpoolFile {
     }
 
     /// Makes a spool and locks it. Returns `None` if another process has locked or removed the new spool before this process
-    /// could lock it. The other process has assumed that the spool belonged to a dead process.
+    /// could lock it. A process locks or removes a new spool if it assumes that the spool belongs to a dead process.
     fn create_locked(dir: &Path, owner: &Owner) -> io::Result<Option<SpoolFile>> {
         // A process may contain several copies of this library, so the pid and the start time are not unique. The time of
         // creation makes the name unique.
@@ -153,7 +153,7 @@ impl SpoolFile {
     }
 
     pub fn remove(&self) {
-        // An error is ignored, because the contents of the remaining file are valid.
+        // An error is ignored, because the contents of the file are valid even if the file stays.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -176,7 +176,7 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// Whether some process has the pid in the spool's name. The check opens no file.
+    /// Whether a process with the pid from the spool's name exists. The check opens no file.
     pub fn seems_alive(&self) -> bool {
         is_alive(self.pid)
     }

@@ -58,8 +58,8 @@ pub struct Header {
     committed: AtomicU64,
     published: Published,
     /// Two cells with the progress after a round. One cell is for the last committed round. The second cell is for the round
-    /// before or after that round. The lowest bit of a round's number tells which of the two cells has the progress of this
-    /// round.
+    /// before the last committed round, or for the next round. The lowest bit of a round's number tells which of the two cells
+    /// has the progress of this round.
     states: [StateCell; 2],
     /// The file that is about to replace the map.
     next_map: FileCell,
@@ -287,7 +287,7 @@ impl Header {
         }
     }
 
-    /// Announces the file that is about to replace the map by renaming.
+    /// Announces the file that is about to replace the map.
     pub fn set_next_map(&self, identity: Identity) {
         self.next_map.set(identity);
         fence(Ordering::SeqCst);
@@ -318,8 +318,8 @@ impl Header {
         is_committed
     }
 
-    /// Returns an offset in the spool, and the bytes that the caller has to write there. The written bytes make the file with
-    /// this identity the map of the last committed round. The length of this file is unknown, and is stored as 0.
+    /// Returns an offset in the spool, and the bytes that the caller has to write there. After this write, the file with the
+    /// given identity counts as the map of the last committed round. The length of this file is unknown, and is stored as 0.
     pub fn map_cell(&self, identity: Identity) -> (u64, Vec<u8>) {
         const { assert!(offset_of!(FileStateCell, file) == 0 && offset_of!(FileStateCell, len) == size_of::<FileCell>()) }
         let state = (self.committed() & 1) as usize * size_of::<StateCell>();
@@ -430,7 +430,7 @@ mod tests {
             while header.files().is_some_and(|files| files == before) {
                 std::thread::yield_now();
             }
-            // SAFETY: the child belongs to this process, which has not waited for it yet.
+            // SAFETY: this process has not waited for the child yet, so the pid still belongs to the child.
             unsafe {
                 libc::kill(child, libc::SIGKILL);
                 libc::waitpid(child, ptr::null_mut(), 0);

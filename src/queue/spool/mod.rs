@@ -1,9 +1,9 @@
 //! The memory for records on their way to the writer. If possible, this memory outlives the process.
 //!
 //! The memory consists of a header and a range of units. Each unit has the size of a full-size chunk. If possible, the memory
-//! is the spool, which is a file in shared memory. Published records and the writer's progress in a spool survive SIGKILL, and
-//! [`recover`] continues from them. Without a spool, and before a writer opens a spool, the memory is private. Private memory
-//! has the same layout as a spool, and lies at the same addresses.
+//! is a shared mapping of a file, which is called the spool. Published records and the writer's progress in a spool survive
+//! SIGKILL, and [`recover`] continues from them. Without a spool, and before a writer opens a spool, the memory is private.
+//! Private memory has the same layout as a spool, and lies at the same addresses.
 
 pub mod file;
 pub mod layout;
@@ -187,7 +187,7 @@ impl Memory {
             self.region.make_private(bytes.clone())?;
             self.set_private(units.clone());
         }
-        // SAFETY: the range lies in the region, which is never unmapped, and by contract nobody uses it.
+        // SAFETY: the range lies in the region, which is never unmapped. By contract, nobody uses the range.
         let chunk = unsafe { Chunk::init(self.region.start().add(bytes.start), bytes.len()) };
         let directory = self.header().directory(self.units);
         for unit in units.clone().skip(1) {
@@ -253,7 +253,8 @@ impl Memory {
         self.region.leave_in_child();
     }
 
-    /// Removes the name of the spool. Called when everything in the spool is written or void.
+    /// Removes the name of the spool. Called when all records in the spool are written, or when the spool is void
+    /// (`Header::void`).
     pub fn remove_spool(&self) {
         if let Some(spool) = self.known_spool() {
             spool.remove();

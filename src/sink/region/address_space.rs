@@ -21,7 +21,7 @@ pub const REACH: u64 = (1 << 31) - (1 << 16);
 
 /// No region is placed below this address.
 const LOWEST: u64 = 1 << 16;
-/// No region reaches beyond this address. The kernel keeps the last page below 2^47.
+/// No region reaches beyond this address. On x86-64, programs cannot map the last page below 2^47.
 const HIGHEST: u64 = (1 << 47) - (1 << 16);
 
 /// Returns the address that is `reach` bytes above `addr`, or the end of the address space if this end is nearer.
@@ -118,7 +118,7 @@ mod tests {
     fn near_the_end_of_the_address_space() {
         const LEN: u64 = 64 << 20;
         let tables_len = 16 << 20;
-        // Above the first address, there is room for the tables and half of the code.
+        // Above the first of these addresses, there is room for only the tables and half of the code.
         for near in [HIGHEST - tables_len - LEN / 2, HIGHEST] {
             let room = place(tables_len, LEN, page_size() as u64, near).expect("a place");
             let Placement { start, base, tables, .. } = &room.place;

@@ -28,16 +28,17 @@ use crate::sys::{debug, reserve, thread};
 const REACH: u64 = 0x7000_0000;
 /// No mapping lies below this address.
 const LOWEST: u64 = 1 << 16;
-/// The maximum distance from the header page up to the code. The distance is limited because the file has a hole of that size.
+/// The maximum distance from the header page up to the code. The file has a hole between the header page and the code, so the
+/// distance is limited.
 const HEADER_REACH: u64 = 16 << 20;
-/// The header page of the first region at an address lies this number of pages below the code, if these pages are free. The
-/// header pages of later regions at the same address lie nearer to the code.
+/// The header page of the first region at an address lies this number of pages below the code, if these pages are free. If a
+/// region ends and another region is made at its address, the later header page lies nearer to the code.
 const APART: u64 = 16;
 /// The memory below a range may be an arena only if at least the last `ARENA_LEAST` bytes of this memory look unused: see
 /// `may_be_arena`.
 const ARENA_LEAST: u64 = 64 << 10;
-/// The preferred distance between the code and its tables is the length of the code, but at most this number of bytes. If the
-/// host later adds memory at the end of the code, this memory fits between the code and the tables in the file.
+/// The preferred distance between the code and its tables is the length of the code, but at most this number of bytes. The
+/// space between the code and the tables leaves room for memory that the host later adds at the end of the code.
 const GROWTH_NEAR: u64 = 32 << 20;
 /// If the process has more regions than this, a newly adopted region keeps no open descriptor in the host's descriptor table.
 const OPEN_MOST: usize = 256;
@@ -120,9 +121,8 @@ impl Regions {
             let tables = maps::gap(maps, end + page, highest, tables_len, page, wish);
             let (base, header_len) = match tables {
                 // The memory below the range may be an arena, to which the host may add code later. So no header page is placed
-                // below the range. In some directories, the library lets the beginning of the object alternate between two
-                // addresses (see `Region::can_begin_at_code`). In these directories, one of the two addresses is the last page
-                // of the arena.
+                // below the range. In some directories, the object begins alternately at the code and one page below the code
+                // (see `Region::can_begin_at_code`). The page below the code is the last page of the arena.
                 Some(_) if may_be_arena(maps, start) => {
                     let can = can_begin_at_code(&self.settings().dir);
                     (if can { start - page } else { start }, 0)
@@ -186,8 +186,8 @@ impl Regions {
     }
 
     fn swap_range(&self, status: &Status, pieces: &[Mapping], place: &Placement) -> Result<&'static Region> {
-        // An object may sometimes begin in the last page of the memory below (see `place_beside`). If the code is a single
-        // executable mapping, the object of the region's first file begins at the code instead.
+        // The object may begin one page below the code, in memory of the host (see `place_beside`). If the code is a single
+        // executable mapping, the object of the region's first file begins at the code.
         let is_in_memory_below = (place.base, place.header_len) == (place.start - page_size() as u64, 0);
         let at_code = is_in_memory_below && matches!(pieces, [one] if one.is_executable());
         let mut attempts = 1;
@@ -240,8 +240,8 @@ pub(super) fn is_object(mapping: &Mapping) -> bool {
 
 /// Returns the address at which the last object before `start` ends according to perf 7.2. perf assumes that the distance from
 /// an object's beginning to its code is the same in memory and in the file. Some linkers (lld) make the distance in memory
-/// larger than the distance in the file. For such an object, perf assumes a beginning and an end that are too high. The error
-/// is the difference between the distance in memory and the distance in the file.
+/// larger than the distance in the file. perf then assumes that the object begins and ends at higher addresses than it really
+/// does. The error is the difference between the distance in memory and the distance in the file.
 fn reach_of_last(maps: &[Mapping], start: u64) -> Option<u64> {
     let at = maps.iter().rposition(|mapping| mapping.start < start && is_object(mapping))?;
     let code = maps[at];
@@ -302,8 +302,8 @@ pub(super) fn swap(new: New, place: &Placement, pieces: &[Mapping]) -> io::Resul
         for (done, piece) in pieces.iter().enumerate() {
             exchange(piece, memory, place.base, true).inspect_err(|_| take_back(&pieces[..done]))?;
         }
-        // The header page may be the page of the file that belongs to the first page of the code. The process has its own copy
-        // of this page now, so writing the header does not change the code.
+        // In the file, the header page may take the place of the first page of the code. The process already has its own copy
+        // of the first page of the code, so writing the header does not change the code.
         let file = naming.create_file(memory.clone(), place.layout(len, true)).inspect_err(|_| take_back(pieces))?;
         Ok((Backing::Private { adopted: true, never_flips }, file))
     })

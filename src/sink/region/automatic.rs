@@ -120,8 +120,8 @@ impl Regions {
     }
 
     /// Remembers that code at the address `addr` was registered in memory that is not executable yet. The host may be writing
-    /// to the code. Only the pages that contain the code wait to be adopted. The rest of the mapping may contain no code, so
-    /// the rest does not wait.
+    /// to the code. Only the pages that contain the code wait to be adopted, because the rest of the mapping may contain no
+    /// code.
     fn put_off(&self, status: &Status, addr: u64, pages: Range<u64>, now: u64) {
         status.counters.region_put_off.add(1);
         if !self.candidates.wait(addr, &pages, now) {
@@ -184,8 +184,9 @@ impl Regions {
     /// Adds a mapping to a mapping group, if a single function that was registered earlier fills the mapping.
     fn join_late(&self, status: &Status, wait: &Wait, it: &Mapping) -> bool {
         let is_functions = wait.is_function && (it.start, it.end) == (wait.start, wait.end);
-        // The function was registered before its memory joins the group. If the memory joins at the time 1, the group's code
-        // includes the function. The time 0 would mean that the memory has not joined.
+        // A group's code includes only functions that were registered after their memory had joined. This function was
+        // registered earlier, so the memory joins at the earliest possible time, 1. The time 0 would mean that the memory has
+        // not joined.
         let joined = is_functions.then(|| self.join(status, it, (it.start, it.end - it.start), 1)).flatten();
         joined.inspect(|region| self.has_older_code(region)).is_some()
     }

@@ -30,8 +30,7 @@ pub const FAILED: u64 = 10_000_000_000;
 const FIRST_PAUSE: u64 = 10_000_000;
 const LAST_PAUSE: u64 = 1_000_000_000;
 
-/// Memory that waits for longer than this number of nanoseconds is counted as refused. Such memory is counted only once, and
-/// continues to wait.
+/// Memory that waits for longer than this number of nanoseconds is counted as refused once, but continues to wait.
 const LONG: u64 = 1_000_000_000;
 
 /// The table of declined and waiting memory.
@@ -46,8 +45,8 @@ pub struct Candidates {
 #[derive(Debug, Default)]
 struct Table {
     waiting: Vec<Wait>,
-    /// The start addresses of memory that was counted as not adopted. The values of the map are unused. A set type would add
-    /// machine code to the library, which already contains the code of this map type.
+    /// The start addresses of memory that was counted as not adopted. The values of the map are unused. The library already
+    /// contains the machine code of this map type, so a map adds less machine code than a set.
     counted: BTreeMap<u64, u64>,
 }
 
@@ -106,9 +105,9 @@ impl Candidates {
         self.shown.has(start, end, now)
     }
 
-    /// Whether the check of a range is put off. This is the case if the range is declined, or if its pages wait to become
-    /// executable. For waiting pages, the result is true only if a registration has found within the last `NOT_NOW` nanoseconds
-    /// that the pages are not executable.
+    /// Whether the check of a range is put off. The check of a declined range is put off. If the pages wait to become
+    /// executable, the check is put off for `NOT_NOW` nanoseconds after the last registration that found the pages not
+    /// executable.
     pub fn has_put_off(&self, (start, end): (u64, u64), pages: &Range<u64>, now: u64) -> bool {
         let mut table = lock(&self.table);
         if self.shown.has(start, end, || now) {
@@ -184,7 +183,8 @@ impl Candidates {
         lock(&self.table).counted.insert(start, 0).is_none()
     }
 
-    /// Forgets a range of whole pages that is about to be unmapped. Memory that is mapped there later is a new candidate.
+    /// Forgets a range of whole pages that is about to be unmapped. If other memory is mapped in this range later, this memory
+    /// is a new candidate.
     pub fn forget(&self, start: u64, end: u64) {
         self.change(|table| {
             table.waiting.retain_mut(|wait| {
@@ -208,8 +208,8 @@ impl Candidates {
 }
 
 impl Table {
-    /// Returns the waiting range that overlaps or touches these pages, extended to include them. A code cache is usually
-    /// filled from one end to the other.
+    /// Finds the waiting range that overlaps or touches these pages. Adds the pages to this range, and returns the range. A
+    /// code cache is usually filled from one end to the other.
     fn waits_at(&mut self, start: u64, end: u64) -> Option<&mut Wait> {
         let wait = self.waiting.iter_mut().find(|wait| start <= wait.end && wait.start <= end)?;
         (wait.start, wait.end, wait.is_function) = (wait.start.min(start), wait.end.max(end), false);

@@ -97,8 +97,8 @@ impl Marks {
     }
 
     /// Records that code becomes live in a range. Returns whether live code already begins or ends in the range. If two threads
-    /// change the same word at the same moment, one of the changes may be lost. After a lost change, this function may miss
-    /// that code is overwritten. The writer then notices the overwritten code a little later.
+    /// change the same word of the marks at the same moment, one of the changes may be lost. A later call may then return
+    /// false, although its code overwrites live code. The writer notices the overwritten code a little later.
     #[inline]
     pub fn begin(&self, offset: u64, len: u64) -> bool {
         if len == 0 {
@@ -118,7 +118,7 @@ impl Marks {
         self.words(offset, len).any(|(word, bits)| word.load(Ordering::Relaxed) & bits != 0)
     }
 
-    /// Records that code in a range has ended. Returns whether any code there was live.
+    /// Records that code in a range has ended. Returns whether live code was known to begin or end in the range.
     #[inline]
     pub fn end(&self, offset: u64, len: u64) -> bool {
         let mut did = false;
@@ -184,7 +184,8 @@ mod tests {
         // From now on, the marks belong to a new region, whose first epoch is 0.
         marks.set(100, 30, 2);
         assert_eq!(marks.after(100, 1, 1), Some(2));
-        // A thread may set a mark for the earlier region too late. This mark does not hide the marks of the new region.
+        // A slow thread may still set a mark for the region that had these marks before. This mark does not hide the marks of
+        // the new region.
         marks.set(500, 1, 7);
         assert_eq!(marks.after(100, 1, 1), Some(2));
     }

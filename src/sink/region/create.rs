@@ -27,13 +27,13 @@ use crate::sys::{debugger, reserve};
 /// The wanted properties of a region of code memory; see `jitsym_region_options` in the C header. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RegionOptions {
-    /// The initial size of the region. It is rounded up to whole pages, and may be at most 1 GiB.
+    /// The initial size of the region. The size is rounded up to whole pages, and may be at most 1 GiB.
     pub size: u64,
     /// The largest size that [`Session::grow_region`](crate::Session::grow_region) can give the region. Address space of this
     /// size is reserved. 0 means `size`.
     pub max_size: u64,
-    /// The region's first address in the view where code runs is a multiple of this number. The number must be a power of
-    /// two, and at most 512 MiB. 0 means the page size.
+    /// The alignment of the start address of the view where code runs. The alignment must be a power of two, and at most 512
+    /// MiB. 0 means the page size.
     pub alignment: u64,
     /// A signed 32-bit displacement, as in x86-64 calls and jumps, reaches all code of the region from this address. 0 means
     /// that the region may lie anywhere.
@@ -193,13 +193,13 @@ fn fill(new: New, wanted: &RegionOptions, room: &Room, len: u64) -> io::Result<P
 /// region's earlier file. A forked child must not write to its parent's file, so the writable view is replaced first.
 pub(super) fn map_two_views(file: &File, place: &Placement, write: u64, len: u64) -> io::Result<()> {
     let (start, text) = (place.start, place.text());
-    // SAFETY: both ranges belong to the region. If other threads run code in this memory, the file has the same bytes as the
-    // memory. If no other threads run code in this memory, nobody else knows of the ranges, or this process is a forked child
-    // with only one thread.
+    // SAFETY: both ranges belong to the region. If the region is new, nobody else knows of the ranges. If the process was just
+    // forked, it has only one thread. In all other cases, the file has the same bytes as the memory, so threads that run code
+    // notice nothing.
     unsafe {
         code_memory::map_over(write, len, READ_WRITE, Sharing::Shared, file, text)?;
-        // Both views must show the same file, so this code continues even if the tables cannot be mapped. Few readers look for
-        // the tables in memory.
+        // If the tables cannot be mapped, the second view is mapped nevertheless, because both views must show the same file.
+        // Few readers look for the tables in memory.
         let _ = place.map_tables(Sharing::Shared, file, |_| true);
         code_memory::map_over(start, len, READ_EXEC, Sharing::Shared, file, text)
     }

@@ -10,7 +10,7 @@
 //! writable and executable at the same time, the thread also renames the file and makes perf learn the new name. If the host
 //! changes the protection of the memory, perf learns the new name from the host's own `mprotect`. The host may call `mprotect`
 //! long before it registers the new code, so the file must already have the new name at this `mprotect`. If the host changes
-//! the protection of the memory, the library therefore renames the file when code dies.
+//! the protection of the memory, the library renames the file as soon as code dies.
 
 use std::fs::File;
 use std::io;
@@ -33,9 +33,9 @@ use crate::sys::thread::undisturbed;
 
 /// The maximum number of splits of one region that wait for the writer.
 const PENDING_MOST: u64 = 256;
-/// The maximum total number of functions in the copies that the waiting splits of one region need. Each split makes a copy of
-/// the file, and each copy describes all live functions. Two splits are always allowed to wait, even if the number of functions
-/// is larger.
+/// The limit for a product: the number of waiting splits of one region, multiplied by the number of live functions. Each split
+/// makes a copy of the file, and each copy describes all live functions. Two splits may always wait, even if the product
+/// exceeds the limit.
 const COPIED_MOST: u64 = 4 << 20;
 
 /// The maximum number of older names of a file.
@@ -53,7 +53,8 @@ const SETTLE_TIME: u64 = 20_000_000;
 /// the writer copies the contents of the file. During this pause, perf takes some samples.
 const TURN_PAUSE: u64 = 10_000_000;
 
-/// A time in nanoseconds in which perf probably takes no sample. The object's beginning does not move twice in this time.
+/// perf probably takes no sample within this number of nanoseconds. The object's beginning does not move twice within this
+/// time.
 const BRIEF: u64 = 300_000;
 
 /// When code dies, a new epoch usually begins. If perf has probably taken no sample of the code in the present epoch, no new
@@ -155,10 +156,10 @@ impl Region {
     ///
     /// perf 7 uses libdw, which keeps one table of the objects of a process and finds an object by the address where it begins.
     /// If a file's path begins with `/tmp/jitted-`, perf assumes that the object begins where the mapping begins (linux
-    /// tools/perf/util/unwind-libdw.c, `__report_module`). If the path begins in another way, perf assumes that the object
-    /// begins where the first byte of the file would be mapped. The library alternates between these two kinds of paths (see
-    /// `turn`). Each change from one kind of path to the other moves the beginning of the object to another address, although
-    /// no memory moves.
+    /// tools/perf/util/unwind-libdw.c, `__report_module`). For all other paths, perf assumes that the object begins where the
+    /// first byte of the file would be mapped. The library alternates between paths that begin with `/tmp/jitted-` and other
+    /// paths (see `turn`). Each change of the path moves the beginning of the object to another address, although no memory
+    /// moves.
     pub(super) fn can_begin_at_code(&self, naming: &Naming) -> bool {
         let is_whole = self.text() > 0 && !self.pages.any_lost(self.start(), self.end());
         is_whole && naming.path.parent().is_some_and(can_begin_at_code)
@@ -213,9 +214,9 @@ impl Region {
         let dir = if naming.names.len() < NAMES_MOST { naming.dir().ok() } else { None };
         let was_at_code = naming.begins_at_code();
         // The object's beginning moves only if there is room for a split. Without a split, the same file would have one name
-        // for the old beginning and one name for the new beginning. Since the last move of the beginning, perf must also have
-        // had enough time to take a sample. If perf has taken no sample since the last move, perf continues to use the tables
-        // that it read before the last move.
+        // for the old beginning and one name for the new beginning. The beginning also moves only if perf has had enough time
+        // to take a sample since the previous move. If perf has taken no sample since the previous move, perf continues to use
+        // the tables that it read before the previous move.
         let turns = turns && self.has_room(status, &mut naming, now) && now > naming.turned_at.saturating_add(BRIEF);
         let at_code = if turns { !was_at_code && self.can_begin_at_code(&naming) } else { was_at_code };
         let name_of = |epoch| naming.name_of(epoch, at_code);
@@ -248,8 +249,8 @@ impl Region {
             tables
         });
         if shown.is_err() {
-            // perf does not learn the new name for the code or for the tables. perf 6 looks for the tables only in mappings
-            // that have the same name as the mapping of the code.
+            // perf does not learn the new name for the mapping of the code, or for the mapping of the tables. If perf 6 knows
+            // the two mappings under different names, it does not find the tables.
             status.counters.region_late.add(1);
         }
         self.named_at.store(now, Ordering::Relaxed);
@@ -262,8 +263,9 @@ impl Region {
     /// learns the present name of the file. This call may make the view longer. The kernel merges the new mapping with the rest
     /// of the view, and perf records the whole view as one mapping. If the host has locked the view, or has set advice by
     /// madvise, the kernel merges nothing. In this case this function maps the whole view again, with the attributes that the
-    /// view had before. On some file systems (overlayfs), the kernel never merges mappings. Repeated lookups of attributes
-    /// would take too long on such a file system, so this function looks up the attributes only if the view is locked.
+    /// view had before. On some file systems (overlayfs), the kernel never merges mappings. On such a file system, looking up
+    /// the attributes in each call would take too long. So if mappings never merge, this function looks up the attributes only
+    /// of a locked view.
     pub(super) fn map_code(&self, file: &File, from: u64, end: u64) -> io::Result<()> {
         let (start, old, protection) = (self.start(), self.len(), self.exec.load(Ordering::Relaxed));
         let map = |from: u64| {
@@ -284,8 +286,8 @@ impl Region {
         }
         let known = self.mapped().and_then(|mut pieces| {
             if let Some(first) = pieces.first_mut().filter(|_| is_alike) {
-                // `map(from)` has just mapped the last pages again. Before that, these pages had the attributes of the first
-                // piece.
+                // `map(from)` has just mapped the last pages again. Before `map(from)`, the whole view was one mapping, so the
+                // last pages had the attributes of the first piece.
                 first.end = start + old;
                 pieces.truncate(1);
             }

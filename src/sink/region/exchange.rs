@@ -1,5 +1,5 @@
-//! Replaces plain memory by a private mapping of a file that has the same bytes. Also replaces a mapping of such a file by
-//! plain memory with the same bytes.
+//! Replaces plain memory by a private mapping of a file that has the same bytes, and turns such a mapping into plain memory
+//! again.
 
 use std::fs::File;
 use std::io;
@@ -13,8 +13,8 @@ use crate::sys::maps::Mapping;
 use crate::sys::page_facts::{Untouched, Witness};
 use crate::sys::{file, process_memory};
 
-/// How many bytes are copied at a time. The pieces of the memory reserve (`sys::reserve`) are for other purposes. A block is
-/// larger than these pieces, so a block never comes from the reserve.
+/// How many bytes are copied at a time. A block is larger than the largest piece of the memory reserve (`sys::reserve`), so no
+/// block comes from the reserve.
 pub(super) const BLOCK: usize = 128 << 10;
 
 /// Replaces a piece of memory by a mapping of the file, with the same bytes, protection and attributes. After an error the
@@ -126,8 +126,8 @@ fn has_bits(bytes: &[u8]) -> bool {
 /// byte. `skips_untouched`: whether untouched pages are skipped.
 fn copy_to_file(piece: &Mapping, file: &File, offset: u64, skips_untouched: bool) -> io::Result<Vec<(u64, u8)>> {
     let mut pages = Vec::new();
-    // A mostly unused arena has far more untouched blocks than touched blocks. To read a single block is faster than to look it
-    // up.
+    // A mostly unused arena has far more untouched blocks than touched blocks. If the memory is only one block, reading the
+    // block is faster than looking up whether it is untouched.
     let is_large = piece.end - piece.start > BLOCK as u64;
     let untouched = if is_large && skips_untouched { Untouched::new() } else { None };
     let is_zero = |from, to| untouched.as_ref().is_some_and(|untouched| untouched.has_all(from, to));
@@ -148,8 +148,9 @@ fn part_from_file(pages: &[(u64, u8)]) -> io::Result<()> {
     pages.iter().try_for_each(|&(addr, first)| memory.write_all_at(&[first], addr))
 }
 
-/// Makes the text of the file zero again. If the host later gives up pages (`MADV_DONTNEED`), these pages then contain zeros.
-/// In a file system in memory, the pages must keep their room, so they are overwritten with zeros and not freed.
+/// Makes the text of the file zero again. If the host later gives up pages (`MADV_DONTNEED`), these pages then contain zeros. A
+/// file system in memory must keep the pages that it has provided (see `provide_if_possible`). So these pages are overwritten
+/// with zeros and not freed.
 pub(super) fn clear(file: &File, text: u64, len: u64, mut pages: impl Iterator<Item = u64>) -> io::Result<()> {
     if file::is_on_disk(file) && code_memory::punch(file, text, len).is_ok() {
         return Ok(());
@@ -169,8 +170,8 @@ fn write_zeros(to: &File, page: u64) -> io::Result<()> {
 }
 
 /// Replaces mappings by plain memory with the same bytes, protections and attributes. If there is not enough memory for all
-/// mappings, nothing changes. If the kernel cannot move the memory of a piece to its address, the earlier pieces are already
-/// plain.
+/// mappings, nothing changes. If the kernel cannot move the copy of a piece to the address of the piece, the pieces before it
+/// have already been replaced.
 pub(super) fn make_plain(pieces: &[Mapping]) -> io::Result<()> {
     let mut copies = Vec::new();
     copies.try_reserve(pieces.len())?;
@@ -195,7 +196,7 @@ pub(super) fn make_plain(pieces: &[Mapping]) -> io::Result<()> {
 fn copy_of(piece: &Mapping) -> io::Result<u64> {
     let len = piece.end - piece.start;
     let copy = code_memory::anonymous(len)?;
-    // SAFETY: the copy has the same length, and nobody else uses it.
+    // SAFETY: the copy is as long as the piece, and nobody else uses the copy.
     unsafe {
         let copied = for_pages(piece.start..piece.end, |addr, bytes| {
             let to = (copy + (addr - piece.start)) as *mut u8;

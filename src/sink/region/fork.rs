@@ -45,7 +45,7 @@ impl Regions {
     /// shares memory with the parent. If no copy can be made, the memory becomes inaccessible in the child.
     ///
     /// Only the forking thread exists in the child, so nothing else in the child uses the memory. The parent's other threads
-    /// may write to the memory during the copy. This is allowed, because the kernel copies the bytes, and the kernel accepts
+    /// may write to the memory during the copy. Such a write does no harm, because the kernel copies the bytes, and accepts
     /// writes to a file that it is reading.
     pub fn part_in_child(&self, status: &Status, go_on: impl FnOnce(bool)) {
         let may_have_names = status.sinks().has(Sinks::REGION) && !rights::are_more();
@@ -94,8 +94,8 @@ impl Regions {
             let is_named = made.is_some();
             let parts = made.unwrap_or_else(|| plain(old));
             if !is_named && old.is_mapping_group() {
-                // The range of a mapping group also contains memory that does not belong to the group. So the range cannot
-                // become a region without a file.
+                // The range of a mapping group also contains memory that does not belong to the group. So no region without a
+                // file may be made for the whole range.
                 continue;
             }
             if let Ok(mut naming) = old.naming.try_lock() {
@@ -140,8 +140,8 @@ impl Regions {
 fn set_file(region: &Region, file: Option<Arc<Held>>, path: Option<PathBuf>) {
     region.exec.store(READ_EXEC, Ordering::Relaxed);
     region.set_inode(file.as_ref().map_or(0, |file| file.identity().inode));
-    // If another thread held this lock at the fork, `naming` does not get the file. If the child makes no other file later, the
-    // library cannot enlarge the region or give its pages back.
+    // If another thread held the lock of `naming` at the fork, the lock stays locked in the child, so `naming` cannot store the
+    // file. Until the child makes another file, the library then cannot enlarge the region or give pages of the region back.
     if let Ok(mut naming) = region.naming.try_lock() {
         naming.set_file_of_child(file, path);
     }
@@ -204,12 +204,12 @@ impl Name {
     }
 }
 
-/// Gives a forked child its own copy of a region's memory. The copy is not in a file. This works even if the child can have no
-/// descriptor, and if the sizes of files are limited.
+/// Gives a forked child its own copy of a region's memory. The copy is not in a file. This function needs no descriptor, and
+/// limits for the sizes of files do not matter.
 fn copy_without_file(region: &Region, write: u64) -> io::Result<()> {
     let (start, len) = (region.start(), region.len());
-    // SAFETY: both ranges belong to the region, and this process is a forked child, in which nobody else runs yet. The writable
-    // view has the same length as the other view.
+    // SAFETY: both ranges belong to the region, and this process is a forked child, in which nobody else runs yet. Both views
+    // of the region have the same length.
     unsafe {
         code_memory::share_over(write, len)?;
         for_data(region, |data, _| {
@@ -229,7 +229,8 @@ fn copy_without_file(region: &Region, write: u64) -> io::Result<()> {
 /// would change its parent's code.
 fn hide(region: &Region, write: u64) {
     for view in [write, region.start()] {
-        // SAFETY: an access to this memory ends the child, and the child must not access the memory of its parent.
+        // SAFETY: the child must not access the memory of its parent. If the child nevertheless accesses the memory, the kernel
+        // ends the child.
         let _ = unsafe { code_memory::protect(view, region.len(), libc::PROT_NONE) };
     }
 }

@@ -96,8 +96,8 @@ impl Regions {
 
     fn starting(&self, start: u64) -> Result<&'static Region> {
         let mut all = self.all().filter(|region| region.start() == start && region.gone() == NEVER);
-        // If a region has lost its first page, another region may begin at the same address. Then the address stands for the
-        // region that still has its first page.
+        // If a region has lost its first page, another region may begin at the same address. In this case the function returns
+        // the region that has not lost its first page.
         let first = all.next();
         all.find(|region| !region.pages.any_lost(start, start + 1)).or(first).ok_or(Error::Region)
     }
@@ -174,8 +174,8 @@ impl Regions {
         }
     }
 
-    /// Replaces the files of private memory by copies that contain the bytes of the code, when the process exits. Returns false
-    /// if this takes longer than `timeout`.
+    /// At the exit of the process: replaces the file of each region with private memory by a copy that contains the bytes of
+    /// the code. Returns false if the replacement takes longer than `timeout`.
     pub fn write_last(&self, timeout: Duration) -> bool {
         let (regions, mode): (Vec<_>, _) = (self.all().filter(|region| region.is_private()).collect(), self.mode());
         let has_any = !regions.is_empty();
@@ -201,9 +201,9 @@ impl Regions {
     }
 }
 
-/// Unmaps the library's mappings of a region. For adopted memory, these are only the tables beside the memory. A created region
-/// is unmapped completely. Memory that the host has mapped in the same range stays. `inode` is the number that the region's
-/// file had.
+/// Unmaps the library's mappings of a region. If the region was adopted, only the header page and the tables beside the code
+/// are unmapped. A created region is unmapped completely. Memory that the host has mapped in the same range stays. `inode` is
+/// the number that the region's file had.
 ///
 /// # Safety
 /// Nobody may use the memory of a created region any longer.

@@ -87,7 +87,7 @@ mod tests {
         // where no code is live.
         tally.subtract(PART - 1, 2);
         assert!(tally.add(0, 64) && !tally.add(PART, 1));
-        // A check of one part does not clear the flags of other parts, even if those parts never had code.
+        // A check of one part leaves the flags of all other parts set. Parts that never had code also keep their flags.
         assert!(tally.settle(PART, 1) && tally.add(PART, 1));
         assert!(!tally.add(2 * PART, 1) && tally.settle(2 * PART, PART) && !tally.settle(0, 3 * PART));
         tally.subtract(0, 64);
@@ -96,7 +96,8 @@ mod tests {
         assert!(tally.settle(0, 3 * PART) && !tally.settle(0, 3 * PART));
         tally.doubt(2 * PART, 1);
         assert!(!tally.add(2 * PART, 1));
-        // The end of this code is counted a second time. The flag is nevertheless set when code that is added later ends.
+        // The end of this code is counted a second time. In spite of this error, the end of code that is added later sets the
+        // flag.
         tally.subtract(0, 64);
         assert!(tally.settle(0, PART) && tally.add(0, 64) && tally.add(0, 64));
         tally.subtract(0, 64);

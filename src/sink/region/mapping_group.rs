@@ -9,8 +9,8 @@
 //! Each page joins a mapping group only once. If the host later maps other memory at the address of the page, the new mapping
 //! joins a second group. The second group covers the same range of addresses. So a mapping group has no epochs, and its file
 //! keeps one name. perf with libunwind computes the addresses of the tables from the lowest mapping of the file with this name.
-//! For this computation, the lowest mapping must be the mapping of the header page. This condition always holds, because all
-//! mappings of the file have the same name.
+//! perf finds the tables only if the lowest mapping is the mapping of the header page. In a mapping group, the lowest mapping
+//! is always the mapping of the header page, because all mappings of the file have the same name.
 
 use std::iter;
 use std::sync::atomic::Ordering;
@@ -159,8 +159,9 @@ impl Region {
     fn take_in(&self, status: &Status, it: &Mapping, since: u64) -> Option<()> {
         let file = self.naming().file().ok()?;
         if exchange(it, &file, self.place.base, false).is_err() {
-            // This part of the file may now have bytes of the memory, and a child may execute these bytes. So this part is
-            // never used again. The memory can only join a mapping group whose pages are still unused at these addresses.
+            // This part of the file may now contain bytes of the mapping `it`, and a forked child may execute these bytes. So
+            // this part is never used again. The memory can only join a mapping group whose pages are still unused at these
+            // addresses.
             self.pages.use_up(it.start, it.end, status.clock.now());
             return None;
         }

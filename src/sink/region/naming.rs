@@ -42,7 +42,7 @@ pub struct Naming {
     pub(super) names: VecDeque<(u32, OsString)>,
     /// The splits that the writer has not handled yet.
     pub(super) archives: VecDeque<Archive>,
-    /// Whether code has replaced dead code since the beginning of the loaded segment last moved.
+    /// Whether code has replaced dead code since an epoch last moved the beginning of the loaded segment.
     pub(super) is_reused: bool,
     /// The last time when an epoch moved the beginning of the loaded segment, or when a check found no reason for a move.
     pub(super) turned_at: u64,
@@ -186,8 +186,8 @@ impl Naming {
         self.identity.filter(|_| self.is_named)
     }
 
-    /// The identity of the file to which the names of the region's file belong now. This file is the final copy, or the
-    /// region's file if there is no final copy.
+    /// The identity of the file that has the region's names now. This file is the final copy, or the region's file if there is
+    /// no final copy.
     pub(super) fn last(&self) -> Option<Identity> {
         self.last.or_else(|| self.named())
     }
@@ -211,8 +211,8 @@ impl Naming {
         Ok(())
     }
 
-    /// Returns a descriptor of the file's directory in the descriptor table of the calling thread. If the host has closed the
-    /// descriptor in its own table, this call reopens the directory.
+    /// Returns a descriptor of the file's directory. The descriptor is in the descriptor table of the calling thread. If the
+    /// host has closed the descriptor in its own table, this call reopens the directory.
     pub fn dir(&mut self) -> io::Result<Arc<Dir>> {
         if !self.is_named {
             return Err(io::ErrorKind::NotFound.into());
@@ -228,8 +228,8 @@ impl Naming {
         Ok(self.host.dir.insert(dir).clone())
     }
 
-    /// Returns a descriptor of the file in the descriptor table of the calling thread. If the host has closed the descriptor in
-    /// its own table, this call reopens the file.
+    /// Returns a descriptor of the file. The descriptor is in the descriptor table of the calling thread. If the host has
+    /// closed the descriptor in its own table, this call reopens the file.
     pub fn file(&mut self) -> io::Result<Arc<Held>> {
         if let Some(file) = self.here().file.as_ref().filter(|file| file.checked().is_ok()) {
             return Ok(file.clone());

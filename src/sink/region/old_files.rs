@@ -1,5 +1,5 @@
-//! Keeps earlier files of regions, up to a limit, for profiles with samples of the code in these files. When the sink closes,
-//! the files are removed if the options ask for that.
+//! Keeps earlier files of regions, up to a limit, because a profile may have samples of the code in these files. When the sink
+//! closes, the files are removed if the options ask for that.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -15,8 +15,8 @@ const OLD_FILES: usize = 20_000;
 /// are younger than `KEPT_FOR` are removed only if all old files together have more bytes than `MOST_BYTES`.
 const OLD_BYTES: u64 = 256 << 20;
 const MOST_BYTES: u64 = 2 * OLD_BYTES;
-/// If the old files together have more bytes than this limit, the next old file is made without the bytes of live code. It
-/// still has names and tables.
+/// If the old files together have more bytes than this limit, the next old file has names and tables, but not the bytes of live
+/// code.
 const OLD_BYTES_FEW: u64 = 64 << 20;
 /// How long each file of an older epoch is kept, in nanoseconds. So that files can be kept for this time, new files are delayed
 /// once the recent files take three quarters of `OLD_BYTES`. The delay grows with the size of the recent files. Once recent
@@ -129,7 +129,7 @@ impl Drop for Expected {
 }
 
 /// Returns the minimum pause in nanoseconds between a file of `part` bytes and the next file. `used` is the number of bytes
-/// that recent files take. If the room is full, the pauses are so long that writing another `OLD_BYTES` takes [`KEPT_FOR`].
+/// that recent files take. If recent files take all of `OLD_BYTES`, the pauses limit new files to `OLD_BYTES` per [`KEPT_FOR`].
 fn pause(part: u64, used: u64) -> u64 {
     let fullness = (4 * used).saturating_sub(3 * OLD_BYTES) as f64 / OLD_BYTES as f64;
     (KEPT_FOR as f64 * fullness * part as f64 / OLD_BYTES as f64) as u64
@@ -150,7 +150,8 @@ mod tests {
     fn what_was_taken_long_ago_delays_nothing() {
         let old = Room::default();
         let mut now = 7;
-        // Each file is written as soon as the pause allows. The pauses grow until writing `OLD_BYTES` takes `KEPT_FOR`.
+        // Each file is written as soon as the pause allows. The pauses grow until they limit new files to `OLD_BYTES` per
+        // `KEPT_FOR`.
         let (mut files, mut begin) = (0, now);
         while files < 3 * (OLD_BYTES >> 20) {
             now += old.pause_after(1 << 20, now);
@@ -171,8 +172,8 @@ mod tests {
         assert!(room.has(OLD_BYTES / 4, 7) && !room.has(OLD_BYTES / 4 + 1, 7));
         drop(half);
         assert!(room.has(OLD_BYTES / 4 * 3, 7) && !room.has(OLD_BYTES / 4 * 3 + 1, 7));
-        // If no recent file takes room, a single file may have up to `MOST_BYTES`. The room of such a large file is free again
-        // after twice `KEPT_FOR`.
+        // If no recent file takes room, a single file may have up to `MOST_BYTES`. After twice `KEPT_FOR`, a file of
+        // `MOST_BYTES` no longer takes room.
         assert!(room.has(MOST_BYTES, 7 + KEPT_FOR) && !room.has(MOST_BYTES + 1, 7 + KEPT_FOR));
         room.pause_after(MOST_BYTES, 7 + KEPT_FOR);
         assert!(!room.has(1, 7 + 2 * KEPT_FOR) && room.has(MOST_BYTES, 7 + 3 * KEPT_FOR));

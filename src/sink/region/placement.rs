@@ -108,12 +108,12 @@ impl Placement {
     }
 
     /// Checks that a private mapping of this file may be executed after a write to the mapping. A file system that is mounted
-    /// `noexec` forbids this execution, and some security policies (SELinux `execmod`) also forbid this execution. Without this
-    /// check, the host's own `mprotect` could fail later, and the host could not continue.
+    /// `noexec` forbids all executable mappings. Some security policies (SELinux `execmod`) forbid executing a mapping after a
+    /// write. Without this check, the host's own `mprotect` could fail later, and the host could not continue.
     ///
-    /// The test page must lie where the tables are mapped later. perf records each new mapping, but never records that a
-    /// mapping is removed. perf assumes that a file begins at the lowest recorded mapping of the file. So a test page at a
-    /// lower address would mislead perf even after its removal.
+    /// perf assumes that a file begins at the lowest recorded mapping of the file. perf records each new mapping, but never
+    /// records that a mapping is removed. A test page below all later mappings would therefore mislead perf, even after the
+    /// test page is unmapped. So the test page lies where the tables are mapped later.
     pub fn check_private_exec(&self, file: &File, protection: i32) -> io::Result<()> {
         let (at, offset, page) = (self.tables.start, self.tables.start - self.base, page_size() as u64);
         if file.metadata()?.len() < offset + page {
@@ -157,8 +157,8 @@ pub unsafe fn unmap_own(range: Range<u64>, inode: Option<u64>, base: u64, beside
 
 /// The parts of a range that are mappings of the file with this inode number. `maps` is a list that the caller has read.
 ///
-/// A file in another file system may have the same inode number. The first byte of the file in the other file system would not
-/// be mapped at `base`, so the comparison with `base` excludes that file.
+/// A file in another file system may have the same inode number. The comparison with `base` excludes such a file, because the
+/// first byte of such a file would be mapped at another address.
 pub fn own_parts(
     maps: &[Mapping],
     inode: Option<u64>,

@@ -73,7 +73,7 @@ pub(super) struct Settings {
     /// The writer's open descriptors of the files of ended regions. Only the writer can close these descriptors.
     pub to_close: Vec<Arc<Held>>,
     /// Marks of ended regions, which new regions reuse. A call that races with the end of a region may see the marks of another
-    /// region. If a call uses marks of another region in this way, the worst effect is an unnecessary epoch.
+    /// region. If a call uses the marks of another region, the worst effect is an unnecessary epoch.
     spare_marks: Vec<Arc<Marks>>,
 }
 
@@ -84,9 +84,9 @@ pub(super) struct Changer<'r> {
 }
 
 impl Regions {
-    /// First waits while the process forks. Then waits while another thread makes or ends regions. Both waits are limited. If a
-    /// fork is still under way when the first wait ends, the call continues. If a thread still makes or ends regions when the
-    /// second wait ends, the call fails. This thread may be waiting for a disk.
+    /// First waits while the process forks. Then waits while another thread makes or ends regions. Both waits are limited. If
+    /// the fork takes too long, the call continues during the fork. If the other thread takes too long, perhaps because of a
+    /// slow disk, the call fails.
     pub(super) fn begin_change(&self) -> Result<Changer<'_>> {
         let inside = fork_lock::enter();
         Ok(Changer { _one: self.changing.lock_in_time().ok_or(Error::Timeout)?, _inside: inside })
@@ -177,8 +177,8 @@ impl Regions {
     }
 
     /// Whether a part of the code may lie in a region. Unlike a pass through all regions, this check takes hardly any time. If
-    /// a region overlaps code of at most one page, the region contains the first or the last byte of the code. For larger code,
-    /// the result is always true.
+    /// a region overlaps code of at most one page, the region contains the first or the last byte of the code. For code of more
+    /// than one page, the result is always true.
     fn may_overlap(&self, addr: u64, size: u64) -> bool {
         let is_in = |at| self.places.around(at, |region| region.spans(at, 1)).is_some();
         size > page_size() as u64 || is_in(addr) || is_in(addr.saturating_add(size).saturating_sub(1))
@@ -301,7 +301,7 @@ impl Regions {
         true
     }
 
-    /// Marks for a region with a maximum length of `len` bytes.
+    /// Returns marks for a region that may grow to at most `len` bytes.
     fn marks_for(&self, len: u64) -> Result<Arc<Marks>> {
         let mut settings = self.settings();
         let spare = &mut settings.spare_marks;

@@ -147,9 +147,9 @@ impl RegionSink {
         });
     }
 
-    /// Closes the files of ended regions, removes the files of forked children that nobody needs, and ends the regions that the
-    /// host has unmapped. Returns true if regions exist, or if unknown memory is adopted. The writer must already have handled
-    /// all records that were made before the time `until`.
+    /// Closes the files of ended regions, and removes the unneeded files of forked children. Ends the regions that the host has
+    /// unmapped. Returns true if regions exist, or if unknown memory is adopted. The writer must already have handled all
+    /// records that were made before the time `until`.
     pub fn tidy(&mut self, registry: &mut Registry, until: u64) -> bool {
         self.regions.close_ended();
         let keep = |path, identity, bytes| self.regions.keep_old(path, identity, bytes);

@@ -69,7 +69,7 @@ pub struct Region {
     /// Whether code has been registered since the file got its present name. Only used for private memory.
     pub(super) is_in_use: AtomicBool,
     pub(super) tally: Tally,
-    /// Whether the writer must still move live code of the region from sinks other than the region sink to the region's file.
+    /// Whether other sinks may still have live code of the region. The writer must move this code to the region's file.
     pub is_new: AtomicBool,
     /// When the library learned that the host has unmapped the region, or `NEVER`. Code that was registered before the time
     /// `gone` is still written.
@@ -235,8 +235,8 @@ impl Region {
     }
 
     /// Locks and returns the file. If the calling thread has no open descriptor of the file, this call reopens the file. The
-    /// descriptor may be in the other descriptor table, because the writer's table differs from the table of the threads that
-    /// make and end regions. The host may also have closed all descriptors in its own table.
+    /// writer and the threads that make and end regions have different descriptor tables, so the file may be open in only one
+    /// of the tables. The host may also have closed all descriptors in its own table.
     pub fn opened(&self) -> MutexGuard<'_, Option<Box<RegionFile>>> {
         let mut guard = lock(&self.file);
         if let Some(file) = guard.as_mut().filter(|file| !file.is_open()) {

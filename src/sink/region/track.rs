@@ -54,8 +54,8 @@ impl Regions {
         })
     }
 
-    /// Adopts the mapping that contains the code, unless a recent try failed. The first check has to be fast, because a program
-    /// may register all its code in a declined mapping. So this check takes no lock.
+    /// Adopts the mapping that contains the code, unless a recent try failed. The check for a declined mapping takes no lock,
+    /// because a program may register all its code in a declined mapping.
     fn adopt_if_new(&self, status: &Status, addr: u64, size: u64) {
         if !self.candidates.shows_declined(addr, addr.saturating_add(size), monotonic_ns) {
             undisturbed(|| self.adopt_around(status, addr, size, monotonic_ns()));
@@ -167,8 +167,8 @@ impl Region {
         }
     }
 
-    /// Counts live code that was registered before its memory became a region. Threads of the host may already have registered
-    /// newer code there, or ended this code.
+    /// Counts live code that was registered before its memory became a region. Meanwhile, threads of the host may have ended
+    /// the code, or may have registered newer code at its addresses.
     pub fn count_live(&self, addr: u64, size: u64) {
         let Range { start, end } = self.part_of(addr, size);
         let (offset, size) = (start - self.start(), end - start);

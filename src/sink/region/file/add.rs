@@ -36,8 +36,8 @@ impl RegionFile {
         Some(())
     }
 
-    /// Forgets all code, and then calls `add`, which adds code. Then adds the parts of code that lies only partly in the region
-    /// again. These parts are added last, because they are newer than all other code at their addresses.
+    /// Forgets all code, and then calls `add`, which adds code. Then adds `parts_of_code` again, which is code that lies only
+    /// partly in the region. These parts are added last, because they are newer than all other code at their addresses.
     pub fn reset_to(&mut self, add: impl FnOnce(&mut RegionFile)) {
         let parts = std::mem::take(&mut self.parts_of_code);
         self.reset();

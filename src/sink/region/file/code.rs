@@ -3,10 +3,10 @@
 //!
 //! The text of the file does not contain the bytes of the code. Instead, the text contains breakpoint instructions. If somebody
 //! sets a probe (uprobe) on an address of the text, the kernel executes a copy of the instruction that the *file* has at this
-//! address. If the file had zeros at this address, the host would execute zeros as an instruction, and the probe would end the
-//! host. If the file had the bytes of the code, other code could replace this code later. The host would then execute an
-//! outdated instruction, and the probe would end the host. The kernel refuses a probe on a breakpoint instruction (linux
-//! kernel/events/uprobes.c, `prepare_uprobe`).
+//! address. If the file had zeros at this address, the probe would make the host execute zeros as an instruction and crash. If
+//! the file had the bytes of the code, these bytes would be outdated once other code replaces the code in memory. The probe
+//! would then make the host execute an outdated instruction and crash. The kernel refuses a probe on a breakpoint instruction
+//! (linux kernel/events/uprobes.c, `prepare_uprobe`).
 
 use std::io;
 use std::ops::Range;
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn neighbours_are_near() {
         // The second piece lies below the first piece, and a gap lies between them. The third piece lies above the first piece,
-        // and the fourth piece overlaps the second piece. The last piece is distant.
+        // and the fourth piece overlaps the second piece. The last piece is far from all other pieces.
         assert_eq!(neighbours(&[(1000, 10), (900, 93), (1010, 20), (905, 4), (5000, 1)]), (4, 900..1030));
         assert_eq!(neighbours(&[(5000, 1), (900, 93)]), (1, 5000..5001));
         assert_eq!(neighbours(&[(100, 100), (200 + GAP, 1), (201 + 2 * GAP, 1), (202 + 3 * GAP + 1, 1)]).0, 3);

@@ -17,7 +17,7 @@ const GAP: u64 = 4096;
 
 impl RegionFile {
     /// Brings this file up to date, and writes its contents to the empty file `to`. The result is as if [`RegionFile::finish`]
-    /// had been called for the copy. The text and `.eh_frame` lie at the same offsets in both files.
+    /// had been called for the copy. In the copy, the text and `.eh_frame` lie at the same offsets as in this file.
     ///
     /// `has_bytes` takes the offset of code in the text, and returns whether the copy contains the bytes of this code.
     pub fn snapshot(
@@ -63,7 +63,8 @@ impl RegionFile {
         to.write(0, &image.header_page())
     }
 
-    /// Copies the bytes of code under the header page to the offset `place`, and returns the range of the copied bytes.
+    /// Copies the bytes of the code whose place in the file is taken by the header (`below_header`). Writes these bytes to the
+    /// offset `place`, and returns the range of the copied bytes.
     fn copy_first(&self, to: &mut Disk, place: u64, has_bytes: impl Fn(u64) -> bool) -> io::Result<Range<u64>> {
         let len = self.below_header().end;
         let Some(bytes) = self.bytes.filter(|_| len > 0) else { return Ok(0..len) };

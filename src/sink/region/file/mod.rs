@@ -140,8 +140,8 @@ impl RegionFile {
         eh_frame.saturating_add(2 * hdr).saturating_add(PAGE - 1) / PAGE * PAGE
     }
 
-    /// Turns an empty file into the file of a region without code. From now on, only this `RegionFile` may write to the file.
-    /// The text is an exception, to which others may write.
+    /// Turns an empty file into the file of a region without code. From now on, only this `RegionFile` may write to the file
+    /// outside of the text.
     pub fn create(file: Arc<Held>, layout: Layout) -> io::Result<RegionFile> {
         let (eh_frame, slots) = split(layout.tables, layout.tables_len);
         let tables_end = layout.tables + layout.tables_len;
@@ -246,9 +246,9 @@ impl RegionFile {
         self.layout.text..self.layout.text + self.layout.text_len
     }
 
-    /// How much of the text's room belongs to the loaded segment. libdw may assume that the object above the text begins in the
-    /// last page of the text. libdw cannot read objects that overlap, so the segment leaves out the last page until this page
-    /// has code.
+    /// How much of the text's room belongs to the loaded segment. If an object lies directly above the text, libdw may assume
+    /// that this object begins in the last page of the text. libdw cannot read objects that overlap. So the segment leaves out
+    /// the last page until the last page has code.
     fn loaded_room(&self) -> u64 {
         let room = self.layout.text_room;
         let end = self.known.last_below(u64::MAX).map_or(0, |(offset, number)| offset + self.size_of(number));

@@ -38,7 +38,7 @@ pub struct Space {
 
 #[derive(Debug)]
 struct Stretch {
-    /// When the newest header stopped mentioning the range. `None` while the newest header mentions the range.
+    /// The time when a header without the range was first written. `None` while the newest header mentions the range.
     unused: Option<Instant>,
     range: Range<u64>,
 }

@@ -202,8 +202,8 @@ impl SearchTable {
     /// The copy has its table in the first of the two ranges for tables.
     ///
     /// All copies must have their tables at the same offset. When an epoch begins, perf learns of the new mapping of the tables
-    /// a moment before the new mapping of the text. Between these two events, perf mixes two files. perf takes the offset of
-    /// the table from the header page of one file, and reads the table from the second file.
+    /// a moment before the new mapping of the text. Until perf learns of the new mapping of the text, perf mixes two files.
+    /// perf takes the offset of the table from the header page of one file, and reads the table from the other file.
     pub fn copy_to(&self, copy: &mut Disk) -> io::Result<Range<u64>> {
         if self.written > 0 {
             self.write_to(copy, 0)?;

@@ -41,8 +41,8 @@ fn the_file_is_in_order_between_any_two_writes() {
         if random.below(3) == 0 {
             region.file.write(random.below(2) == 0).unwrap();
         } else if random.below(3) == 0 {
-            // If much code is added at once, `add` calls `write_parts`, and does not write the header page. This branch does
-            // the same.
+            // If much code is added at once, `add` calls `write_parts`, and does not write the header page. This branch also
+            // calls only `write_parts`.
             region.file.write_parts().unwrap();
         }
         if number % 130 == 100 {

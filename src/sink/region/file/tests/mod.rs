@@ -344,8 +344,8 @@ fn breakpoints() -> [u8; 4] {
     NATIVE.map_or([0; 4], |arch| arch.abi().breakpoints)
 }
 
-/// If the host has not written to a page of zeros, the page shows the contents of the file. So the file has zeros for such a
-/// page.
+/// If the host has not written to a page of zeros, the page shows the contents of the file. So if a page of code has only
+/// zeros, the file also has zeros for this page.
 #[test]
 fn the_text_of_private_memory_has_breakpoints_where_code_is() {
     const FOUR_KIB: usize = 4096;
@@ -380,7 +380,8 @@ fn all_copies_have_their_tables_at_the_same_place() {
     let mut region = Region::new(1 << 20);
     let (mut own, mut copies) = (Vec::new(), Vec::new());
     for number in 0..4 {
-        // Each new function lies below the earlier functions, so a new search table is written to the other range.
+        // Each new function lies below the earlier functions, so a new search table is written to the unused one of the two
+        // ranges for search tables.
         region.add((100 - number) * 1000, Truth::new(1, 300));
         let copy = unnamed();
         region.file.snapshot(copy.try_clone().unwrap(), |_| true, None).unwrap();
@@ -421,8 +422,8 @@ fn text_can_grow_within_its_room() {
 
 #[test]
 fn full_tables_leave_names_and_lines() {
-    // The tables have room for 2046 rows. The simplest code has small FDEs, so the room for rows is full before the 64 KiB for
-    // FDEs are full.
+    // The tables have room for 2046 rows and for 64 KiB of FDEs. The simplest code has small FDEs, so the room for rows is used
+    // up first.
     let mut region = Region::with_least_tables();
     for number in 0..4000 {
         region.add(number * 100, Truth::new(5 * number + 1, 90));

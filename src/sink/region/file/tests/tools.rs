@@ -77,8 +77,8 @@ fn check_with_tools(path: &Path, region: &Region) {
     assert!(lint.lines().all(is_known), "{lint}");
     let frames = tool("eu-readelf", &["--debug-dump=frames"], path);
     let tables = region.truth.values().filter(|truth| truth.cfa.is_some()).count();
-    // The FDE of dead code has the range 0, and the FDE of 64 KiB without code has the range 0x10000. Neither kind of FDE is
-    // counted.
+    // Only the FDEs of live code are counted. The FDE of dead code has the range 0, and the FDE of 64 KiB without code has the
+    // range 0x10000.
     let is_live = |line: &&str| !line.contains(" 0 (") && !line.contains(" 0x10000 (");
     let live = frames.lines().filter(|line| line.contains("address_range:")).filter(is_live);
     assert_eq!(live.count(), tables, "{frames}");
