@@ -14,9 +14,9 @@ use crate::queue::requests::Requests;
 use crate::queue::shared::Shared;
 use crate::sys::{barrier, host_fds, thread};
 
-/// `RECORD_TIMEOUT` is how long an exit waits for threads that are writing a record. During the wait, the writer checks these
-/// threads at least `RECORD_LOOKS` times. A time limit alone is not enough, because the whole process may be stopped during the
-/// wait.
+/// `RECORD_TIMEOUT` is how long an exit waits for threads that are writing a record. The exit gives up only after at least
+/// `RECORD_LOOKS` checks of these threads. A time limit alone is not enough, because the whole process may be stopped during
+/// the wait.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(1);
 const RECORD_LOOKS: u32 = 100;
 

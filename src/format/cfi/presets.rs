@@ -329,9 +329,9 @@ impl Program {
         Ok(())
     }
 
-    /// Emits the states of an epilogue. If `reset` is given, it is the first of these states. From `down` on, the frame is
-    /// removed. The next instruction checks a signed return address and removes the signature. At `end`, the state returns to
-    /// the state before the epilogue. `end` is 0 if the code ends with the epilogue.
+    /// Emits the states of an epilogue. If `reset` is given, `reset` is the first state. From `down` on, the frame is removed.
+    /// The next instruction checks a signed return address and removes the signature. At `end`, the state returns to the state
+    /// before the epilogue. `end` is 0 if the code ends with the epilogue.
     fn epilogue(&mut self, reset: Option<(u32, FrameState)>, down: u32, end: u32) {
         let before = (self.now.cfa_register, self.now.cfa_offset);
         if end != 0 {

@@ -37,8 +37,8 @@ impl Default for Recent {
 }
 
 impl Recent {
-    /// Whether the words are equal to the remembered words. The comparison does not use `==` or a loop. For these, compilers
-    /// that optimize for size would make twice as many instructions.
+    /// Whether the words are equal to the remembered words. The comparison uses neither `==` nor a loop, because compilers that
+    /// optimize for size would then make twice as many instructions.
     ///
     /// # Safety
     /// `raw` points to a readable `Raw`, which need not be aligned.
@@ -147,9 +147,9 @@ impl Cache {
         Ok(Some(&self.ready.template))
     }
 
-    /// Returns true if `raw` equals the words that the last call of `remember` has stored. The description must also be valid
-    /// for code of this size. Most runtimes have one frame layout, and pass it again and again. The caller must also check the
-    /// saved registers, with `ready_saves`.
+    /// Returns false if `raw` differs from the words that the last call of `remember` has stored. Also returns false if the
+    /// description is not valid for code of this size. Most runtimes have one frame layout, and pass it again and again. The
+    /// caller must also check the saved registers, with `ready_saves`.
     ///
     /// # Safety
     /// `raw` points to a readable `Raw`, which need not be aligned.

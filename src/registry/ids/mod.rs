@@ -144,8 +144,8 @@ impl Ids {
         let mut ready = self.ready.load(Ordering::Relaxed).max(fresh);
         while ready < fresh.saturating_add(ahead(fresh)) {
             let Some(place) = self.place_or_new(ready) else { break };
-            // This exchange makes the kernel provide the page. A registration may already use the slot. The exchange does no
-            // harm to it, because it can only replace 0 by 0.
+            // This exchange makes the kernel provide the page. The exchange only replaces 0 by 0. So it changes nothing, even
+            // if a registration already uses the slot.
             let _ = place.word.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
             ready += IN_A_PAGE as u32;
         }

@@ -92,7 +92,7 @@ pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Repor
 ///
 /// An earlier program of this process (before `exec`) may have left a spool. The files of this spool are completed, with one
 /// exception. If `all` is false, and the session's files replace or continue the files of this spool, the spool is removed
-/// without recovery. If the recovery takes too long for a session, it continues in the background.
+/// without recovery. If the recovery takes too long for a session, the recovery continues in the background.
 pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
     let dir = &*config.spool_dir;
     let (mut own, mut full, mut elsewhere, mut outdated) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
