@@ -1,30 +1,29 @@
 //! The bookkeeping of one region: which pieces of memory callers own, and which memory is free.
 //!
-//! A region begins a new epoch when code is registered at addresses of code that was freed in the current epoch. In the new
-//! epoch, the memory of all code that was freed earlier can be reused at no cost. So the arena first holds freed memory back,
-//! and later makes a large amount of this memory available at once. In the code of this file, the word `rest` stands for memory
-//! that is held back. If no available memory is large enough for a new piece, the piece gets memory that was never used. Memory
-//! that is held back stays held back in this case.
+//! A region begins a new epoch when new code overlaps code that was freed in the current epoch. In the new epoch, the memory of
+//! all code that was freed earlier can be reused at no cost. So the arena first holds freed memory back, and later makes a
+//! large amount of this memory available at once. In the code of this file, the word `rest` stands for memory that is held
+//! back. If no available memory is large enough for a new piece, the piece gets memory that was never used, not memory that is
+//! held back.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 use crate::sink::region::CodeRegion;
 
-/// Pieces begin and end at multiples of this number, which is the size of a cache line. A region marks freed code in units that
-/// divide this size. So no mark covers both live code and the freed code of a neighbour.
+/// Pieces begin and end at multiples of this number, which is the size of a cache line. This size is a multiple of the unit in
+/// which a region marks freed code. So no mark covers both live code and the freed code of a neighbour.
 pub const GRANULE: u64 = 64;
 
 /// Memory is returned to the file system in parts of this size, which is a multiple of every page size.
 pub const CHUNK: u64 = 64 << 10;
 
-/// The minimum of the limit for memory that is held back, in bytes. If a quarter of the bytes in use is more than this minimum,
-/// the limit is a quarter of the bytes in use.
+/// The arena holds back at most this many bytes, or a quarter of the bytes in use, whichever is larger.
 pub const RESTING_MIN: u64 = 1 << 20;
 
-/// The minimum of the limit for free memory, in bytes. If more bytes are in use, the limit is the number of bytes in use. Free
-/// memory is returned to the file system only if the free bytes that still have memory exceed the limit. A limit exists,
-/// because a page that was returned costs as much as a new page when the page is used again.
+/// The arena keeps the pages of at most this many free bytes, or of as many free bytes as are in use, whichever is larger.
+/// Pages beyond this limit are returned to the file system. A returned page costs as much as a new page when it is used again,
+/// so the arena does not return all free pages.
 const KEPT_MIN: u64 = 1 << 20;
 
 /// One region, divided into pieces. The *place* of a piece is the offset of the piece in the region, in bytes.
@@ -135,8 +134,8 @@ impl Arena {
         }
     }
 
-    /// Makes memory that is held back available again, until at most `most` bytes are held back. The pieces that were freed
-    /// first are made available first.
+    /// Moves pieces from `resting` to the free memory, until `resting` has at most `most` bytes. The pieces that were freed
+    /// first are moved first.
     pub fn rest_no_more(&mut self, most: u64) {
         while self.resting_len > most {
             let Some((place, len)) = self.resting.pop_front() else { return };

@@ -17,8 +17,8 @@ use arena::{Arena, CHUNK, GRANULE};
 /// The largest alignment, in bytes. Regions begin at page boundaries, and no page is smaller than this.
 const ALIGNMENT_MAX: u64 = 4096;
 
-/// `FIRST_LEN` is the minimum size of a new region in bytes. A region that grows doubles its size, but adds at most
-/// `GROWTH_MAX` bytes, unless a piece needs more.
+/// `FIRST_LEN` is the minimum size of a new region in bytes. When a region grows, it doubles its size or adds `GROWTH_MAX`
+/// bytes, whichever is less. If a new piece needs more than that, the region grows by as much as the piece needs.
 const FIRST_LEN: u64 = 256 << 10;
 const GROWTH_MAX: u64 = 4 << 20;
 

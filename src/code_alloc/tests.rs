@@ -302,7 +302,7 @@ fn what_cannot_be_is_refused() {
     assert_eq!(allocator.free(&nowhere, piece.exec + (1 << 30)), Err(Error::Region));
 }
 
-/// When memory runs out, the allocator uses memory that is held back before it refuses a request.
+/// If there is no new memory for a request, the allocator uses the memory that is held back.
 #[test]
 fn without_memory() {
     let (allocator, nowhere) = (Allocator::default(), Nowhere::default());

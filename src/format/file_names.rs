@@ -10,8 +10,9 @@ pub const JITDUMPS: usize = 10;
 pub enum FileKind {
     /// `perf-PID.map`
     PerfMap,
-    /// `jit-PID.dump`. perf accepts only names of this form, and reads the digits as a number (linux
-    /// tools/perf/util/jitdump.c, `jit_detect`). So leading zeros make further names for dumps of the same process.
+    /// `jit-PID.dump`. perf accepts only names of this form, and reads the digits as a number (linux tools/perf/util/jitdump.c,
+    /// `jit_detect`). So names with different numbers of leading zeros, such as `jit-17.dump` and `jit-017.dump`, belong to the
+    /// same process.
     Jitdump { zeros: usize },
     /// `jit-PID-N.so`, or `jitted-PID-rN.so` if the loaded segment begins at the code. `.EPOCH` may follow the number N. If
     /// the file was made when the process PARENT forked this process, `.fPARENT` follows N. `epoch` or `parent` is 0 if the

@@ -1,8 +1,8 @@
 //! Cleans names of functions, so that every reader accepts them.
 //!
-//! A single byte that is not UTF-8 makes samply and blazesym discard a whole perf map. A newline in a name splits its line,
-//! and blazesym also splits at a carriage return. Some readers print control characters on a terminal. So this module cleans
-//! names, and never refuses a name.
+//! A single byte that is not UTF-8 makes samply and blazesym discard a whole perf map. A newline in a name would split the line
+//! of this name in a perf map. blazesym also splits lines at a carriage return. Some readers print control characters on a
+//! terminal. So this module cleans names, and never refuses a name.
 
 use std::borrow::Cow;
 use std::str::Utf8Chunk;
@@ -10,7 +10,7 @@ use std::str::Utf8Chunk;
 /// The maximum length of a cleaned name, in bytes. Some readers have line buffers of only 4096 bytes (parca) or less.
 pub const MAX: usize = crate::api::limits::NAME_MAX;
 
-/// Length of the end of a cut name: `~` and eight hexadecimal digits.
+/// Length of the suffix that marks a cut name. The suffix is `~` and eight hexadecimal digits.
 const TAIL: usize = 9;
 
 /// Cleans a name. Bytes that are not UTF-8 become U+FFFD, control characters become `_`, and white space at both ends is
@@ -58,8 +58,8 @@ pub fn clean(name: &[u8]) -> Cow<'_, [u8]> {
 }
 
 /// The minimum length of a name, in bytes. Readers drop shorter names in a perf map (perf: linux tools/perf/util/symbol.c,
-/// `dso__load_perf_map`). In a jitdump, perf from 6.12 on demangles a name of one letter as a type: `f` becomes `float`, and
-/// `a` becomes `signed char`.
+/// `dso__load_perf_map`). In a jitdump, perf 6.12 and later demangle a one-letter name as a type: `f` becomes `float`, and `a`
+/// becomes `signed char`.
 pub const MIN: usize = 3;
 
 /// Appends `()` to a name that is too short. The name must not be empty.
@@ -104,8 +104,8 @@ pub unsafe fn copy_plain(name: &[u8], to: *mut u8) -> bool {
     let mut blocks = Blocks::new();
     // The last block may overlap the block before it. So every byte of the name is in a block of 16 bytes. The code has no
     // loop, because a compiler would turn a loop that copies into a call of `memcpy`, and check the bytes in a second loop.
-    // SAFETY: `name` has `len` bytes, and `len` bytes are writable at `to`. `len` is at least 16, so each block lies within
-    // these `len` bytes, and `name` has a first and a last byte.
+    // SAFETY: `name` has `len` bytes, and `len` bytes are writable at `to`. `len` is at least 16. So each block of 16 bytes
+    // lies within the `len` bytes, and `name` is not empty.
     unsafe {
         if len > 16 {
             blocks.copy(from, to);
@@ -141,7 +141,8 @@ unsafe fn copy_long_plain(name: &[u8], to: *mut u8) -> bool {
 /// `name.len()` bytes are writable at `to`.
 #[inline(never)]
 unsafe fn copy_short_plain(name: &[u8], to: *mut u8) -> bool {
-    // SAFETY: the caller's promise. `to` does not overlap `name`, because `name` is borrowed and `to` is writable.
+    // SAFETY: the caller's promise. `name` is a shared reference, so its bytes are not writable. The bytes at `to` are
+    // writable, so they do not overlap `name`.
     unsafe { to.copy_from_nonoverlapping(name.as_ptr(), name.len()) };
     let is_printable = |byte: &u8| (0x20..0x7f).contains(byte);
     name.first() != Some(&b' ') && name.last() != Some(&b' ') && name.iter().all(is_printable)
@@ -329,8 +330,8 @@ mod tests {
             let (mut name, few) = (Vec::new(), 1 + random.below(10));
             let len = [20, MAX as u64 - 10, MAX as u64 + 10][random.below(3) as usize];
             while (name.len() as u64) < len {
-                // In some rounds, the name consists of only a few kinds of parts. Over all rounds, each kind of part is at the
-                // offset where the name is cut.
+                // A name contains only the first `few` elements of `parts`. Over all rounds, each element of `parts` is at the
+                // cut of some name.
                 name.extend_from_slice(parts[random.below(few) as usize]);
             }
             for part in parts {

@@ -44,8 +44,7 @@ fn put_number(to: &mut [u8; 2 * NUMBER_MAX], mut at: usize, dialect: Dialect, va
 }
 
 /// Writes a number in lower-case digits without leading zeros, followed by arbitrary bytes. Returns the number of digits.
-/// Computes all digits at once, because a loop over the digits would be slow: the loop would take half of the time that the
-/// rest of the line takes.
+/// Computes all digits at once, because a loop over the digits would be slow.
 #[inline(always)]
 fn put_hex(to: &mut [u8; 2 * NUMBER_MAX], at: usize, value: u64) -> usize {
     let count = (u64::BITS - (value | 1).leading_zeros()).div_ceil(4) as usize;

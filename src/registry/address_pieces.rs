@@ -133,7 +133,7 @@ impl Pieces {
         (self.oldest_dead != NONE).then_some(self.oldest_dead)
     }
 
-    /// The names of all pieces. A number that is not in use has an empty name.
+    /// The names of all pieces. A piece whose number is not in use has an empty name.
     pub fn names_mut(&mut self) -> impl Iterator<Item = &mut Name> {
         self.all.iter_mut().map(|piece| &mut piece.name)
     }

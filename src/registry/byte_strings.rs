@@ -37,7 +37,7 @@ impl ByteStrings {
         self.garbage += len;
     }
 
-    /// Whether more than half of the bytes are garbage. Then a compaction copies fewer bytes than it removes, so all
+    /// Whether more than half of the bytes are garbage. If so, a compaction removes more bytes than it copies. So all
     /// compactions together copy fewer bytes than were added.
     #[inline]
     pub fn is_wasteful(&self) -> bool {

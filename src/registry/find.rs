@@ -49,8 +49,8 @@ impl Registry {
         Some(self.id_in(slot))
     }
 
-    /// The ids of the home's live code that has a byte in `[start, end)`. If memory is short, the list lacks some of the ids,
-    /// but never all.
+    /// The ids of the home's live code that overlaps `[start, end)`. If memory is short, the list may be incomplete. The list
+    /// has at least one id if there is such code.
     pub fn live_in(&self, home: Home, start: u64, end: u64) -> Vec<u64> {
         if !self.may_be_live_in(home, start, end) {
             return Vec::new();
@@ -70,7 +70,7 @@ impl Registry {
         ids
     }
 
-    /// Whether any live code of the home has a byte in `[start, end)`.
+    /// Whether any live code of the home overlaps `[start, end)`.
     pub fn has_live_in(&self, home: Home, start: u64, end: u64) -> bool {
         self.may_be_live_in(home, start, end) && !self.live_in(home, start, end).is_empty()
     }

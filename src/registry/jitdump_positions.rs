@@ -1,4 +1,5 @@
-//! Where the groups of live code are in the jitdump, and the info records of code that has no group in a jitdump.
+//! Records where the groups of live code are in the jitdump. If code has no group in a jitdump, keeps the info records of the
+//! code in memory.
 
 use super::entry::{Entry, Stored, IN_MEMORY};
 use super::{Home, Registry};

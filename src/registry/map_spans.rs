@@ -47,8 +47,8 @@ impl Registry {
         })
     }
 
-    /// Adds dead code. Changes nothing and returns false if newer code is in its address range, if there is too much dead code,
-    /// or if memory is short.
+    /// Adds dead code. Changes nothing and returns false in three cases: newer code overlaps the range of the dead code, there
+    /// is too much dead code, or memory is short.
     pub fn insert_dead(&mut self, start: u64, size: u64, name: &[u8]) -> bool {
         let places = self.plain_mut();
         let has_room = size < TOO_LARGE

@@ -6,8 +6,8 @@
 //! file. Readers would use the entry that they find first.
 //!
 //! The file of a region names the code in the region, and the map names all other code. The same address may have two pieces of
-//! code: live code in a region, and dead code that was there before the region and is still in the map. So code in regions and
-//! all other code have separate pieces ([`Home`]).
+//! code: live code in a region, and dead code that was there before the region and is still in the map. So the registry has two
+//! sets of pieces: one for code in regions, and one for all other code ([`Home`]).
 //!
 //! A large program has hundreds of thousands of live registrations, so registering must be cheap. Nothing is hashed, and no
 //! entry is a separate allocation. An id contains the number of its entry, and an entry contains the number of its piece. Only

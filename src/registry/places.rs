@@ -114,7 +114,7 @@ impl Places {
         change
     }
 
-    /// Adds dead code, for which `make_room` has made room. No other code may be in its address range.
+    /// Adds dead code, for which `make_room` has made room. No other code may overlap the range from `start` to `start + size`.
     pub fn insert_dead(&mut self, start: u64, size: u32, name: &[u8]) {
         let name = self.names.add(name);
         self.add_dead(start, size, name);
@@ -177,7 +177,7 @@ impl Places {
         self.forget(number);
     }
 
-    /// Whether live or dead code has a byte in `[start, end)`.
+    /// Whether live or dead code overlaps `[start, end)`.
     pub fn is_known_in(&self, start: u64, end: u64) -> bool {
         self.last_before(end).is_some_and(|number| self.pieces[number].end() > start)
     }

@@ -209,7 +209,8 @@ fn names_survive_what_becomes_of_others() {
     }
     let needed: usize = registry.spans().map(|(_, _, name)| name.len()).sum();
     let (capacity, garbage) = registry.places[0].names.0.usage();
-    // Half of the bytes may be garbage, and a growing vector takes more memory than it needs.
+    // More memory is used than the names need, for two reasons. Half of the bytes may be garbage, and a growing vector
+    // allocates memory in advance.
     assert!(needed < 70_000 && garbage <= 2 * 64 * 1024 && capacity <= 512 * 1024, "{needed} {garbage} {capacity}");
 }
 
@@ -218,8 +219,8 @@ fn a_split_gives_each_piece_a_name_of_its_own() {
     let (mut registry, mut gone) = (Registry::default(), Vec::new());
     add(&mut registry, id(1), code(100, 50), "whole", &mut gone);
     add(&mut registry, id(2), code(120, 10), "middle", &mut gone);
-    // The new code replaces the first piece of the code "whole", and the copy of the name for this piece is dropped. The last
-    // piece of "whole" has a separate copy of the name, even after a compaction.
+    // The code with the name "whole" now has two pieces, and each piece has a copy of the name. The new code replaces the piece
+    // at 100, so the copy of this piece is dropped. The piece at 130 keeps its copy, even after a compaction.
     add(&mut registry, id(3), code(100, 20), "first", &mut gone);
     registry.places[0].names.compact(registry.places[0].pieces.names_mut());
     assert_eq!(lines(&registry), "100+20 first, 120+10 middle, 130+20 whole");
@@ -361,8 +362,8 @@ fn code_in_regions_has_places_of_its_own() {
     assert!(registry.has_live_in(Home::Region, 150, 151));
     let of = |home: Option<Home>| registry.live_by_place(home).unwrap().collect::<Vec<_>>();
     assert_eq!((of(Some(Home::Plain)), of(Some(Home::Region)), of(None)), (ids([2]), ids([3]), ids([2, 3])));
-    // Dead code of a region keeps its name until it is forgotten or overwritten in the region. Code outside of regions does not
-    // change the name.
+    // Dead code in a region keeps its name until the code is forgotten, or until new code in the region replaces the code. New
+    // code outside of regions does not replace dead code in a region.
     assert_eq!(registry.remove(id(3)), Some(in_region(100, 80)));
     registry.forget_dead(Home::Plain);
     assert_eq!(lines(&registry), "200+50 elsewhere");

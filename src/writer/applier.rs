@@ -104,8 +104,8 @@ impl Applier {
         self.make_room_for(event.id, name_len, info_len)
     }
 
-    /// Returns two lengths for live code. The first is the length of the code's name. The second is an upper bound for the
-    /// total length of the records that precede the code's LOAD record.
+    /// For live code, returns the length of the name, and an upper bound for the total length of the records that precede the
+    /// LOAD record.
     pub(super) fn lens_of(&self, id: u64) -> (usize, usize) {
         let in_dump = self.registry.get(id).and_then(|live| live.stored).map_or(0, |stored| stored.len);
         let name = self.registry.name_of(id).unwrap_or_default();
@@ -159,11 +159,11 @@ impl Applier {
         }
     }
 
-    /// Times in a file must increase. A record may be stamped before the end of an earlier round, but published after that end.
-    /// Such a record gets a new time, which is later than the time of the last applied record. At the end of the earlier round,
-    /// the call that wrote the record had not returned. So the code had not run yet, and the new time is correct. The clock may
-    /// stand still for some microseconds. So a record that has the same time as the last applied record also gets a new time,
-    /// because readers rely on the order.
+    /// Times in a file must increase. A record may be stamped before the end of a round, but published after the end of this
+    /// round. Such a record gets a new time, which is later than the time of the last applied record. When the round ended, the
+    /// registering call had not returned yet. So the code had not run yet, and the new time is correct. The clock may stand
+    /// still for some microseconds. So a record that has the same time as the last applied record also gets a new time, because
+    /// readers rely on the order.
     fn keep_order(&mut self, chunk: Chunk, event: &mut Event) {
         if event.timestamp <= self.last_time {
             event.timestamp = self.last_time.saturating_add(1);

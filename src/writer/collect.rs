@@ -53,8 +53,8 @@ impl Writer {
                 }
             }
         }
-        // Memory is short. The remaining messages stay in the channel, and may contain full chunks of ended threads. So no
-        // thread counts as ended in this round.
+        // Memory is short. The remaining messages stay in the channel, and may contain full chunks of ended threads. So in this
+        // round, the writer treats all threads as still running.
         self.sources.iter_mut().for_each(|source| source.ended = false);
         self.short = true;
     }
@@ -68,7 +68,7 @@ impl Writer {
         let pool = &self.shared.pool;
         self.sources.retain_mut(|source| {
             while let Some(&chunk) = source.full.front() {
-                // The thread has sent the chunk, and is about to remove the chunk from its slot.
+                // If the slot still refers to the chunk, the thread has just sent the chunk, and will soon clear the slot.
                 let still_in_slot = source.slot.current() == Some(chunk);
                 if still_in_slot || chunk.consumed() < chunk.committed() {
                     break;

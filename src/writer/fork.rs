@@ -53,13 +53,13 @@ impl Writer {
         self.quiesce().is_in_a_hurry() && may_pause()
     }
 
-    /// Pauses in the middle of a round, if a fork needs that. The collected groups must be written, because a child takes over
-    /// only groups that are in the parent's jitdump.
+    /// Pauses in the middle of a round, if a fork needs a pause. Before the call, all collected groups must be written to the
+    /// jitdump, because a forked child takes over only groups that are in the parent's jitdump.
     pub(super) fn let_forks_begin(&mut self) {
         if self.is_to_pause() {
             let begin = Instant::now();
             self.quiesce().give_way();
-            // The writer works at least as long as it has paused.
+            // After a pause, the writer works at least for the duration of that pause.
             self.works_until = Some(Instant::now() + begin.elapsed());
         }
     }

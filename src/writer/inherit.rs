@@ -12,11 +12,11 @@ use crate::sink::Round;
 use crate::sys::reserve;
 
 /// The time between a child's first call and the first write of inherited code to the child's files. If a child ends before
-/// this time is over, the child does not write the inherited code. A recording that covers the fork has the names of this code
-/// from the parent's files.
+/// this time is over, the child does not write the inherited code. In this case, a recording that covers the fork takes the
+/// names of the inherited code from the parent's files.
 const INHERIT_AFTER: Duration = Duration::from_secs(2);
-/// The child writes the inherited code in parts, with a pause after each part. The pause is this many times as long as the
-/// write of the part took.
+/// The child writes the inherited code in parts, with a pause after each part. The duration of the pause is this number times
+/// the duration of the write.
 const INHERIT_PAUSE: u32 = 4;
 /// How long the child waits if the jitdump cannot be written, or if memory is short.
 const INHERIT_AGAIN: Duration = Duration::from_secs(1);
@@ -35,8 +35,8 @@ pub struct Inheritance {
 }
 
 impl Writer {
-    /// Returns the data of the parent's writer that a forked child continues to use. Closes the parent's files, except for the
-    /// jitdump, which the child reads.
+    /// Called in a forked child, on the copy of the parent's writer. Returns the data with which the child continues. Closes
+    /// the parent's files, except for the jitdump, which the child reads.
     pub fn hand_down(&mut self, forked_at: u64) -> Inheritance {
         let registry = std::mem::take(&mut self.applier.registry);
         let sinks = self.shared.status.sinks();
@@ -46,7 +46,7 @@ impl Writer {
     /// Continues with the parent's data in a forked child. The child's sinks must already be open.
     pub fn inherit(&mut self, inheritance: Inheritance) {
         let Inheritance { mut registry, dump, forked_at, sinks: of_parent, .. } = inheritance;
-        // Dead code has never run in the child.
+        // Code that ended before the fork never runs in the child, so the child does not need its name.
         registry.forget_dead(Home::Plain);
         registry.forget_dead(Home::Region);
         let applier = &mut self.applier;
@@ -101,9 +101,9 @@ impl Writer {
         let (begin, applier) = (Instant::now(), &mut self.applier);
         let time = self.until.max(applier.last_time);
         let written = applier.sinks.write_inherited(!self.is_inheriting, &mut applier.registry, time);
-        // The inherited code gets the time `time`. A record that is published late may have an earlier time, and may register
-        // code that overlaps the inherited code. `last_time` is set so that such a record gets a later time than the inherited
-        // code.
+        // The inherited code gets the time `time`. A record that is published late may have a time before `time`, and may
+        // register code that overlaps the inherited code. Because of the new `last_time`, such a record gets a time after
+        // `time`.
         applier.last_time = time + 1;
         self.round_inside(false);
         let pause = match written {

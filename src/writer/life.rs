@@ -14,8 +14,8 @@ use crate::queue::requests::Requests;
 use crate::queue::shared::Shared;
 use crate::sys::{barrier, host_fds, thread};
 
-/// `RECORD_TIMEOUT` is how long an exit waits for threads that are writing a record. `RECORD_LOOKS` is the minimum number of
-/// times that the exit checks these threads. A time limit alone is not enough, because the whole process may be stopped during
+/// `RECORD_TIMEOUT` is how long an exit waits for threads that are writing a record. The exit gives up only after at least
+/// `RECORD_LOOKS` checks of these threads. A time limit alone is not enough, because the whole process may be stopped during
 /// the wait.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(1);
 const RECORD_LOOKS: u32 = 100;
@@ -105,8 +105,8 @@ impl Writer {
         let problem = if off {
             (!self.turn_off()).then_some(Error::SinkFailed)
         } else {
-            // Code can no longer be unregistered. The registrations end when the next session begins, so that a program that
-            // ends need not wait for their end.
+            // Code can no longer be unregistered. The remaining registrations are ended only when the next session begins. So a
+            // program that exits does not spend time on this.
             self.applier.finish_regions();
             self.applier.sinks.close();
             self.applier.sinks.result().err()
@@ -114,7 +114,7 @@ impl Writer {
         if self.short {
             self.shared.set_left_unread();
         }
-        // The thread of `host_fds` is stopped here, so that the thread ends while the rest of this function runs.
+        // Stops the thread of `host_fds` early. The thread then ends in parallel with the rest of this function.
         host_fds::stop();
         let problem = if self.short { Some(Error::NoMemory) } else { problem };
         self.shared.status.counters.live.set(0);
@@ -129,8 +129,8 @@ impl Writer {
         problem.map_or(Ok(()), Err)
     }
 
-    /// While the process exits, makes calls return an error, except for calls of the exiting thread. Registrations of other
-    /// threads would no longer be written.
+    /// Called while the process exits. From now on, calls of all threads except the exiting thread return an error, because
+    /// registrations of other threads would no longer be written.
     pub(super) fn shut_out(&mut self) {
         self.shared.shut_out();
         barrier::all_threads();

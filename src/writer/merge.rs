@@ -6,8 +6,7 @@ use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, Event, EventKind};
 use crate::sys::prefetch;
 
-/// The name of an event is prefetched this many events before the name is read. The event is prefetched 2 * `AHEAD` events
-/// before it is read.
+/// When the event `n` is read, the event `n + 2 * AHEAD` is prefetched, and also the name of the event `n + AHEAD`.
 const AHEAD: u32 = 8;
 
 /// If the writer has more records to read than this, a fork waits only for the records of its own thread. The writer reads this
@@ -38,7 +37,7 @@ fn order(event: &Event) -> Order {
 pub struct Merge {
     /// One lane for each thread that has unread events.
     lanes: Vec<VecDeque<Reading>>,
-    /// The number of the lane that is being read, and the `Order` of the earliest event in the other lanes.
+    /// The index of the lane that is being read. The `Order` belongs to the earliest event in all other lanes.
     run: Option<(usize, Order)>,
     /// Chunks that have been read to their end.
     done: Vec<Reading>,
@@ -84,7 +83,8 @@ impl Merge {
         }
     }
 
-    /// The number of the lane with the earliest event, and the `Order` of the earliest event in the other lanes.
+    /// Returns the index of the lane that has the earliest event. The returned `Order` belongs to the earliest event in all
+    /// other lanes.
     fn next_run(&self) -> Option<(usize, Order)> {
         let mut earliest: Option<(Order, usize)> = None;
         let mut second = (u64::MAX, true);

@@ -64,7 +64,7 @@ const BARRIERS_AFTER: Duration = Duration::from_millis(100);
 /// A thread's clock is ahead of the writer's clock by less than this time.
 const CLOCK_AHEAD: Duration = Duration::from_millis(10);
 /// If a signal interrupts a thread, the thread's clock is ahead of the writer's clock by at most this many nanoseconds or
-/// ticks. The limit holds while the writer stays on its processor.
+/// ticks. This limit is valid only while the writer stays on the same processor.
 const SIGNAL_AHEAD: u64 = 50_000;
 /// If the pause has reached `LONGEST_PAUSE`, and more than this many rounds in succession read nothing, the writer sleeps
 /// until it is woken.
@@ -78,15 +78,16 @@ pub struct Writer {
     pub applier: Applier,
     /// The registering threads, sorted by the numbers of their slots.
     sources: Vec<Source>,
-    /// The number of the last request. A request is answered after a round that began after the request.
+    /// The number of the last request. Before the writer answers a request, it must complete a round that began after the
+    /// request.
     asked: u64,
     /// The number of the last request to write everything.
     asked_to_write: u64,
     /// The time of the latest request.
     asked_at: u64,
     /// Some calls wait until certain sinks have reported the calls' code. `to_be_told` is the number of the last request before
-    /// this round. In this round, the sinks report the code of all requests up to `to_be_told`. `told` is the number of the
-    /// last request whose code the sinks have reported.
+    /// this round. In this round, the sinks report the code of all calls whose request has a number up to `to_be_told`. `told`
+    /// is the number of the last request for which the sinks have done this.
     to_be_told: u64,
     told: u64,
     answered: u64,
@@ -175,7 +176,7 @@ impl Writer {
         stop.ack.give(result);
     }
 
-    /// Ends a writer that has opened its files, but for which no call waits.
+    /// Ends a writer if no call waits for the writer any more. The writer has already opened its files.
     pub fn end_unwanted(mut self: Box<Self>, home: Give<Box<Writer>>) {
         self.round(true);
         let _ = self.finish(false);
@@ -202,8 +203,8 @@ impl Writer {
             if again {
                 continue;
             }
-            // Registers for barriers only when no caller waits, because in a process with several threads the kernel needs
-            // milliseconds. Until this registration, threads use fences.
+            // Registers the process for the kernel's barriers only when no caller waits. In a process with several threads,
+            // this registration takes milliseconds. Until this registration, threads use fences.
             if !has_registered && begin.elapsed() > BARRIERS_AFTER {
                 has_registered = true;
                 barrier::register();
@@ -250,8 +251,8 @@ impl Writer {
             return Turn::Exit;
         }
         let bytes = self.round(to_write);
-        // The writer changes the sinks before it answers other requests. A thread that waits for the answer may be exiting the
-        // process, and the process then ends after the answer.
+        // The writer changes the sinks before it answers other requests. The thread that waits for such an answer may be
+        // exiting the process. The process may then end right after the answer, before the sinks are changed.
         if let Some(change) = change {
             self.change_sinks(change);
         }
@@ -442,7 +443,7 @@ impl Writer {
         let has_dump = applier.sinks.dump().is_some();
         let announce = |_, file: FileState| {
             header.set_next_map(file.identity);
-            // If a jitdump runs, recovery reads the addresses of code from the jitdump. So the rename of the map does not
+            // If there is a jitdump, recovery reads the addresses of code from the jitdump. So the new map alone does not
             // commit the round. The round is committed later, together with the state of the jitdump.
             if !has_dump {
                 header.prepare(round, &Progress { last_time: time, map: Some(file), ..Progress::default() });
@@ -490,7 +491,7 @@ impl Writer {
         }
         let pool = &self.shared.pool;
         let is_due = self.spool_retry.as_ref().is_some_and(Retry::is_due);
-        // If the pool has been shut meanwhile, the pool gets a spool when it is reopened.
+        // A pool that is shut gets a spool when the pool is reopened, so no spool is made for such a pool here.
         let is_wanted = is_due && pool.is_open() && !pool.memory().has_spool() || pool.memory().is_spool_lost();
         let Some(config) = self.config.as_ref().filter(|config| is_wanted && config.spool) else { return };
         if !is_due {

@@ -1,6 +1,6 @@
-//! Checks the interactions between threads by loom models, which run the library's own code. loom runs the code in every order
-//! of events, up to a number of unforced switches between threads. For each order, loom tries every value that a load may
-//! return.
+//! Checks the interactions between threads by loom models, which run the library's own code. loom runs the code in every
+//! possible order of events. Only the number of times that loom interrupts a thread which could continue is limited. For each
+//! order, loom tries every value that a load may return.
 //!
 //! Each model names the source lines on whose memory order it depends. If the memory order in one of these lines is weakened,
 //! the model has to fail. loom then finds a race, a lost record, or a thread that waits for ever.
@@ -32,8 +32,8 @@ struct Model {
     /// The maximum number of times that loom interrupts a thread which could continue.
     switches: usize,
     body: fn(&World),
-    /// Source lines with a memory order. Each entry has the file and the text of a line. For each of these lines, the model
-    /// runs once with the order in this line weakened.
+    /// Source lines with a memory order. Each entry has the file and the text of a line. For each entry, the model runs once
+    /// with a weaker memory order in this line.
     weak: &'static [(&'static str, &'static str)],
 }
 
@@ -87,10 +87,10 @@ impl World {
         let config = Config { max_memory: units * CHUNK_SIZE, ..config.clone() };
         let shared = Shared::new(&config, &process.host.last_error).expect("shared");
         assert_eq!(shared.pool.open(None), None);
-        // Chunks are made in advance, as the writer does in a busy process. So the threads find chunks, and need not take the
-        // lock for making chunks.
+        // Chunks are made in advance, as the writer does in a busy process. So the threads find chunks, and do not take the
+        // lock that is needed to make chunks.
         shared.pool.ask_for(CHUNK_SIZE);
-        // Records have bodies, although no file is written.
+        // These sinks make threads write records with bodies. No sink actually runs.
         shared.status.set_sinks(Sinks::GROUPS.with(Sinks::BYTES), Sinks::NONE);
         World { shared: Box::leak(Box::new(shared)), process }
     }
@@ -233,7 +233,8 @@ fn flush(world: &World) {
     drop(local);
 }
 
-/// A session is closed while a thread registers code. The record is written, or the call returns that the session is closed.
+/// A session is closed while a thread registers code. Either the record is written, or the call reports that the session is
+/// closed.
 fn close(world: &World) {
     let world = *world;
     // The word that tells whether the session is open. The model does not use the atomics in `process`, because `process` is
@@ -366,7 +367,7 @@ pub fn run_all() -> bool {
     well
 }
 
-/// Weakens one source line after another: all lines that name a memory order. For each line, prints which models fail.
+/// For each source line that names a memory order, runs each model with a weaker order in this line. Prints which models fail.
 pub fn sweep() -> bool {
     for model in MODELS {
         for file in [

@@ -57,7 +57,7 @@ impl Applier {
             }
             let (name_len, info_len) = self.lens_of(id);
             if !self.registry.make_room(id, name_len, info_len, true) {
-                // The sinks that named the code so far continue to name the code until memory is available.
+                // Until memory is available, the code stays with the sinks that already name it.
                 region.is_new.store(true, Ordering::Relaxed);
                 return;
             }
@@ -78,7 +78,8 @@ impl Applier {
         self.name_in(region, &NewCode { id, time: 0, live, name, info, bytes: &[], is_told: false });
     }
 
-    /// Adds new code to the files of those regions that contain only a part of the code. Map and jitdump name this code too.
+    /// New code may lie only partly in a region. Adds such code to the file of each such region. The map and the jitdump name
+    /// this code too.
     pub(super) fn name_parts(&mut self, id: u64, live: &Live, name: &[u8], origin: &Origin<'_>) {
         if !self.alive || !self.status.sinks().has(Sinks::REGION) {
             return;
@@ -109,7 +110,7 @@ impl Applier {
         }
     }
 
-    /// Adds code, or the part of the code that lies in the region, to the file of a region.
+    /// Adds code to the file of `region`. If only a part of the code lies in `region`, adds only this part.
     #[inline(always)]
     fn name_in(&mut self, region: &'static Region, code: &NewCode<'_>) {
         self.sinks.region.enter(&mut self.registry, region, code, &mut self.overwritten);
@@ -192,7 +193,7 @@ impl Applier {
             group.truncate(Info::of_group(&group, name).bytes().len());
             return group;
         }
-        // If there is no memory for a copy of the code's lines and tables, the code continues without lines and tables.
+        // If there is no memory for a copy of the code's lines and tables, the code loses its lines and tables.
         reserve::copy_of(self.registry.info_of(id).bytes()).unwrap_or_default()
     }
 
@@ -241,7 +242,7 @@ impl Applier {
         }
     }
 
-    /// Reports the code of regions that other code has overwritten.
+    /// Reports all code in the list `overwritten`. Other code has overwritten this code in its region.
     fn report_retired(&mut self) {
         while let Some(id) = self.overwritten.pop() {
             self.report_overwritten(id);
@@ -255,8 +256,8 @@ impl Applier {
     }
 
     /// Takes over the live code of the parent's regions in a forked child. If a piece of this code lies in a region of the
-    /// child, the file of that region names the piece. Otherwise all sinks except the region sink name the piece. Returns
-    /// whether all code of the parent's regions lies in regions of the child.
+    /// child, the file of that region names the piece. Otherwise the region sink does not name the piece, but all other sinks
+    /// do. Returns whether all code of the parent's regions lies in regions of the child.
     pub(super) fn inherit_regions(&mut self, time: u64) -> bool {
         let mut are_all_in_regions = true;
         self.watching = self.regions.are_watching();
@@ -280,8 +281,8 @@ impl Applier {
             self.registry.insert(id, &Live { home: Home::Plain, ..live }, &name, &mut Vec::new());
             self.registry.keep_info(id, Info::new(&info));
         }
-        // The loop has moved code that lies in no region of the child from `Home::Region` to `Home::Plain`. Each move has left
-        // a dead entry in `Home::Region`. The dead entries are removed here.
+        // Some code lies in no region of the child. The loop has moved this code from `Home::Region` to `Home::Plain`. Each
+        // move has left a dead entry in `Home::Region`. The dead entries are removed here.
         self.registry.forget_dead(Home::Region);
         // `region_code` counts only code registered in this process. A separate counter counts inherited code.
         self.status.counters.region_code.set(0);
@@ -297,7 +298,7 @@ impl Applier {
             }
             has_regions && self.sinks.region.write_files(&mut self.registry, now, until)
         };
-        // After the first write, a file that had failed may be writable again. In this case, some code is in no file yet. A
+        // The first `write` may find that a failed file can be written again. In this case, some code is in no file yet. A
         // flush must not report success before all code is in a file, so the files are written once more.
         if write() && now {
             write();
@@ -307,9 +308,9 @@ impl Applier {
         }
     }
 
-    /// If only the region sink writes files, code outside of regions is in no file. The first flush after which there is code
-    /// in no file writes a text to `last_error`. If the library adopts unknown memory, nothing is reported, because the memory
-    /// of this code may still become a region.
+    /// If only the region sink writes files, code outside of regions is in no file. The first flush that finds such code writes
+    /// a text to `last_error`. While the library adopts unknown memory, no text is written, because the memory of such code may
+    /// still become a region.
     fn note_what_no_file_names(&self) {
         static IS_NOTED: AtomicBool = AtomicBool::new(false);
         let (sinks, live) = (self.status.sinks(), self.registry.live_count(Home::Plain));

@@ -25,9 +25,9 @@ impl Writer {
         ack.give(result);
     }
 
-    /// If a debugger listens, lets it set breakpoints in all regions, and starts the gdb sink if another sink runs. A gdb sink
-    /// that already runs by default, with a limit, continues without the limit. The debugger finds the sink's entries also
-    /// during this change.
+    /// If a debugger listens, lets it set breakpoints in all regions, and starts the gdb sink if another sink runs. If the gdb
+    /// sink already runs by default, it has a limit. Such a gdb sink continues to run, but its limit is removed. The debugger
+    /// finds the sink's entries also during this change.
     pub(super) fn heed_debugger(&mut self) {
         self.applier.regions.heed_debugger();
         let status = &self.shared.status;
@@ -50,8 +50,7 @@ impl Writer {
     }
 
     /// Returns the gdb sink if it should run in addition to `others`, for core files and for a debugger that starts later. The
-    /// gdb sink should run only if `others` already want complete records. In this case, calls do not become slower because of
-    /// the gdb sink.
+    /// gdb sink should run only if `others` already want complete records. In this case, the gdb sink does not slow down calls.
     pub(super) fn by_default(&self, config: &Config, others: Sinks) -> Sinks {
         let is_wanted = config.debugger && !self.no_debugger && !others.has(Sinks::GDB);
         let is_free = with_wants(others).has(Sinks::GROUPS) && debugger::is_alone();
@@ -73,7 +72,7 @@ impl Writer {
         let raised = Sinks(by_default.0 & on.0);
         let fresh = on.without(status.sinks());
         let left = status.sinks().without(by_default).without(off).with(on);
-        // If no sink in `left` wants complete records, the sink that runs by default stops.
+        // A sink that was started by default must stop if no sink in `left` wants complete records.
         let unwanted = by_default.without(raised);
         let ends = if with_wants(left).has(Sinks::GROUPS) { Sinks::NONE } else { unwanted };
         if config.remember {
@@ -95,17 +94,19 @@ impl Writer {
         applier.sinks.announce(fresh.with(started), started);
         applier.sinks.announce_paths();
         if started.has(Sinks::MAP) {
-            // The new map must have only code that is live now or later.
+            // The new map must not contain code that has already ended.
             applier.registry.forget_dead(Home::Plain);
             applier.sinks.changed();
         }
-        // Uses a current time, not the time of the registrations. A perf recording may already run, and may contain mappings
-        // that were recorded before the marker. If the code had an older time, these mappings would hide the code.
+        // The code gets the current time, not the times of the registrations. A perf recording may already run, and may contain
+        // memory mappings from before the marker. If the code had an earlier time than these mappings, perf would use the
+        // mappings instead of the code.
         let time = self.until.max(applier.last_time);
         let has_all = applier.sinks.load_live(started.with(raised), &mut applier.registry, time);
         if started.has(Sinks::JITDUMP) {
-            // The live code gets the time `time`. A record that is published late may have an earlier time, and may register
-            // code that overlaps the live code. `last_time` is set so that such a record gets a later time than the live code.
+            // The live code gets the time `time`. A record that is published late may have a time before `time`, and may
+            // register code that overlaps the live code. Because of the new `last_time`, such a record gets a time after
+            // `time`.
             applier.last_time = time + 1;
         }
         self.config = Some(config);
@@ -119,12 +120,12 @@ impl Writer {
         }
     }
 
-    /// Gives back all memory when no sink is wanted, including the chunks that threads hold. Returns whether all earlier
-    /// records are written.
+    /// Gives back all memory when no sink is wanted, including the chunks that threads hold. Returns whether all records were
+    /// written to the files.
     ///
-    /// Takes back the chunk of each thread. If a thread is writing a record, first waits until the record is written. A thread
-    /// that requests a chunk afterwards gets none, and finds that no sink is wanted. The sinks end last, because their files
-    /// must contain every record that was accepted.
+    /// Takes back the chunk of each thread. If a thread is writing a record, first waits until the record is written. If a
+    /// thread then requests a new chunk, the thread gets no chunk, and finds that no sink is wanted. The sinks end last,
+    /// because their files must contain every record that was accepted.
     pub(super) fn turn_off(&mut self) -> bool {
         self.off = true;
         let shared = self.shared;
@@ -137,7 +138,8 @@ impl Writer {
         loop {
             barrier::all_threads();
             if self.round_inside(false) > 0 {
-                // The spool is removed with the last chunk, so the files must be up to date before its removal.
+                // When the last chunk has been taken back, the spool is removed. The files must be up to date before the spool
+                // is removed.
                 self.round_inside(true);
             }
             self.take_back();

@@ -7,13 +7,13 @@ use super::Writer;
 use crate::sys::last_thread;
 use crate::sys::{barrier, host_fds};
 
-/// After the writer has answered a signal handler, the writer writes nothing for this time.
+/// How long the writer writes nothing after it has answered a signal handler.
 const REST: Duration = Duration::from_millis(100);
 /// Once the process's first thread has ended, the writer checks at this interval whether other threads exist. The check whether
 /// a debugger is gone has this interval too.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
-/// The end of the first thread wakes the writer, if this thread has used the library. Otherwise, the writer checks at this
-/// interval whether the first thread has ended.
+/// How often the writer checks whether the process's first thread has ended. If the first thread has used the library, no check
+/// is needed, because the end of this thread wakes the writer.
 const LOOK_SELDOM: Duration = Duration::from_secs(10);
 
 impl Writer {
@@ -26,8 +26,8 @@ impl Writer {
         self.shared.clock.rest();
         self.shared.set_asleep(true);
         barrier::all_threads();
-        // From now on, a thread that publishes a record or sends a message finds that the writer sleeps. `collect` finds the
-        // records and messages from before this point.
+        // From now on, a thread that publishes a record or sends a message finds that the writer sleeps. `collect` finds all
+        // records and messages that were published or sent before.
         self.collect();
         let is_asked = self.is_asked();
         if !is_asked && self.sources.iter().any(Source::has_unread) {
@@ -80,8 +80,8 @@ impl Writer {
         }
     }
 
-    /// Waits for a request while the process exits. Until a request arrives, the writer writes nothing, because the exit could
-    /// interrupt a write and leave a torn record.
+    /// Waits for a request while the process exits. Without a request, no call waits for the writer. The process could then end
+    /// during a write, and leave an incomplete record. So the writer writes only for a request.
     pub(super) fn wait_to_be_asked(&mut self) {
         self.collect();
         if !self.is_asked() {

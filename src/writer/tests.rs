@@ -21,8 +21,8 @@ struct World {
     writer: Box<Writer>,
 }
 
-/// A process that writes no file. The process has at most `max_memory` bytes for records. Its threads wait at most `max_wait`
-/// for memory.
+/// Makes a process that writes no file. The process has at most `max_memory` bytes for records. A thread of the process waits
+/// at most `max_wait` for memory.
 fn world(max_memory: usize, max_wait: Duration) -> World {
     let options = Options { sinks: Some(Sinks::NONE), no_spool: true, max_wait: Some(max_wait), ..Options::default() };
     let config = Config { spool: false, max_memory, ..Config::new(&options).unwrap() };

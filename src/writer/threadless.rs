@@ -7,12 +7,12 @@ use crate::queue::oneshot::Give;
 use crate::sys::panic_guard;
 
 struct InPlace {
-    /// The writer, and the sender that gives the writer back when the writer ends. `None` after the end.
+    /// The writer, and the sender to which the writer is passed when it ends. `None` after the writer has ended.
     running: Option<(Box<Writer>, Give<Box<Writer>>)>,
 }
 
-/// Starts the writer on the calling thread (`Writer::start`). `inherited` returns the data that a forked child inherits, and is
-/// called once a sink runs. Returns false if no sink could be opened.
+/// Starts the writer on the calling thread (`Writer::start`). `inherited` returns the data that a forked child inherits.
+/// `begin` calls `inherited` after the sinks have been opened. Returns false if no sink could be opened.
 pub fn begin(
     mut writer: Box<Writer>,
     config: &Config,
@@ -60,7 +60,8 @@ impl Turns for InPlace {
                         running.take().into_iter().for_each(|(writer, home)| _ = home.give(writer));
                         stop.ack.give(result);
                     }
-                    // A fork that waits is served before other requests, because the next round would wait for the fork.
+                    // If more requests exist, the next turn follows at once. If a fork waits, the next turn would wait for this
+                    // fork, so the loop ends instead.
                     Turn::Done { again: true, .. } if !writer.quiesce().is_asked() => {}
                     Turn::Done { .. } | Turn::Exit => {
                         // The time of the next turn is unknown.

@@ -18,8 +18,8 @@ const FDE_ADDR: usize = 8;
 const FDE_SIZE: usize = 16;
 /// Offset of the LSDA's address in an FDE. The length of the augmentation data precedes this address.
 const FDE_LSDA: usize = 25;
-/// An upper bound for the number of bytes by which a CIE and its FDE grow. Addresses and sizes of code grow to 8 bytes, and a
-/// handler may be added. The CIE and the FDE are padded, and an end mark follows.
+/// An upper bound for the number of bytes by which a CIE and its FDE grow. The fields for the address and the size of the code
+/// are extended to 8 bytes each. A handler may be added. The CIE and the FDE are padded, and an end mark follows.
 const MORE: usize = 8 + 8 + 12 + 2 * 8 + END.len();
 /// The mark after the last entry of a table.
 const END: [u8; 4] = [0; 4];
@@ -33,12 +33,12 @@ pub struct Frame {
     /// Start and end address of the code.
     pub start: u64,
     pub end: u64,
-    /// Whether the LSDA is inside the code and moves with the code.
+    /// Whether the LSDA lies inside the code. If the code moves, such an LSDA moves by the same distance.
     pub lsda_moves: bool,
 }
 
 impl Frame {
-    /// Offset of the four bytes that are zero if the FDE covers no code.
+    /// Offset of the first four bytes of the code's size. If these bytes are zero, the FDE covers no code.
     pub fn size_at(&self) -> usize {
         self.fde + FDE_SIZE
     }

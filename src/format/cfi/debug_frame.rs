@@ -5,8 +5,8 @@ use crate::sys::reserve;
 
 /// The second word of a CIE. In an FDE this word is the offset of its CIE.
 const CIE_ID: [u8; 4] = [0xff; 4];
-/// The maximum number of different CIEs that are remembered. A limit exists, because each FDE's CIE is compared with all
-/// remembered CIEs. Compilers use only a few different CIEs.
+/// The maximum number of different CIEs that are remembered. The CIE of each FDE is compared with all remembered CIEs, so their
+/// number must be small. Compilers use only a few different CIEs.
 pub const CIES_MAX: usize = 64;
 /// Number of bytes before the instructions of an FDE: length, CIE, address and size.
 const FDE_HEAD: usize = 24;

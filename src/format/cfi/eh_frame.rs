@@ -21,8 +21,8 @@ use crate::api::error::{Error, Result};
 
 type Reader<'a> = EndianSlice<'a, LittleEndian>;
 
-/// The maximum length of a CIE in bytes. Longer CIEs are refused, because each table of a single FDE has a copy of its CIE. No
-/// compiler makes longer CIEs.
+/// The maximum length of a CIE in bytes. The length is limited, because each table of a single FDE has a copy of its CIE. The
+/// CIEs of compilers are much shorter.
 pub const CIE_MAX: usize = 1024;
 
 /// A CIE of the section, and its converted form. The converted form is made for the first FDE that uses the CIE.
@@ -41,8 +41,8 @@ struct Kept<'a> {
     range: Range<u64>,
 }
 
-/// Converts the entries of the section `bytes` that overlap `code`. pc-relative pointers count from the section's address,
-/// `addr`.
+/// Reads the section `bytes`, and converts each entry that overlaps the range `code`. `addr` is the address of the section,
+/// which determines the values of pc-relative pointers.
 ///
 /// If an entry starts before the code or ends after the code, the entry is cut to the code. So no table claims addresses of
 /// other code. The instructions for the part before the code determine the state at the start of the code.
@@ -66,8 +66,8 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Range<u64>, placement: &Pla
             }
             CieOrFde::Fde(partial) => partial,
         };
-        // The FDE's CIE must be one of the CIEs that this loop has already read. In a hostile section, CIEs at other offsets
-        // could overlap entries, and each FDE could have a separate CIE.
+        // The FDE's CIE must be one of the CIEs that this loop has already read. Without this rule, the CIEs of a hostile
+        // section could overlap other entries. A small section could then have a separate long CIE for each FDE.
         let number = cies.binary_search_by_key(&partial.cie_offset().0, |cie| cie.from.offset());
         let number = number.map_err(|_| Error::UnwindFormat)?;
         let fde = partial.parse(|_, _, _| Ok(cies[number].from.clone())).map_err(read_error)?;

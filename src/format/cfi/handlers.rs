@@ -2,8 +2,9 @@
 //!
 //! Personality routines and LSDAs are addresses in this process, for the process's own unwinder. The unwind entries are also
 //! written to files, which other processes read. If an augmentation string contains the letters for the addresses, perf with
-//! libunwind follows the addresses as indirect pointers, and unwinds nothing. If the letters are left out, some readers do not
-//! skip the addresses in the augmentation data (gdb 13 in a CIE, llvm-dwarfdump in an FDE).
+//! libunwind follows the addresses as indirect pointers, and unwinds nothing. If the augmentation string lacks these letters,
+//! some readers do not skip the addresses in the augmentation data. gdb 13 does not skip addresses in a CIE, and llvm-dwarfdump
+//! does not skip addresses in an FDE.
 //!
 //! So an FDE with a handler begins with `DW_CFA_GNU_args_size` instructions. The operands of these instructions contain the
 //! addresses of the personality routine and the LSDA. All readers accept these instructions, which change no register.
@@ -21,7 +22,7 @@ pub struct Handler {
     /// FDE's code.
     pub lsda: u64,
     pub lsda_is_indirect: bool,
-    /// Whether the LSDA is inside the code and moves with the code.
+    /// Whether the LSDA lies inside the code. If the code moves, such an LSDA moves by the same distance.
     pub lsda_moves: bool,
 }
 
@@ -47,8 +48,8 @@ fn value(number: &Number) -> u64 {
 }
 
 impl Handler {
-    /// Returns a placeholder with the length of the instructions that hide a handler. The placeholder must be the first
-    /// instruction that is added to the FDE.
+    /// Returns a placeholder instruction, which `hide` later overwrites with instructions of the same total length. The
+    /// placeholder must be the first instruction that is added to the FDE.
     pub fn room() -> CallFrameInstruction {
         // Instruction, register, and length of the expression take one byte each.
         CallFrameInstruction::ValExpression(gimli::Register(0), Expression::raw(vec![0; LEN - 3]))

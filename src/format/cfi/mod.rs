@@ -64,7 +64,7 @@ impl Tables {
     }
 
     /// The largest code size, in bytes, for which the tables can be used. The distance from `.eh_frame_hdr` back to the code
-    /// must fit in 32 bits. The FDE is nearer to the code than `.eh_frame_hdr`, so the distance from the FDE needs no check.
+    /// must fit in 32 bits. If this distance fits, the shorter distance from the FDE to the code fits too.
     pub fn code_max(&self) -> u64 {
         const FARTHEST: u64 = 1 << 31;
         let farthest = if self.fde.is_some() { FARTHEST - self.eh_frame_size() as u64 } else { FARTHEST };
@@ -92,9 +92,10 @@ impl Tables {
     /// `.eh_frame` section may cover only a part of the code, so the size of the code does not determine their contents. These
     /// tables are copied unchanged.
     ///
-    /// The description must be valid for this size. The rows of an [`Unwind::Rows`] must lie in the code. If the description is
-    /// an [`Unwind::FramePointer`] or an [`Unwind::FixedFrame`], `code_size` and the size with which the tables were made must
-    /// give equal results in [`resolve_frame_pointer`] or [`resolve_fixed`].
+    /// The description must be valid for this size. The rows of an [`Unwind::Rows`] must lie in the code. For an
+    /// [`Unwind::FramePointer`], [`resolve_frame_pointer`] must give the same result for `code_size` and for the size with
+    /// which the tables were made. For an [`Unwind::FixedFrame`], [`resolve_fixed`] must give the same result for these two
+    /// sizes.
     pub fn copy_to(&self, out: &mut [u8], code_size: u64) {
         out.copy_from_slice(&self.bytes);
         let Some(places) = self.places() else { return };

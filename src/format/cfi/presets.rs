@@ -110,7 +110,7 @@ fn first_place(fixed: &FixedFrame) -> Option<u32> {
     [fixed.pushed, fixed.sp_set].into_iter().find(|&place| place != 0)
 }
 
-/// The CIE and the FDE of a description of code of `code_size` bytes.
+/// Makes the CIE and the FDE for code of `code_size` bytes from the description `unwind`.
 pub(super) fn entries(unwind: &Unwind, code_size: u64, placement: &Placement) -> Result<Entries> {
     let mut program = Program::new(placement.arch.abi());
     let key = match unwind {
@@ -206,7 +206,7 @@ impl Program {
         Program { abi, sign: 0, now: entry(abi), instructions: Vec::new() }
     }
 
-    /// The state at entry, or right after the return address was signed if the code signs it.
+    /// The state at entry. If the code signs the return address, the return address is signed in this state.
     fn called(&self) -> FrameState {
         FrameState { signed: self.sign != 0, ..entry(self.abi) }
     }
@@ -329,9 +329,9 @@ impl Program {
         Ok(())
     }
 
-    /// Emits the states of an epilogue, of which `reset` is the first. From `down` on, the frame is removed. The next
-    /// instruction checks a signed return address and removes the signature. At `end`, the state before the epilogue applies
-    /// again. `end` is 0 if the code ends with the epilogue.
+    /// Emits the states of an epilogue. If `reset` is given, `reset` is the first state. From `down` on, the frame is removed.
+    /// The next instruction checks a signed return address and removes the signature. At `end`, the state returns to the state
+    /// before the epilogue. `end` is 0 if the code ends with the epilogue.
     fn epilogue(&mut self, reset: Option<(u32, FrameState)>, down: u32, end: u32) {
         let before = (self.now.cfa_register, self.now.cfa_offset);
         if end != 0 {
@@ -342,9 +342,9 @@ impl Program {
             self.to(offset, state);
         }
         self.to(down, self.called());
-        // The last instruction of the epilogue may be `retaa`, which checks the signature of the return address and returns. If
-        // `retaa` is also the last instruction of the code, the row for the next instruction covers no code. This row is
-        // emitted anyway, because the tables would otherwise depend on the size of the code.
+        // The last instruction of the epilogue may be `retaa`, which checks the signature of the return address and returns. A
+        // new row begins after `retaa`. If the code ends with `retaa`, this row covers no code. The row is emitted anyway,
+        // because the tables would otherwise depend on the size of the code.
         let checked = down.saturating_add(self.sign);
         if end == 0 || checked < end {
             self.to(checked, entry(self.abi));

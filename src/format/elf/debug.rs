@@ -64,13 +64,14 @@ pub const ARANGES_SIZE: u64 = 48;
 const ARANGES_ADDR: u64 = 16;
 
 /// The address that replaces the address of dead code. The unit of dead code then describes at most the 4 GiB from this address
-/// on. No file has code there.
+/// on. No file has code in these 4 GiB.
 pub const NOWHERE: u64 = 1 << 62;
 
 /// Offset of the function's address in a unit.
 const UNIT_ADDR: usize = 12;
 
-/// The sections. Each pair is the length of a section so far, and the bytes that are to be appended to it.
+/// The debug sections. Each pair describes a section. The number is the length of the section without the bytes in the vector.
+/// New bytes are appended to the vector.
 #[derive(Debug)]
 pub struct Sections<'a> {
     pub info: (u64, &'a mut Vec<u8>),
@@ -105,7 +106,7 @@ fn rows<'a>(parts: &Parts<'a>, skipped: u64) -> Option<Vec<Row<'a>>> {
         for entry in entries {
             let offset = offset(entry.addr);
             if skipped > 0 && offset == Some(0) {
-                // Of the lines of the skipped bytes, only the last line can extend beyond these bytes.
+                // Only the last line that begins in the skipped bytes can extend beyond these bytes.
                 rows.clear();
             }
             rows.push((offset, entry));

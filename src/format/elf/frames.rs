@@ -60,8 +60,8 @@ impl Frames {
             let cie = self.cie(entry.cie, to, out, begin)?;
             let start = u32::try_from(entry.start).ok()?;
             let fde = u32::try_from(to.at + (out.len() - begin) as u64).ok()?;
-            // The reservation above may be too small. Only `CIES_MAX` CIEs are remembered, and any other CIE is written again
-            // for each of its FDEs.
+            // The reservation above may be too small. Only `CIES_MAX` CIEs are remembered. A CIE that is not remembered is
+            // written once for each of its FDEs.
             out.try_reserve(entry.bytes.len()).ok()?;
             rows.try_reserve(1).ok()?;
             let copy = out.len();

@@ -53,9 +53,9 @@ pub struct Image {
     pub text: Range<u64>,
     /// How much memory the loaded segment reserves for code. Code beyond this size is not in the segment.
     pub text_room: u64,
-    /// If the text begins at file offset 0, the header page occupies the file offsets of the first code. In a final copy with
-    /// the bytes of the code, `first` is the range to which this code was copied. In all other files, `first` is the range of
-    /// file offsets that the header page occupies. `first` is empty if the text does not begin at file offset 0.
+    /// If the text begins at file offset 0, the header page lies where the beginning of the text belongs. A final copy contains
+    /// the bytes of the code, so the beginning of the text is stored elsewhere, and `first` is the range where it is stored. In
+    /// all other files, `first` is the range of the header page. `first` is empty if the text does not begin at file offset 0.
     pub first: Range<u64>,
     pub eh_frame: Range<u64>,
     pub eh_frame_hdr: Range<u64>,
@@ -94,15 +94,16 @@ impl Image {
         let text = &(self.text.start + self.first.end - self.first.start..self.text.end);
         let all = [
             section(name_at!(".text"), SHT_PROGBITS, code, text, 16),
-            // The header page occupies the file offsets of the first code. So this code has a separate section, whose range is
-            // `first`. The symbols of this code refer to the first `.text` section, because old readers adjust symbols: they
-            // subtract the address of the symbol's section, and add the file offset of the section. For the separate section in
-            // a final copy, the address differs from the file offset.
+            // The header page lies where the beginning of the text belongs. So the code at the beginning has a separate
+            // section, whose range is `first`. The symbols of this code nevertheless refer to the `.text` section above. Old
+            // readers subtract from a symbol the address of its section, and add the file offset of the section. In a final
+            // copy, the address and the file offset of the separate section differ, so these readers would change the symbols.
             Entry { addr: self.text.start, ..section(name_at!(".text"), SHT_PROGBITS, code, &self.first, 16) },
             section(name_at!(".note.gnu.build-id"), SHT_NOTE, if self.begin == 0 { SHF_ALLOC } else { 0 }, &note, 4),
             section(name_at!(".eh_frame"), SHT_PROGBITS, SHF_ALLOC, &self.eh_frame, 8),
-            // perf with libunwind uses the section's address, and subtracts the start of the first segment (linux
-            // tools/perf/util/unwind-libunwind-local.c, `read_unwind_spec_eh_frame`). libdw uses the program header.
+            // perf with libunwind subtracts the start of the first segment from the address of the section `.eh_frame_hdr`
+            // (linux tools/perf/util/unwind-libunwind-local.c, `read_unwind_spec_eh_frame`). libdw uses the program header
+            // `PT_GNU_EH_FRAME` instead of this section.
             Entry {
                 addr: self.eh_frame_hdr.start.wrapping_add(self.begin),
                 ..section(name_at!(".eh_frame_hdr"), SHT_PROGBITS, SHF_ALLOC, &self.eh_frame_hdr, 4)
@@ -202,7 +203,8 @@ pub fn program_header(kind: u32, flags: u32, words: [u64; 6]) -> [u8; PROGRAM_HE
     out
 }
 
-/// Offset of a section's name in the section of names. Only `name_at!` uses this function, because the search is slow.
+/// Returns the offset of `name` in `names`, the contents of `.shstrtab`. Only `name_at!` uses this function, because the search
+/// is slow.
 pub(super) const fn find_name(names: &[u8], name: &[u8]) -> u32 {
     let (mut at, mut same) = (0, 0);
     while same < name.len() {
@@ -224,7 +226,7 @@ pub(super) use name_at;
 /// The fields of a section header.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Entry {
-    /// Offset in the section of names.
+    /// Offset of the section's name in `.shstrtab`.
     pub name: u32,
     pub kind: u32,
     pub flags: u64,

@@ -50,13 +50,13 @@ impl<'a> Inlines<'a> {
     /// An upper bound for the bytes that are appended to each section.
     pub fn room(&self) -> usize {
         // In the record, an inlined function needs at least 22 bytes in addition to its name. In `.debug_info`, an inlined
-        // function needs at most 34 bytes, and twice the length of its name. In `.debug_ranges`, an inlined function needs 32
+        // function needs at most 34 bytes plus twice the length of its name. In `.debug_ranges`, an inlined function needs 32
         // bytes.
         2 * self.size
     }
 
-    /// Appends to the unit at `begin` an entry for each function that was inlined. Returns the offset of each entry in the
-    /// unit. `rows` has the lines of the unit, each with its offset in the code.
+    /// For each function that was inlined, appends an entry to the unit that starts at `begin`. Returns the offset of each
+    /// entry in the unit. `rows` has the lines of the unit, each with its offset in the code.
     pub fn append_origins(
         &self,
         info: &mut Vec<u8>,

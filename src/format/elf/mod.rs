@@ -23,8 +23,8 @@ pub const SYMBOL_SIZE: usize = 24;
 /// Index of the section `.text`, for symbols.
 const TEXT: u8 = 1;
 
-/// `STB_LOCAL`, `STT_FUNC`. Symbols are local, like those in the objects that perf makes of a jitdump, because only local
-/// symbols may share a name. perf accepts local symbols as well (linux tools/perf/util/symbol-elf.c, `elf_sym__is_function`).
+/// `STB_LOCAL`, `STT_FUNC`. Symbols are local, because only local symbols may share a name. perf accepts local symbols (linux
+/// tools/perf/util/symbol-elf.c, `elf_sym__is_function`). The objects that perf makes from a jitdump also have local symbols.
 const LOCAL_FUNCTION: u8 = 2;
 
 /// `STB_LOCAL`, `STT_COMMON`.
@@ -32,9 +32,9 @@ const LOCAL_COMMON: u8 = 5;
 
 /// How many bytes at the beginning of code get no line information: 1 for code at address 0, otherwise 0. After each address,
 /// perf 6 also asks addr2line about address 0. When addr2line replies that it has no information about address 0, perf knows
-/// that the reply for the previous address has ended (linux tools/perf/util/srcline.c). So addr2line must not have information
-/// about address 0. addr2line also uses the symbols of the section that contains an address. All symbols refer to the section
-/// `TEXT`, so address 0 is outside of `TEXT`.
+/// that the reply for the previous address has ended (linux tools/perf/util/srcline.c). So addr2line must not find any
+/// information about address 0. addr2line also uses the symbols of the section that contains an address. All symbols refer to
+/// the section `TEXT`. For this reason, `TEXT` does not contain address 0.
 pub fn hidden(addr: u64) -> u64 {
     u64::from(addr == 0)
 }

@@ -40,10 +40,10 @@ pub struct Function<'a> {
     pub info: Info<'a>,
 }
 
-/// The object for these functions, which must be sorted by address. The `bool` is true if other code may lie between a
-/// function and its predecessor. No section spans such a gap, because debuggers use only one of two sections that overlap.
-/// Returns `None` if there are too many functions, if they are too far apart, or if there is no memory. If the tables or
-/// lines of a function are invalid, they are left out.
+/// The object for these functions, which must be sorted by address. The `bool` is true if other code may lie between a function
+/// and its predecessor. No section spans such a gap, because debuggers use only one of two sections that overlap. Returns
+/// `None` if there are too many functions, if the functions are too far apart, or if there is no memory. Invalid tables and
+/// invalid lines of a function are left out of the object.
 pub fn object<'a>(functions: impl Iterator<Item = (Function<'a>, bool)> + Clone) -> Option<Vec<u8>> {
     let mut texts: Vec<Range<u64>> = Vec::new();
     let mut parts = Parts::default();
@@ -138,9 +138,9 @@ pub(super) fn section(name: u32, kind: u32, align: u64, bytes: &[u8]) -> (Entry,
 }
 
 impl Parts {
-    /// Adds a function, whose code is in the section with the index `section`. The symbol of the function covers the addresses
-    /// in `symbol`. Returns the function's `.eh_frame`, if the function has one. The distances in the `.eh_frame` are right for
-    /// an `.eh_frame` directly after the code. The outer `Option` is `None` if there is no memory.
+    /// Adds a function, whose code is in the section with the index `section`. `symbol` is the address range of the function's
+    /// symbol. Returns the function's `.eh_frame`, if the function has one. The distances in the `.eh_frame` are right for an
+    /// `.eh_frame` directly after the code. The outer `Option` is `None` if there is no memory.
     pub fn add<'a>(&mut self, function: &Function<'a>, section: u16, symbol: Range<u64>) -> Option<Option<&'a [u8]>> {
         self.add_symbol(function.name, section, symbol)?;
 

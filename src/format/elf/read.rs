@@ -1,6 +1,6 @@
 //! Reads functions, lines and unwind tables from the objects that runtimes pass to debuggers. Objects must be 64-bit, and of
-//! this machine's type and byte order. Objects may be unlinked (System V ABI, "Object Files"; the psABIs for relocations).
-//! Every field is checked.
+//! this machine's type and byte order. An object may be relocatable, that is, not linked yet (System V ABI, "Object Files").
+//! The psABIs describe the relocations. Every field is checked.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -60,8 +60,8 @@ struct Symbol {
 
 impl<'a> Image<'a> {
     /// Returns `None` if this module cannot read the object. Also returns `None` if the object's tables of symbols and
-    /// relocations together are larger than the object. Tables that are together larger than the object overlap, so the same
-    /// bytes would be read several times.
+    /// relocations together are larger than the object. Tables of such a total size overlap, so the same bytes would be read
+    /// several times.
     pub fn parse(bytes: &'a [u8]) -> Option<Image<'a>> {
         let is_elf = bytes.starts_with(b"\x7fELF\x02")
             && bytes.get(5) == Some(&if cfg!(target_endian = "little") { 1 } else { 2 });
@@ -139,8 +139,8 @@ impl<'a> Image<'a> {
         let (info, section) = (*raw.get(4)?, u16_at(raw, 6)?);
         let (value, size) = (u64_at(raw, 8)?, u64_at(raw, 16)?);
         let of = self.sections.get(usize::from(section));
-        // In unlinked objects, and in the linked objects of wasmtime, the value of a symbol is an offset in its section. In all
-        // other objects, the value of a symbol is an address.
+        // In relocatable objects, and in the linked objects of wasmtime, the value of a symbol is an offset in the symbol's
+        // section. In all other objects, the value of a symbol is an address.
         let addr = match of {
             Some(of) if !(of.addr..of.addr.saturating_add(of.size)).contains(&value) && value <= of.size => {
                 of.addr.wrapping_add(value)
@@ -219,8 +219,8 @@ impl<'a> Image<'a> {
         self.sections.iter().find(|section| section.flags & SHF_EXECINSTR != 0 && section.addr != 0)
     }
 
-    /// Address of a section. wasmtime sets only the address of the code. wasmtime loads the other sections at the same
-    /// distances from the code as in the file.
+    /// Address of a section. wasmtime sets only the address of the code section. The distance of another section from the code
+    /// section is the same in memory as in the file.
     fn addr_of(&self, section: &Section<'a>) -> u64 {
         match self.text() {
             Some(code) if self.is_linked && section.addr == 0 && section.flags & SHF_ALLOC != 0 => {

@@ -28,7 +28,7 @@ fn golden_search_table() {
     assert_eq!(places.row(&row).as_slice(), [word(0xb020), word(-0x3fe8)].concat());
 }
 
-/// Checks the fields of a header page that count segments and sections. Tests with real readers check the other fields.
+/// Checks the numbers of segments and sections in a header page. Tests with real readers check the other fields.
 #[test]
 fn what_is_empty_is_left_out() {
     let counts = |page: &[u8]| [56, 60, 62].map(|at| u16::from_ne_bytes([page[at], page[at + 1]]));

@@ -1,9 +1,9 @@
 //! Makes an executable file that valgrind accepts as the origin of pages of code. The file has symbols, lines and unwind tables
 //! for the code's own addresses.
 //!
-//! valgrind reads a file after mappings of its loaded segments have been made, one for code and one for data (valgrind 3.19,
-//! coregrind/m_debuginfo/debuginfo.c, `VG_(di_notify_mmap)`). valgrind accepts an `.eh_frame` only within one of these
-//! segments. So the unwind tables are a `.debug_frame` (readelf.c, `ML_(read_elf_debug_info)`).
+//! valgrind reads a file when two segments of the file are mapped: one for code and one for data (valgrind 3.19,
+//! coregrind/m_debuginfo/debuginfo.c, `VG_(di_notify_mmap)`). valgrind accepts an `.eh_frame` only if the `.eh_frame` lies in
+//! one of these segments. So the unwind tables are a `.debug_frame` (readelf.c, `ML_(read_elf_debug_info)`).
 
 use std::ops::Range;
 
@@ -33,8 +33,8 @@ pub struct Content {
 }
 
 impl Content {
-    /// Adds a function, all or a part of which is in these pages. `None` if there is no memory. Invalid tables and invalid
-    /// lines of the function are left out of the file.
+    /// Adds a function that lies at least partly in these pages. `None` if there is no memory. Invalid tables and invalid lines
+    /// of the function are left out of the file.
     pub fn add(&mut self, function: &Function<'_>, pages: &Range<u64>) -> Option<()> {
         self.parts.head.splits_names = true;
         let end = function.addr.checked_add(function.size)?;

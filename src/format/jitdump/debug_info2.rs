@@ -56,9 +56,9 @@ pub fn record(group: &Group<'_>, inlines: &[u8]) -> Result<Vec<u8>> {
 struct Parts<'a> {
     all: Vec<Inline<'a>>,
     rows: Vec<RawEntry<'a>>,
-    /// The offsets at which a function or a row begins or ends, in the upper 32 bits. If a function begins at an offset, the
-    /// lower 32 bits are the index of the function. Otherwise the lower 32 bits are `NONE`. So a function comes before the
-    /// functions that are inlined into it.
+    /// The upper 32 bits of each number are an offset at which a function or a row begins or ends. If a function begins at this
+    /// offset, the lower 32 bits are the index of the function. Otherwise the lower 32 bits are `NONE`. So a function comes
+    /// before the functions that are inlined into it.
     places: Vec<u64>,
     /// Names and files in sorted order. The number in each pair is always 0. Pairs are used because the library already has
     /// code that sorts pairs of this type.
@@ -261,7 +261,8 @@ mod tests {
         record(group, &inlines::record(all, group.size).unwrap()).unwrap()
     }
 
-    /// The functions at an offset in the form in which samply finds them, the innermost first: name, file, line, column.
+    /// Finds the functions at an offset in the same way as samply, the innermost first. For each function, returns name, file,
+    /// line and column.
     fn frames<'a>(debug: &RawDebug2<'a>, offset: u32) -> Vec<(&'a [u8], &'a [u8], u32, u32)> {
         let strings: Vec<&[u8]> = debug.strings().collect();
         let at = debug.offsets().take_while(|&(at, _)| at <= offset).last().unwrap().1;
@@ -309,7 +310,8 @@ mod tests {
         assert_eq!(made, expected(0x5000));
     }
 
-    /// For random code, the frames at each offset are the functions around the offset, with the line of each call.
+    /// Checks the frames at each offset of random code. The frames must be the functions whose ranges contain the offset, with
+    /// the right lines.
     #[test]
     fn frames_at_each_offset() {
         const SIZE: u32 = 40;

@@ -3,8 +3,8 @@
 //! No jitdump contains this record, because perf's format has no inlined functions. The record that samply reads in a
 //! jitdump, `debug_info2`, is made from this record.
 //!
-//! In memory, the group of code in a region begins with this record. The record must be removed before the group is written to
-//! a jitdump.
+//! If code lies in a region, the group of this code in memory begins with this record. Before the group is written to a
+//! jitdump, the record must be removed.
 
 use super::raw::{c_string, RawRecord};
 use super::record::{id, put_prefix, raw, PREFIX_SIZE};
@@ -148,7 +148,8 @@ mod tests {
         ] {
             refused(&[GOOD, bad]);
         }
-        // Two functions next to each other, and two functions with the same range but different parents.
+        // The record may contain two functions with adjacent ranges, and two functions with the same range but different
+        // parents.
         assert!(record(
             &[GOOD, inner, Inline { begin: 20, end: 21, ..inner }, Inline { parent: Some(1), ..inner }],
             64

@@ -117,7 +117,8 @@ fn check_file(index: usize, row: &Line<'_>) -> Result<()> {
 /// Rows in the order of their offsets. The sort is stable.
 struct InOrder<'a> {
     lines: Lines<'a>,
-    /// For each row, its offset in the upper 32 bits, and its index in `lines` in the lower 32 bits.
+    /// One number for each row. The upper 32 bits are the offset of the row, and the lower 32 bits are the index of the row in
+    /// `lines`.
     order: Vec<u64>,
 }
 

@@ -7,8 +7,8 @@
 //! Each piece of code has a *group* of up to three records with the same time stamp. The records are adjacent and in this
 //! order: `JIT_CODE_DEBUG_INFO`, `JIT_CODE_UNWINDING_INFO`, `JIT_CODE_LOAD`. perf applies the first two records to the next
 //! LOAD, whatever the address of the LOAD is. If the code has inlined functions and the user requests their description, the
-//! record `JIT_CODE_DEBUG_INFO2` (`debug_info2`) precedes the other records of the group. Records have no padding, because perf
-//! reads the code from the end of the LOAD record.
+//! record `JIT_CODE_DEBUG_INFO2` (`debug_info2`) precedes the other records of the group. perf takes the last bytes of the LOAD
+//! record as the code, so records have no padding.
 
 pub mod debug_info2;
 pub mod inlines;
@@ -79,8 +79,8 @@ pub struct Group<'a> {
     pub lines: Lines<'a>,
     /// Unwind tables in the order that perf reads: first `.eh_frame`, then `.eh_frame_hdr` (tools/perf/util/genelf.c,
     /// `jit_add_eh_frame_info`). The specification puts `.eh_frame_hdr` before `.eh_frame`, but no version of perf can unwind
-    /// with tables in that order. `.eh_frame_hdr` is never empty: if `.eh_frame_hdr` is empty, perf uses the tables of the
-    /// group for all later code.
+    /// with tables in that order. `.eh_frame_hdr` is never empty. With an empty `.eh_frame_hdr`, perf would use the tables of
+    /// this group for all later code.
     pub unwind: Option<&'a Tables>,
 }
 
@@ -223,7 +223,7 @@ fn for_each_record(group: &mut [u8], mut change: impl FnMut(u32, &mut [u8])) {
     }
 }
 
-/// Changes a group without its code bytes so that it describes the same code at another address. The unwind tables do not
+/// Adapts a group to another address of the same code. The group does not contain the code bytes. The unwind tables do not
 /// change, because they are relative to the address at which perf puts them.
 pub fn relocate(group: &mut [u8], change: &Relocation) {
     for_each_record(group, |id, record| {

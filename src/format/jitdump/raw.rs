@@ -328,8 +328,8 @@ impl<'a> RawEntries<'a> {
         self.rest.bytes.len() / (DEBUG_ENTRY_FIXED_SIZE + 1)
     }
 
-    /// Returns the number of entries that are still unread, and the unread bytes. After the iteration has ended, the number
-    /// counts only entries that are missing or incomplete in the record.
+    /// Returns the number of entries that are still unread, and the unread bytes. After the iteration has ended, an entry is
+    /// unread only if it is missing or incomplete in the record.
     pub fn rest(&self) -> (u64, &'a [u8]) {
         (self.left, self.rest.bytes)
     }

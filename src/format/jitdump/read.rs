@@ -8,7 +8,8 @@ use super::record::{id, raw, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZ
 use super::Header;
 use crate::format::get::u64_at;
 
-/// Whether `head` is a whole group without its code bytes, and describes code of `size` bytes whose name has `name_len` bytes.
+/// Whether `head` contains all of a group except the code bytes. The code must have `size` bytes, and its name must have
+/// `name_len` bytes.
 pub fn is_group_head(head: &[u8], size: u64, name_len: usize) -> bool {
     let mut at = 0;
     while let Some(record) = raw(head, at) {
@@ -55,7 +56,7 @@ pub fn is_group_of(head: &[u8], size: u64, index: u64, name: &[u8]) -> bool {
     is_group_named(head, size, name) && load().is_some_and(|at| u64_at(head, at + 48) == Some(index))
 }
 
-/// The position of a group in a file, and the fields of its LOAD record that later operations on the code need.
+/// The position of a group in a file, and some fields of the group's LOAD record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupPlace {
     /// Offset of the group in the file.

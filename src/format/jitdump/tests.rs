@@ -260,7 +260,7 @@ fn tables_are_mapped_in_a_gap() {
         let changed = (0..out.len()).filter(|&at| out[at] != before[at]).count();
         let mut records = RawRecords::from(&out, 0).filter(|record| record.id == id::UNWINDING_INFO);
         let mapped = records.next().unwrap().unwinding_info().unwrap().mapped_size;
-        // A second call for code without a gap restores the group.
+        // Without a gap, a second call of `map_tables` undoes the first call.
         map_tables(&mut out, size, false);
         assert_eq!(out, before);
         (changed > 0, mapped)

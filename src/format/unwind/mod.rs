@@ -37,8 +37,8 @@ impl Default for Recent {
 }
 
 impl Recent {
-    /// Whether the words are equal to the remembered words. The comparison is written out, because compilers that optimize for
-    /// size make twice as many instructions of `==` or a loop.
+    /// Whether the words are equal to the remembered words. The comparison uses neither `==` nor a loop, because compilers that
+    /// optimize for size would then make twice as many instructions.
     ///
     /// # Safety
     /// `raw` points to a readable `Raw`, which need not be aligned.
@@ -89,7 +89,7 @@ pub struct Cache {
     ready: Recent,
     /// Index of the entry that is replaced next.
     oldest: usize,
-    /// The tables of the last description that was not cached.
+    /// The tables of the last description that must not be cached.
     passing: Option<Tables>,
 }
 
@@ -147,9 +147,9 @@ impl Cache {
         Ok(Some(&self.ready.template))
     }
 
-    /// Whether `raw` is equal to the words that the last call of `remember` has stored, and the description is valid for code
-    /// of this size. Most runtimes have one frame layout, and pass it again and again. The caller must also check the saved
-    /// registers, with `ready_saves`.
+    /// Returns false if `raw` differs from the words that the last call of `remember` has stored. Also returns false if the
+    /// description is not valid for code of this size. Most runtimes have one frame layout, and pass it again and again. The
+    /// caller must also check the saved registers, with `ready_saves`.
     ///
     /// # Safety
     /// `raw` points to a readable `Raw`, which need not be aligned.
@@ -178,7 +178,7 @@ impl Cache {
     /// the distances to the code may differ.
     pub fn remember(&mut self, raw: &Raw, saved: &[SavedRegister], code_size: u64) {
         (self.ready.raw, self.ready.least) = (*raw, code_size);
-        // Reuses the memory, because runtimes with several frame layouts call this function often.
+        // The vector `ready.saved` keeps its memory, because runtimes with several frame layouts call this function often.
         self.ready.saved.clear();
         self.ready.saved.extend_from_slice(saved);
     }
@@ -241,7 +241,7 @@ impl Cache {
         }
         self.key.extend_from_slice(words);
         // All registers are appended by one call, because a loop takes more than twice as many instructions.
-        // SAFETY: a register is two words in C's layout, and any word is a u32.
+        // SAFETY: a register consists of two 32-bit words in C's layout, and any bit pattern of a word is a valid `u32`.
         self.key.extend_from_slice(unsafe { std::slice::from_raw_parts(saved.as_ptr().cast(), 2 * saved.len()) });
         true
     }

@@ -42,7 +42,7 @@ impl<'i> IdPool<'i> {
             None => self.take_used(ids)?,
         };
         place.addr.store(addr, Ordering::Relaxed);
-        // No other thread writes the word of this slot, because this thread has taken it.
+        // This thread has taken the slot, so no other thread writes the word of the slot.
         let generation = ((place.word.load(Ordering::Relaxed) >> 32) as u32).wrapping_add(1);
         let flag = if unread { UNREAD } else { 0 };
         place.word.store(word_of(generation, size) | flag, Ordering::Release);

@@ -143,7 +143,7 @@ fn a_child_has_the_ids_of_live_code_and_no_other() {
                 registry.insert(id.0, &live, b"name", &mut Vec::new());
                 assert!(ids.retire(*id));
             }
-            // This id belongs to a call that has not finished registering its code.
+            // In case 2, a call has taken the id, but has not finished the registration of the code.
             2 => {}
             _ => drop(registry.insert(id.0, &live, b"name", &mut Vec::new())),
         }

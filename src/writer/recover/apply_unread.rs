@@ -23,13 +23,14 @@ pub struct Replay {
     /// The last id that was given out. The replay makes new ids, because code that was read from the files no longer has an
     /// id.
     last_id: u64,
-    /// All code that was read from the files has ids up to this id.
+    /// The last id that was given to code from the files.
     last_from_files: u64,
     /// Maps the ids of the dead process to the ids of the replay.
     ids: BTreeMap<u64, u64>,
     /// Set if a file could not be taken over, and another attempt may succeed.
     pub lacks_a_file: bool,
-    /// Why the jitdump could not be read; `None` if the jitdump was read. If there is a reason, code may be missing.
+    /// Why the jitdump could not be read; `None` if the jitdump was read. If the jitdump could not be read, code may be
+    /// missing.
     unread: Option<String>,
     is_short: bool,
 }
@@ -141,8 +142,8 @@ impl Replay {
         }
         let known = self.ids.get(&event.id).copied().filter(|&id| self.applier.registry.is_live(id));
         if known.is_none() && event.kind == EventKind::Move {
-            // The writer has read the registration of this code in an earlier round, so the code is in the files. If code at
-            // the old address was registered by this replay, the newer code has overwritten the moved code.
+            // The writer has read the registration of this code in an earlier round, so the code is in the files. If this
+            // replay has registered other code at the old address, that other code has overwritten the moved code.
             let found =
                 self.applier.registry.id_at(Home::Plain, event.old_addr()).filter(|&id| id <= self.last_from_files);
             self.ids.extend(found.map(|id| (event.id, id)));

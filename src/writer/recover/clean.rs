@@ -29,7 +29,8 @@ pub struct Cleaned {
     pub path: PathBuf,
     /// Why the file was kept. `None` if the file was removed, or if only `dry_run` prevented the removal.
     pub kept: Option<String>,
-    /// How many bytes of disk space the removal frees. If a file has several names, each name counts for an equal part.
+    /// How many bytes of disk space the removal frees. If a file has several names, its disk space is divided equally among the
+    /// names.
     pub bytes: u64,
 }
 
@@ -64,7 +65,8 @@ fn check(dir: &Dir, name: &OsStr, (pid, kind): (u32, FileKind), used: Option<&BT
     let refuse = |why| Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
     let data = dir.look(name)?;
     match kind {
-        // The names of several epochs of a region may be links to one file. Removing one name leaves the other names intact.
+        // The names of several epochs of a region may be hard links to one file. The removal of one link does not affect the
+        // other links.
         FileKind::Region { .. } | FileKind::ForValgrind { .. } => file::check_ours(&data)?,
         _ => file::check_plain(&data)?,
     }
@@ -86,8 +88,8 @@ fn check(dir: &Dir, name: &OsStr, (pid, kind): (u32, FileKind), used: Option<&BT
     }
 }
 
-/// The process and the kind of a file with this name. A replacement file has the process and kind of the file that it is to
-/// replace. `None` if no process leaves files of this name.
+/// The pid and the kind that a file name stands for. For the name of a replacement file, these are the pid and the kind of the
+/// file that will be replaced. `None` if no process leaves files of this name.
 fn named(name: &OsStr) -> Option<(u32, FileKind)> {
     // Files of the kind `Injected` are made by `perf inject`.
     let parsed = parse(name).filter(|(_, kind)| !matches!(kind, FileKind::Injected { .. }));

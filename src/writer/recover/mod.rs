@@ -53,7 +53,7 @@ pub struct Report {
     pub kept: bool,
 }
 
-/// If a session does not ask for recovery, its start keeps up to this number of spools with unwritten records. Each spool takes
+/// A session that does not ask for recovery leaves at most this many spools with unwritten records untouched. Each spool takes
 /// some MiB of memory. If there are more spools than `LEFT_ALONE`, the session recovers the oldest spools, or removes spools
 /// that no process can recover. If the directory has less free space than `FOR_OTHERS`, every spool is recovered.
 const LEFT_ALONE: usize = 16;
@@ -88,11 +88,11 @@ pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Repor
 
 /// Cleans up the spools of dead processes when a session opens. `all`: whether the options or the environment ask for recovery.
 /// If `all` is true, removes the empty spools, and recovers the spools with unwritten records. If `all` is false, cleans up
-/// only if other processes have too many spools (`excess`), and recovers only the oldest spools.
+/// only if other processes have too many spools (`excess`). In this case, recovers only the oldest spools.
 ///
 /// An earlier program of this process (before `exec`) may have left a spool. The files of this spool are completed, with one
-/// exception. If `all` is false, and the session's files replace or continue the files of this spool, the spool is only
-/// removed. If the work takes too long for a session, the work continues in the background.
+/// exception. If `all` is false, and the session's files replace or continue the files of this spool, the spool is removed
+/// without recovery. If the recovery takes too long for a session, the recovery continues in the background.
 pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
     let dir = &*config.spool_dir;
     let (mut own, mut full, mut elsewhere, mut outdated) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -251,8 +251,8 @@ impl Dead {
         }
     }
 
-    /// Does the same as `open`, but waits while another process has the spool locked, because that process is most likely
-    /// done soon.
+    /// Does the same as `open`. If another process has locked the spool, waits for that process, which most likely finishes
+    /// soon.
     fn wait_for(path: &Path) -> Opened {
         let end = Instant::now() + LOCK_TIMEOUT;
         loop {
@@ -335,7 +335,7 @@ impl Dead {
 
     fn try_to_read_chunk(&self, offset: u64, room: usize, len: usize) -> io::Result<Option<Copied>> {
         let memory = Region::private(len)?;
-        // SAFETY: the region is `len` bytes long, and nobody else has it yet.
+        // SAFETY: the region is `len` bytes long, and there is no other reference to the region yet.
         let bytes = unsafe { std::slice::from_raw_parts_mut(memory.start().as_ptr(), len) };
         self.file.file().read_exact_at(&mut bytes[..HEAD], offset)?;
         // SAFETY: the region begins with `HEAD` bytes, and a chunk's head may have any values in these bytes.
@@ -366,8 +366,8 @@ impl Dead {
             self.file.remove();
             return report;
         }
-        // A sparse file may be long although little memory backs it, but a copy of the file is not sparse. So the number of
-        // bytes to read is limited to the number of bytes that are backed by memory.
+        // A long sparse file may need little memory, but a copy of this file would need memory for its whole length. So the
+        // number of bytes to read is limited to the number of bytes that are backed by memory.
         let mut backed = self.backed;
         let mut chunks = Vec::new();
         for (offset, room) in self.places() {
@@ -411,8 +411,8 @@ impl Dead {
         is_alone && self.header.awaits_all() && self.has_name(Sinks::MAP, self.header.next_map())
     }
 
-    /// Writes to the spool the identity of the file that is about to replace the map. If this recovery is interrupted or fails,
-    /// the next recovery recognizes the old map and the new map.
+    /// Records in the spool which file is about to replace the map. If this recovery is interrupted or fails, the next recovery
+    /// recognizes the old map and the new map.
     fn announce(&self, identity: Identity) {
         let (known, next) = (self.header.state().map, self.header.next_map());
         if known.is_none_or(|known| known.identity != next) && self.has_name(Sinks::MAP, next) {
@@ -422,8 +422,8 @@ impl Dead {
     }
 
     fn note(&self, (at, bytes): (u64, Vec<u8>)) {
-        // A failure to write is ignored. If `bytes` are missing in the spool, the next recovery does not change the new map.
-        // The new map is incomplete only if this recovery is interrupted.
+        // A failure to write is ignored. If the spool lacks `bytes`, the next recovery does not recognize the new map, and does
+        // not change this map. The new map is incomplete only if this recovery is interrupted.
         let _ = self.file.write_at(&bytes, at);
     }
 
@@ -442,8 +442,8 @@ impl Dead {
         let chunks: Vec<Chunk> = order.iter().map(|&(_, at)| copies[at].chunk).collect();
         let unread = |chunk: &Chunk| chunk.consumed()..chunk.committed();
         let moves = || chunks.iter().any(|chunk| unread(chunk).any(|event| chunk.event(event).kind == EventKind::Move));
-        // The replay reads the code in the jitdump in two cases. If the map is stale, the map may lack code that the jitdump
-        // has. If a record moves code, the replay needs the code's group from the jitdump.
+        // The replay reads the code in the jitdump in two cases. First, the map may be stale, and lack code that is in the
+        // jitdump. Second, a record may move code, and the replay then needs the code's group from the jitdump.
         let search = header.state().map_is_stale || moves();
         // Children of a dead process may still hold the locks that the process had.
         let may_be_locked = self.owner.is_visible() && !process::is_alive(self.owner.pid);

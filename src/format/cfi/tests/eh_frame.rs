@@ -326,8 +326,9 @@ fn eh_frame_refused() {
         let unwind = Unwind::EhFrame { bytes, addr: SECTION };
         assert_eq!(refused(Arch::X86_64, &unwind, 100), Error::UnwindFormat);
     }
-    // Each change of the CIE makes the CIE invalid, except for the first. gimli divides by the data alignment factor, so a
-    // factor of 0 is refused. gimli would write the return address column 128 as two bytes, so this column is refused.
+    // The first patch leaves the CIE valid, and each other patch makes the CIE invalid. A data alignment factor of 0 is
+    // refused, because gimli divides by this factor. The return address column 128 is refused, because gimli would write this
+    // number as two bytes.
     let patch = |at: usize, to: &[u8]| {
         let mut bytes = bytes.clone();
         bytes[at..at + to.len()].copy_from_slice(to);
@@ -408,7 +409,7 @@ fn cies_that_no_compiler_makes() {
         for at in [cie_len, cie_len + around.len()] {
             let pointer = if at == cie_len { at + 4 } else { back };
             section[at + 4..at + 8].copy_from_slice(&(pointer as u32).to_le_bytes());
-            // The address is relative to the offset of the pointer, which has moved.
+            // The field with the code's address is pc-relative. This field has moved, so its value must change.
             let shift = if at == cie_len { 1 << 20 } else { around.len() as u32 };
             let start = word(&section, at + 8).wrapping_sub(shift);
             section[at + 8..at + 12].copy_from_slice(&start.to_le_bytes());

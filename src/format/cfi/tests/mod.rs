@@ -38,14 +38,14 @@ fn plain(row: &UnwindTableRow<usize>) -> Row {
         // Every CIE for x86-64 contains the rule that rbx keeps its value.
         RegisterRule::SameValue if *register == gimli::X86_64::RBX => None,
         RegisterRule::Undefined | RegisterRule::Constant(0) => None,
-        // A constant of 1 is the value of RA_SIGN_STATE if the return address is signed.
+        // If the return address is signed, the value of RA_SIGN_STATE is the constant 1.
         RegisterRule::Constant(1) => Some((register.0, 1)),
         other => panic!("{register:?} is {other:?}"),
     });
     (reg, offset, saved.collect())
 }
 
-/// The tables at the same addresses as in perf, in a form that gimli can read.
+/// The unwind tables in a form that gimli can read. The tables have the addresses at which perf places them: after the code.
 struct Image<'a> {
     frame: read::EhFrame<gimli::EndianSlice<'a, LittleEndian>>,
     hdr: &'a [u8],
