@@ -26,8 +26,11 @@ cd "$(dirname "$0")/.."
 
 command -v cargo >/dev/null || { echo "demo.sh: Rust 1.88 or newer is needed, and there is no cargo" >&2; exit 1; }
 need cc=gcc /usr/include/stdio.h=libc6-dev
-cargo build --quiet --profile program --locked --package jitsym-tool
-cargo rustc --quiet --release --locked --lib --features reserve --crate-type cdylib,staticlib --target-dir target/c
+# Both builds use one processor most of the time.
+cargo rustc --quiet --release --locked --lib --features reserve --crate-type cdylib,staticlib --target-dir target/c &
+library=$!
+cargo build --quiet --locked --package jitsym-tool
+wait "$library"
 lib=$PWD/target/c/release
 ln -sf libjitsym.so "$lib/libjitsym.so.0.1"
 
@@ -46,7 +49,7 @@ cc -std=c11 -O1 -g -Iinclude examples/toy_jit.c -o "$work/toy_jit" -L"$lib" -lji
 if need perf=linux-perf objdump=binutils &&
     perf record -k 1 -F 499 --call-graph dwarf,8192 -o "$work/perf.data" \
         sh -c 'echo $$ >"$0/pid"; exec "$0/toy_jit" examples/hello.toy 2' "$work" >"$work/perf.log" 2>&1 &&
-    target/program/jitsym inject -i "$work/perf.data" -o "$work/jit.data" >>"$work/perf.log" 2>&1
+    target/debug/jitsym inject -i "$work/perf.data" -o "$work/jit.data" >>"$work/perf.log" 2>&1
 then
     pid=$(cat "$work/pid")
     echo "The program examples/hello.toy under perf: who burned the time, and who called them"
@@ -58,8 +61,8 @@ then
 
 The recording is kept. To look at it again:
     perf report -i $work/jit.data --no-children
-    target/program/jitsym doctor $work/jit.data
-To record a program of your own in one step: target/program/jitsym record -- COMMAND
+    target/debug/jitsym doctor $work/jit.data
+To record a program of your own in one step: target/debug/jitsym record -- COMMAND
 END
 else
     echo "perf cannot be used here:"
@@ -72,5 +75,5 @@ else
     cat "/tmp/perf-$pid.map"
     echo
     echo "/tmp/jit-$pid.dump, decoded:"
-    target/program/jitsym dump "/tmp/jit-$pid.dump"
+    target/debug/jitsym dump "/tmp/jit-$pid.dump"
 fi

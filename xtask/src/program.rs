@@ -57,8 +57,12 @@ pub fn build_random() -> Result<PathBuf> {
     compile(&build_library()?, "random_code", &sources, &["-fomit-frame-pointer"])
 }
 
-/// Builds the program `jitsym` with the profile that scripts/install.sh uses. Returns the program's path.
+/// Builds the program `jitsym` with the profile that scripts/install.sh uses, unless `cargo xtask test` has built the program.
+/// Returns the program's path.
 pub fn build_tool() -> Result<PathBuf> {
+    if let Some(built) = std::env::var_os("JITSYM_TEST_TOOL") {
+        return Ok(built.into());
+    }
     let target = root().join("target");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     cargo.current_dir(root()).args([
