@@ -44,7 +44,7 @@ impl Owner {
         match stat {
             // If the owner is in another time namespace, its start time may be rounded differently.
             Some(stat) => start_in(&stat).is_some_and(|time| time.abs_diff(self.start_time) <= 1),
-            // The start time cannot be looked up, so a later process with the same pid counts as the owner.
+            // Without the start time, a later process with the same pid cannot be distinguished from the owner.
             None => is_alive(self.pid),
         }
     }

@@ -136,7 +136,7 @@ mod tests {
             libc::close(pipe[0]);
             assert_eq!(libc::waitpid(child, std::ptr::null_mut(), 0), child);
         }
-        // Other tests have children too.
+        // Other tests in this process may have children at this moment, so this test waits until they have ended.
         while before.has_child() == Some(true) {
             std::thread::yield_now();
         }
