@@ -182,8 +182,8 @@ fn go_on_in_parent() {
         if underway.is_counted {
             fork_lock::over();
         }
-        // A signal handler may have interrupted this thread while the thread was writing a record. In that case, no writer may
-        // run on this thread.
+        // A signal handler may have interrupted this thread while the thread was writing a record. While a record is
+        // incomplete, no writer may run on this thread.
         let is_inside = panic_guard::is_inside();
         if let Ok(process) = process::current() {
             process::shielded(|| {

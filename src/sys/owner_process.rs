@@ -33,7 +33,7 @@ impl Owner {
         }
     }
 
-    /// Whether the owner runs or may run, as far as this process can determine. False if the owner is in another pid
+    /// Whether the owner runs or may run, as far as this process can determine. Returns false if the owner is in another pid
     /// namespace. Then only the lock on the file shows whether the owner runs.
     pub fn is_visibly_alive(&self) -> bool {
         let here = namespace("pid");

@@ -229,9 +229,9 @@ pub const STACK: usize = 512 << 10;
 /// Ends the process by `exit(0)`, as the C library does when a program's last thread ends. This function starts a thread that
 /// calls `exit`, because exit handlers expect a stack and a signal mask like those of the host's threads.
 ///
-/// A sandbox or a limit may forbid the new thread. In that case the calling thread, which belongs to the library, becomes an
-/// ordinary thread and calls `exit` itself. Before the thread calls `exit`, it calls `leave`, so that no other thread waits for
-/// the exiting thread.
+/// A sandbox or a limit may forbid the new thread. If the new thread cannot start, the calling thread, which belongs to the
+/// library, becomes an ordinary thread and calls `exit` itself. Before the thread calls `exit`, it calls `leave`, so that no
+/// other thread waits for the exiting thread.
 pub fn end_process(leave: fn()) {
     /// The pid of the process, from the first call of this function until the exiting thread has the name `jitsym-exit`;
     /// otherwise 0. Until then the exiting thread's name is one of `OURS`. So another thread of the library may determine that
