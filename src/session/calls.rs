@@ -108,9 +108,9 @@ impl Ref {
         self.outcome(registered)
     }
 
-    /// Unregisters code. `lay_down` writes the record. If `wanted` contains `Sinks::BY_CALLERS`, `tell` afterwards removes the
-    /// code's frame tables from the unwinder. The fork lock prevents a fork between `lay_down` and `tell`, because the child
-    /// would inherit only the effect of `lay_down`.
+    /// Unregisters code. `lay_down` writes the record. `tell` removes the code's frame tables from the unwinder, and is called
+    /// only if `wanted` contains `Sinks::BY_CALLERS`. The fork lock prevents a fork between the two calls. Otherwise the
+    /// child's unwinder would still have the tables of unregistered code.
     #[inline]
     fn end(
         &self,
@@ -136,11 +136,11 @@ impl Ref {
 
     /// Waits until certain sinks know the change that a call has made. These are the sinks for the unwinder and for valgrind,
     /// and the sink for debuggers while a debugger listens. Right after the call, the host may run the new code, throw an
-    /// exception through this code, or reach an address where a breakpoint must already be set. After code is unregistered, the
-    /// host may overwrite its memory, even where a breakpoint is still set.
+    /// exception through this code, or reach an address where a breakpoint must already be set. After the host has unregistered
+    /// code, the host may overwrite the code's memory, and with it a breakpoint of the debugger.
     ///
-    /// An error means that a sink does not know the change yet. If only the debugger does not know the change, the call
-    /// succeeds. In that case, the debugger may have stopped the writer but not the calling thread.
+    /// An error means that a sink does not know the change yet. The sink for debuggers alone causes no error, because the
+    /// debugger may have stopped the writer but not the calling thread.
     #[inline]
     pub fn known(&self) -> Result<()> {
         if self.shared.wanted().has(Sinks::MUST_WAIT) {
@@ -230,8 +230,8 @@ impl Ref {
     pub fn unregister_range(&self, addr: u64, size: u64, unmap: bool) -> Result<()> {
         self.end_range(addr, size)?;
         if unmap && self.process.regions.are_watching() {
-            // This step may mark a region as unmapped. The record of `end_range` must be older than this mark, because the
-            // writer ends a marked region as soon as all records that are older than the mark have been read.
+            // `before_unmapping` may mark a region as unmapped. The writer ends a marked region once it has read all records
+            // that are older than the mark. So `end_range` must write its record before the region is marked.
             self.process.regions.before_unmapping(&self.shared.status, addr, size);
         }
         Ok(())
@@ -318,7 +318,7 @@ impl Ref {
     }
 
     pub fn close(&self) -> Result<()> {
-        // If several threads close the session, the exchange succeeds in only one of them.
+        // If several threads close the session at once, only one thread succeeds in clearing the session's entry.
         let ended = self.place.compare_exchange(self.handle, 0, Ordering::SeqCst, Ordering::Relaxed);
         ended.map_err(|_| Error::Closed)?;
         // `OFF` is cleared only if it has this session's handle, because it may already have the handle of a later session.
@@ -401,8 +401,8 @@ impl Ref {
             Sinks::REGION => self.process.regions.last_path(STOP_TIMEOUT),
             _ => self.shared.status.path(sink).ok_or(Error::NotRunning),
         };
-        // A close ends the session first, and the sinks afterwards. If `outcome` finds that the session is still open, the
-        // sinks were running while this call looked for the path.
+        // A close ends the session first, and the sinks afterwards. So if the session is still open now (`outcome`), the sinks
+        // ran while this call looked for the path.
         self.outcome(path)
     }
 }

@@ -33,8 +33,8 @@ struct Table {
     codes: Vec<Known>,
     /// The number of findings of each kind.
     found: [u32; 3],
-    /// The value of `lifecycle::ends` at the last use. When `lifecycle::ends` no longer returns the stored value, all ids are
-    /// invalid, and the table is emptied.
+    /// The value of `lifecycle::ends` when the table was last used. When `lifecycle::ends` no longer returns the stored value,
+    /// all ids are invalid, and the table is emptied.
     ends: u32,
 }
 
@@ -77,7 +77,8 @@ impl Checked {
         self.with(|table| table.add(shared, id, (code.addr, code.size), code.name, &code.bytes));
     }
 
-    /// Records that code was moved. Does not compare the bytes at the old address, because these bytes may have changed.
+    /// Records that code was moved. Does not check the bytes at the old address, because the host may already have reused that
+    /// memory.
     #[inline]
     pub fn moved(&self, shared: &Shared, id: Id, target: &MoveTarget<'_>) {
         self.with(|table| {
@@ -88,7 +89,7 @@ impl Checked {
         });
     }
 
-    /// Checks the code with an id, when the host unregisters it.
+    /// Checks code that the host unregisters by its id.
     #[inline]
     pub fn ends(&self, shared: &Shared, id: Id) {
         if debug::checks() {
@@ -96,7 +97,7 @@ impl Checked {
         }
     }
 
-    /// Checks all code in a range, when the host unregisters it.
+    /// Checks all code in a range that the host unregisters.
     #[inline]
     pub fn ends_in(&self, addr: u64, size: u64) {
         self.with(|table| {
@@ -178,8 +179,8 @@ impl Table {
         self.found[kind] <= SAID_MOST
     }
 
-    /// Compares the registered bytes with the bytes in memory. `ends`: whether the code is being unregistered, so that its
-    /// memory must still be mapped.
+    /// Compares the registered bytes with the bytes in memory. `ends`: whether the host is unregistering the code. At that
+    /// moment, the code's memory must still be mapped.
     fn compare(&mut self, known: &mut Known, ends: bool) {
         let Known { addr, size, ref name, .. } = *known;
         let looked_at = size.min(BYTES_MOST as u64);

@@ -124,9 +124,9 @@ impl Config {
             adopt: adopt.unwrap_or(options.adopt) && !for_valgrind,
             bridge,
             // Whether the gdb sink may start by itself. With the bridge, the gdb sink must not start, because debuggers already
-            // have the code that the bridge finds, and cannot handle code that is reported twice. Under a valgrind profiler,
-            // the gdb sink does not start either. No debugger is used there, and the gdb sink would cause half of the cost of a
-            // registration.
+            // have the code that the bridge finds, and cannot handle code that is reported twice. Under a valgrind profiler, no
+            // debugger is used, and the gdb sink would double the cost of a registration. So the gdb sink does not start under
+            // such a profiler.
             debugger: late && !bridge && switch("JITSYM_GDB").unwrap_or(!for_valgrind || tool != Tool::Other),
             map_max: bound(options.map_max, "JITSYM_MAP_MAX", MAP_MAX_LEAST),
             jitdump_max: bound(options.jitdump_max, "JITSYM_JITDUMP_MAX", JITDUMP_MAX_LEAST),

@@ -16,9 +16,9 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(2 * STOP_TIMEOUT.as_secs());
 const FILES_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Writes pending records when the process exits while a session is open. Waits for the writer at most for `STOP_TIMEOUT`, as a
-/// close does. If the writer does not answer in this time, also waits until the writer's current write is done, so that no
-/// record is truncated. Each wait is limited, so a disk that hangs does not block the exit for ever. Unwritten records stay in
-/// the spool. Once everything is written, the spool is removed.
+/// close does. If the writer does not answer in time, this function then waits for the end of the writer's current write, so
+/// that no record is truncated. Each wait is limited, so a disk that hangs does not block the exit for ever. Unwritten records
+/// stay in the spool. Once everything is written, the spool is removed.
 pub fn flush_at_exit() {
     let end = Instant::now() + EXIT_TIMEOUT;
     let Ok(process) = fork::current_once_taken_over(end) else { return };
@@ -51,8 +51,8 @@ pub fn flush_at_exit() {
 }
 
 /// Registers the exit handler `after_exit`. Some C libraries allow several threads to call `exit` at once, and run each handler
-/// on one of these threads. The first thread that finds no handler left ends the process. `after_exit` waits until the pending
-/// records are written, so that a second thread does not end the process too early.
+/// on one of these threads. When no handler is left to run, the thread that notices this ends the process. `after_exit` waits
+/// until the pending records are written, so that a second thread does not end the process too early.
 pub fn arm_waiting() {
     // SAFETY: it is sound to call the handler at any time. When a plugin that contains this code is unloaded, the C library
     // removes the handler.
@@ -81,7 +81,7 @@ extern "C" fn after_exit() {
     });
 }
 
-/// If another thread is also exiting the process, waits until that thread has written pending records.
+/// If another thread is also exiting the process, this function waits until the other thread has written the pending records.
 fn wait_for_exit() {
     let Some(shared) = process::current_shared() else { return };
     if shared.signal_flush.is_exit_under_way(thread::id()) {

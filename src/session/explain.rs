@@ -191,7 +191,7 @@ pub fn summary(process: &Process, status: &Status) {
     }
 }
 
-/// The words of the sinks in `bits`. `None` if `bits` contains no sink.
+/// Returns the names of the sinks in the bit set `bits`, separated by spaces. Returns `None` if `bits` contains no sink.
 pub fn sink_words(bits: u32) -> Option<String> {
     words(Sinks(bits))
 }

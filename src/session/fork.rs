@@ -1,9 +1,9 @@
 //! What a forked child inherits from its parent, and when.
 //!
-//! Before `fork`, the library pauses (`quiesce`). In the child, the fork handler only records the state in which the fork found
-//! the library. The child's first call that uses one of the parent's sessions makes a separate state, with the child's files
-//! and writer. The sessions continue in this state: all code that was live at the fork is registered, and its ids are valid. A
-//! child without such a call, for instance a child that executes another program, leaves no files.
+//! Before `fork`, the library pauses (`quiesce`). In the child, the fork handler only records the state that the library had at
+//! the fork. The child's first call that uses one of the parent's sessions makes a separate state, with the child's files and
+//! writer. The sessions continue in this state: all code that was live at the fork is registered, and its ids are valid. If a
+//! child never uses the parent's sessions, for instance because the child executes another program, the child leaves no files.
 //!
 //! If the child cannot use the inherited state, its calls with the parent's sessions return `Error::Forked`. This happens, for
 //! example, after a raw clone system call, which runs no fork handlers.
@@ -28,20 +28,20 @@ use crate::sys::futex::keeping_errno;
 use crate::sys::{clock, fork_lock, panic_guard, reserve, thread};
 use crate::writer::{Inheritance, Writer};
 
-/// The maximum total time that a fork waits for the library. A fork may wait longer than `PATIENCE` in only two cases. In the
-/// first case, a thread is making private copies of the pages of a file mapping (`fork_lock::Parting`). In the second case, the
-/// child is copying shared memory (`COPY_PATIENCE`).
+/// The maximum total time that a fork waits for the library. A fork may wait longer than `PATIENCE` while a thread makes
+/// private copies of the pages of a file mapping (`fork_lock::Parting`). A fork may also wait longer while the child copies
+/// shared memory (`COPY_PATIENCE`).
 const PATIENCE: Duration = Duration::from_millis(75);
 
-/// The maximum time that a fork waits until the child has copied shared code memory. The limit is this time, plus this time
-/// again for each `COPY_PART` bytes.
+/// While the child copies shared code memory, a fork waits at most `COPY_PATIENCE`, plus another `COPY_PATIENCE` for each
+/// `COPY_PART` bytes of the memory.
 const COPY_PATIENCE: Duration = Duration::from_secs(1);
 const COPY_PART: u64 = 256 << 20;
 
 /// The maximum time that a thread waits while another thread takes over the parent's state.
 const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The value of `Words::taking` once a thread of the child has begun to take over the parent's state.
+/// The value that a thread of the child stores in `Words::taking` before it takes over the parent's state.
 const TAKING: u32 = 1;
 
 /// A fork that a thread is about to make.
@@ -53,8 +53,8 @@ pub struct Underway {
     /// Whether the fork has begun to quiesce the library. The fork may have stopped waiting before the library was quiescent.
     /// If `held` is true, the parent lets the library continue after the fork.
     held: bool,
-    /// Whether the fork has waited for the threads inside the fork lock. These threads change other state that the child
-    /// inherits.
+    /// Whether the fork has waited for the threads inside the fork lock. A thread inside the fork lock may be changing state
+    /// that the child inherits, for example the regions.
     is_alone: bool,
     /// Whether `fork_lock` counts this fork.
     is_counted: bool,
@@ -79,8 +79,8 @@ static WATCHING: AtomicBool = AtomicBool::new(false);
 /// The function that restarts the bridge's thread in a child. Empty if the bridge was never started.
 static START_BRIDGE: OnceBox<fn()> = OnceBox::new();
 
-/// Registers a function that is called in a forked child, if the parent waited for the threads inside the fork lock before the
-/// fork.
+/// Registers a function for forked children. A child calls the function only if the parent's fork has waited for the threads
+/// inside the fork lock.
 pub fn call_in_children(start_bridge: fn()) {
     START_BRIDGE.get_or_init(|| Box::new(start_bridge));
     watch();
@@ -119,8 +119,8 @@ fn prepare() {
         // signal handler does not wait.
         if underway.depth == 1 && !panic_guard::is_inside() {
             let end = Instant::now() + PATIENCE;
-            // The fork waits for the writer last, because the threads inside the fork lock may need the writer. A third of the
-            // time is reserved for the writer.
+            // The fork waits for the threads inside the fork lock before it waits for the writer, because these threads may
+            // need the writer. A third of the time is reserved for the writer.
             fork_lock::wait(end - PATIENCE / 3);
             (underway.is_alone, underway.is_counted) = (true, true);
             if thread::are_forbidden() {
@@ -147,13 +147,13 @@ fn shared_len() -> u64 {
     process::current_or_inherited().map_or(0, |process| process.regions.shared_len())
 }
 
-/// Quiesces the library, within `patience`. Returns the state in which the fork has found the library, and the value of
-/// `Underway::held`.
+/// Quiesces the library, within `patience`. Returns the library's state at the fork, and the value of `Underway::held`.
 fn quiesce(patience: Duration) -> (Found, bool) {
     let Some(process) = process::current_or_inherited() else { return (Found::NOTHING, false) };
     let words = process.host.page.words;
     if !process.is_this_one() && words.taking.load(Ordering::Acquire) == 0 {
-        // This process is a forked child that has not taken over its parent's state. The new child inherits this unused state.
+        // This process is a forked child that has not taken over its parent's state. This process passes its parent's state on
+        // to the new child.
         let (rest, writer) = (Rest::of(words.state.load(Ordering::Relaxed)), words.writer.load(Ordering::Relaxed));
         return (Found::inherited(rest, writer), false);
     }
@@ -182,8 +182,8 @@ fn go_on_in_parent() {
         if underway.is_counted {
             fork_lock::over();
         }
-        // A signal handler may have interrupted this thread while the thread was writing a record. In that case, no writer may
-        // run on this thread.
+        // A signal handler may have interrupted this thread while the thread was writing a record. While a record is
+        // incomplete, no writer may run on this thread.
         let is_inside = panic_guard::is_inside();
         if let Ok(process) = process::current() {
             process::shielded(|| {
@@ -214,11 +214,11 @@ fn take_note_in_child(underway: Underway) {
     }
     let (words, shared) = (parent.host.page.words, parent.shared());
     let Underway { held, found, depth, copy, .. } = underway;
-    // If `depth` exceeds 1, a signal handler has interrupted an earlier fork of this thread to make this fork. Then the page
-    // belongs to the earlier fork.
+    // If `depth` exceeds 1, this fork is made by a signal handler that has interrupted another fork of this thread. The page in
+    // `copy` then belongs to the interrupted fork.
     let copy = copy.filter(|_| depth == 1);
-    // The parent's threads may continue while the child copies memory. So the child first reads the state that it shares with
-    // the parent.
+    // While the child copies memory, the parent's threads may continue, and may change the state that they share with the
+    // child. So the child reads the shared state before the copy.
     let mut rest = if held { found.rest_in_child(parent.host.page.shared) } else { found.rest };
     if let Some(shared) = shared {
         copy.inspect(|copy| copy.begin());
@@ -237,8 +237,8 @@ fn take_note_in_child(underway: Underway) {
         shared.pool.memory().leave_in_child();
     }
     copy.into_iter().for_each(ChildCopy::end);
-    // Another thread may have been inside a call for longer than a fork waits. In the child, the locks of this thread are still
-    // held, but the thread does not exist.
+    // Another thread of the parent may have been inside a call for longer than a fork waits. The child has no such thread, but
+    // the locks that the thread held are still locked in the child.
     let is_whole = parent.allocator.arenas.is_free() && parent.collector.state.is_free();
     let rest = if is_whole { rest } else { Rest::Disturbed };
     words.writer.store(found.writer, Ordering::Relaxed);
@@ -253,7 +253,7 @@ pub fn has_open_sessions(process: &Process) -> bool {
     process.sessions.iter().any(|place| place.load(Ordering::Relaxed) != 0)
 }
 
-/// The state that a child has inherited, unless that state cannot be used.
+/// How much of the inherited state a child can use. `None` if the inherited state is unusable.
 fn usable(parent: &Process) -> Option<Rest> {
     let rest = match WATCHING.load(Ordering::Relaxed) {
         true => Rest::of(parent.host.page.words.state.load(Ordering::Acquire)),
@@ -328,8 +328,8 @@ fn take_over(parent: &'static Process, wanted: Option<Config>) -> Result<&'stati
     taken
 }
 
-/// The state of this process. If another thread of a forked child is making the child's state, waits for that thread until
-/// `end`.
+/// The state of this process. In a forked child, another thread may be making the child's state. This function then waits for
+/// the other thread, but not longer than until `end`.
 pub fn current_once_taken_over(end: Instant) -> Result<&'static Process> {
     loop {
         let taking =
@@ -402,7 +402,7 @@ fn continue_sessions(
     config: Config,
     inheritance: Option<Inheritance>,
 ) {
-    // No other thread has this state yet, so its lock is free and this does not fail.
+    // No other thread has the new state yet, so the state's lock is free, and `with_lifecycle` does not fail.
     let _ = process.with_lifecycle(Instant::now() + STOP_TIMEOUT, |lifecycle| {
         let open = process.sessions.iter().filter(|place| place.load(Ordering::Relaxed) != 0).count();
         lifecycle.open = open as u32;

@@ -17,16 +17,16 @@ pub fn new_handle(process: &Process, serial: u32, place: usize) -> u64 {
     u64::from(process.generation) << 48 | u64::from(serial) << 16 | (place as u64) << 8 | TAG
 }
 
-/// While no sink runs: the handle of the last session that was opened, or that changed the sinks by a call. While a sink runs:
-/// `NO_HANDLE`. Each call first compares its handle with this value. So while no symbols are wanted, a call costs the runtime
-/// only a load and a branch. A forked child inherits this value. So in the child, too, calls with the parent's handle return at
-/// once.
+/// While no sink runs: the handle of one session. This session was opened last, or has since enabled or disabled sinks. While a
+/// sink runs: `NO_HANDLE`. Each call first compares its handle with this value. So while no symbols are wanted, a call costs
+/// the runtime only a load and a branch. A forked child inherits this value. So in the child, too, calls with the parent's
+/// handle return at once.
 static OFF: AtomicU64 = AtomicU64::new(NO_HANDLE);
 
 /// A value without the tag of a handle. No caller passes this value by mistake.
 const NO_HANDLE: u64 = u64::from_be_bytes(*b"\xffnot off");
 
-/// Whether a call with this handle has nothing to do and nothing to check.
+/// Whether a call with this handle can return at once, without any check.
 #[inline(always)]
 pub fn is_off(handle: u64) -> bool {
     handle == OFF.load(Ordering::Relaxed)
@@ -42,8 +42,8 @@ pub struct Ref {
 }
 
 impl Ref {
-    /// Whether no sink runs, so that there is nothing to do. Either the session has no sinks, or the session was closed in the
-    /// meantime. `still_open` distinguishes these cases.
+    /// Whether a call can return without effect, because no sink runs. The session may have no sinks, or the session may have
+    /// been closed in the meantime. `still_open` distinguishes these cases.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.shared.is_off() && self.process.unstarted() == Sinks::NONE
@@ -63,8 +63,8 @@ impl Ref {
     }
 
     /// The result of a call, or `Closed` if the session is no longer open. A close ends the writer, and makes all ids invalid.
-    /// A call that races with a close may therefore fail because an id is unknown. The function then returns `Closed`, not the
-    /// error of the call.
+    /// A call that races with a close may therefore fail because an id is unknown. `outcome` then returns `Closed` instead of
+    /// this error.
     #[inline]
     pub fn outcome<T>(&self, result: Result<T>) -> Result<T> {
         self.still_open(()).and(result)

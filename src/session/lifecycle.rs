@@ -64,7 +64,7 @@ pub struct Lifecycle {
 struct Unstarted {
     config: Config,
     inheritance: Inheritance,
-    /// When a registering call tries again to start the sinks. `None` after a start that timed out.
+    /// The time after which a registering call tries again to start the sinks. `None` after a start that timed out.
     again: Option<Retry>,
 }
 
@@ -108,7 +108,7 @@ impl Lifecycle {
     }
 
     /// Reduces the number of open sessions by `closed`, the number of sessions that were closed while another call held the
-    /// lock. If no session is left, asks the writer to end, without waiting.
+    /// lock. If no session is left, this function asks the writer to end, but does not wait for the end.
     pub fn note_closed(&mut self, shared: Option<&Shared>, closed: u32) {
         self.open = self.open.saturating_sub(closed);
         if let Some(shared) = shared.filter(|_| closed > 0 && self.open == 0) {
@@ -156,7 +156,8 @@ impl Lifecycle {
         self.unstarted.as_ref().map(|unstarted| &unstarted.config)
     }
 
-    /// The state that a child of this process inherits, if this process could not start its sinks.
+    /// Returns the inherited state with which this process could not start its sinks. A child of this process gets this state
+    /// in turn.
     pub fn hand_down(&mut self, forked_at: u64) -> Option<Inheritance> {
         self.unstarted.take().map(|unstarted| Inheritance { forked_at, ..unstarted.inheritance })
     }
@@ -179,8 +180,8 @@ impl Lifecycle {
             Error::Thread
         };
         if thread::is_alone() && !barrier::is_light() {
-            // In a process with several threads, the kernel takes milliseconds to register the process for this barrier. So if
-            // the process has several threads, the writer registers the process after the writer has started.
+            // In a process with several threads, the kernel takes milliseconds to register the process for this barrier. So in
+            // a process with several threads, the writer's thread makes this registration.
             barrier::register();
         }
         if thread::are_forbidden() {
@@ -235,7 +236,7 @@ impl Lifecycle {
         started
     }
 
-    /// The writer that this process has used before, or a new writer.
+    /// Returns the writer that this process has used before, if there is one, and otherwise a new writer.
     fn take_writer(&mut self, Parts { host, shared, regions }: Parts) -> Box<Writer> {
         self.writer.take().unwrap_or_else(|| Box::new(Writer::new(host, shared, regions.clone())))
     }
@@ -265,7 +266,7 @@ impl Lifecycle {
         Ok(())
     }
 
-    /// Whether the writer has a thread. Also true while this thread is about to end.
+    /// Whether the writer has a thread. A thread that is about to end counts too.
     pub fn has_thread(&self) -> bool {
         self.home.is_some()
     }
@@ -274,8 +275,7 @@ impl Lifecycle {
     fn finish_start(&mut self, shared: &Shared) -> Result<()> {
         let Some(starting) = &self.starting else { return Ok(()) };
         let is_open = starting.is_open.take(self.left());
-        // After a timeout, the thread may still open its files, so `starting` is kept. After any other result, `starting` is
-        // removed.
+        // `starting` is removed, except after a timeout. After a timeout, the writer's thread may still open its files.
         let ended = self.starting.take_if(|_| is_open != Err(Error::Timeout));
         if !is_open? {
             return self.fetch_writer(shared).and(Err(Error::NoSink));
@@ -287,7 +287,7 @@ impl Lifecycle {
 
     /// Calls `finish_start`, if an earlier call stopped waiting before the writer had started.
     fn finish_earlier_start(&mut self, shared: &Shared) -> Result<()> {
-        // The error `NoSink` concerns only the earlier call, so this call ignores the error.
+        // The error `NoSink` belongs to the call that started the writer, and not to the present call. So the error is ignored.
         self.finish_start(shared).or_else(|error| if error == Error::NoSink { Ok(()) } else { Err(error) })
     }
 
@@ -296,10 +296,11 @@ impl Lifecycle {
         self.finish_earlier_start(shared)?;
         match self.finish_change(shared) {
             Err(Error::Timeout) => Err(Error::Timeout),
-            // Other errors concern only the earlier call, so this call ignores them.
+            // An error other than a timeout belongs to the call that requested the change, and not to the present call. So the
+            // error is ignored.
             _ if self.running.is_some() => Ok(()),
-            // A writer that was asked to end may still be writing records. A call may report that there is nothing to write
-            // only after this writer has ended.
+            // A writer that was asked to end may still be writing records. So the present call must wait for the writer's end
+            // before the call reports that all records are written.
             _ => self.fetch_writer(shared),
         }
     }
@@ -331,7 +332,7 @@ impl Lifecycle {
     /// Adds a session to the open sessions. Starts the new session's sinks that do not run yet. If the new session is the first
     /// with the option `remember`, the writer begins to remember code.
     ///
-    /// Sinks that have failed or were disabled are started only if the session would otherwise have no sink.
+    /// A sink that has failed or was disabled is started only if no other sink for the session runs or can be started.
     pub fn join(&mut self, shared: &Shared, config: &Config) -> Result<()> {
         let Some(running) = &self.running else { return Ok(()) };
         let status = &shared.status;
@@ -437,8 +438,7 @@ impl Lifecycle {
         let Some(running) = &mut self.running else { return Ok(()) };
         let Some(changing) = &running.changing else { return Ok(()) };
         let answer = await_answer(shared, &changing.answer, left);
-        // After a timeout, the writer may still make the change, so `changing` is kept. After any other result, `changing` is
-        // removed.
+        // `changing` is removed, except after a timeout. After a timeout, the writer may still make the change.
         let ended = running.changing.take_if(|_| answer != Err(Error::Timeout));
         let result = answer?;
         if let Some(Changing { before, .. }) = ended.filter(|_| !matches!(result, Ok(()) | Err(Error::SinkFailed))) {

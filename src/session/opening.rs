@@ -15,7 +15,8 @@ use crate::session::{autoload, explain, fork};
 use crate::sys::{dynamic_symbols, reserve, thread};
 use crate::writer::recover;
 
-/// Opens a session in this process, and returns its handle. In a forked child, first continues the parent's sessions.
+/// Opens a session in this process, and returns the session's handle. A forked child continues its parent's sessions before it
+/// opens the new session.
 pub fn open(options: &Options) -> Result<u64> {
     dynamic_symbols::look_up();
     autoload::arm();

@@ -78,7 +78,7 @@ pub fn current_shared() -> Option<&'static Shared> {
     current().ok()?.shared()
 }
 
-/// The state of this process. In a child that has not made a state yet, the state of its parent.
+/// The state of this process. A forked child gets its parent's state until the child has made its own state.
 pub fn current_or_inherited() -> Option<&'static Process> {
     // SAFETY: as above.
     unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
@@ -173,14 +173,15 @@ impl Process {
         }
     }
 
-    /// False in a forked child.
+    /// Whether this state belongs to this process. A forked child has only a copy of its parent's state, so the result is
+    /// false.
     #[inline]
     pub fn is_this_one(&self) -> bool {
         self.host.page.words.same_process()
     }
 
-    /// Runs `body` with the lock of the lifecycle, under which sessions open and close. Fails if another call holds the lock
-    /// until the time `end`. `end` is also the time until which `body` may wait for the writer.
+    /// Runs `body` with the lock of the lifecycle, under which sessions open and close. Fails if another call still holds the
+    /// lock at the time `end`. `body` may wait for the writer, but not longer than until `end`.
     pub fn with_lifecycle<T>(&self, end: Instant, body: impl FnOnce(&mut Lifecycle) -> Result<T>) -> Result<T> {
         if self.shared().is_some_and(|shared| shared.in_place.is_mine()) {
             return Err(Error::Writer);
@@ -207,7 +208,8 @@ impl Process {
         self.lifecycle.try_lock()?.unstarted_config().cloned()
     }
 
-    /// The state that a child of this process inherits, if this process could not start its sinks.
+    /// Returns the inherited state with which this process could not start its sinks. A child of this process gets this state
+    /// in turn.
     pub fn hand_down(&self, forked_at: u64) -> Option<Inheritance> {
         self.lifecycle.try_lock()?.hand_down(forked_at)
     }
@@ -217,8 +219,8 @@ impl Process {
         self.closed_meanwhile.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Removes files at exit. Returns false if the files are not removed by `end`, for instance because another thread opens or
-    /// closes a session.
+    /// Removes files at exit. Returns false if the files could not be removed before the time `end`, for instance because
+    /// another thread opens or closes a session.
     pub fn remove_files_at_exit(&self, end: Instant) -> bool {
         let Some(shared) = self.shared() else { return true };
         self.with_lifecycle(end, |lifecycle| lifecycle.remove_files(shared)).is_ok()

@@ -154,11 +154,11 @@ impl Session {
     }
 
     /// Makes a region of code memory: a mapping of an ELF file that the library writes (`jitsym_region_create` in C). Every
-    /// profiler that reads ELF files names the code in a region. Code in a region is registered like other code, with the
-    /// address at which it runs.
+    /// profiler that reads ELF files can show the names of the code in a region. Code in a region is registered like other
+    /// code, with the address at which it runs.
     ///
-    /// If the file cannot be made, the region still gets its memory, the other sinks name the code in the region, and
-    /// [`last_error`] returns the reason. The region stays when the session is closed.
+    /// If the file cannot be made, the region still gets its memory, and [`last_error`] returns the reason. Sinks that do not
+    /// need this file still report the code in the region. The region stays when the session is closed.
     ///
     /// ```
     /// use jitsym::{Bytes, Code, Options, RegionOptions, Session};

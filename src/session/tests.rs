@@ -38,8 +38,8 @@ fn names(seen: &Seen) -> Vec<(u64, &str)> {
     names
 }
 
-/// A record that unregisters all code in 4096 bytes of memory. The fields of the struct are the start of this memory, and a
-/// number that is added to the record's time stamp.
+/// A record that unregisters all code in 4096 bytes of memory. The first field is the start of this memory. The second field is
+/// added to the record's time stamp.
 struct EndAhead(u64, u64);
 
 impl Fill for EndAhead {
@@ -63,7 +63,7 @@ fn a_flush_finds_what_is_stamped_ahead() {
     let mut queue = ThreadQueue::new(shared).unwrap();
     const AHEAD: u64 = 8_000_000;
     queue.append(&EndAhead(0x7000, AHEAD)).unwrap();
-    // A thread whose clock is ahead of the writer's clock would give the request this time.
+    // A thread whose clock is ahead of the writer's clock would store such a future time in its request.
     shared.requests().asked_at = shared.clock.now() + AHEAD;
     session.flush(LONG).unwrap();
     assert_eq!(names(&seen()), []);

@@ -7,8 +7,7 @@ pub struct Attributes {
     /// A bit for each entry of `ADVICE`.
     advice: u16,
     is_locked: bool,
-    /// Whether the mapping has an attribute that this library cannot give to a mapping of a file. Either such mappings cannot
-    /// have the attribute, or the library cannot set the attribute.
+    /// Whether the mapping has an attribute that this library cannot give to a mapping of a file.
     is_stuck: bool,
     key: u32,
 }

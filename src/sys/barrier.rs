@@ -5,12 +5,13 @@
 //! writer rarely needs a barrier.
 //!
 //! The system call may begin to fail at any time, because a sandbox forbids it or memory runs out. After the first failure,
-//! threads make their own fences. The writer waits once, until the earlier stores that had no fence have reached memory.
+//! threads make their own fences. Threads may have made stores without a fence before the failure. So the writer waits once
+//! until these stores have reached memory.
 //!
-//! No other system call reliably makes all threads pass a barrier. A change of a mapping does not interrupt the other
-//! processors on aarch64 and on newer x86-64 processors (INVLPGB). A thread could move to each processor in turn
-//! (sched_setaffinity). But real-time threads may keep this thread waiting without limit. Also, the thread cannot move to
-//! processors that it may not use.
+//! No other system call reliably makes all threads pass a barrier. When a thread changes a mapping, aarch64 processors and
+//! newer x86-64 processors (INVLPGB) do not interrupt each other. A thread could move to each processor in turn
+//! (sched_setaffinity). But real-time threads may keep this thread waiting without limit. Also, the kernel may forbid this
+//! thread to run on some of the processors.
 
 use std::sync::atomic::AtomicBool;
 
@@ -19,9 +20,9 @@ use rustix::thread::{membarrier, MembarrierCommand as Command};
 use super::thread::sleep_micros;
 use crate::sys::sync::atomic::{fence, Ordering};
 
-/// How long the writer waits for stores to reach memory, in microseconds. Thousands of cache misses fit into this time. The
-/// writer need not wait for the stores of a thread that is not running, because that thread passed a barrier in the kernel
-/// when it stopped running.
+/// How long the writer waits for stores to reach memory, in microseconds. A processor can handle thousands of cache misses in
+/// 10 ms, so the stores reach memory in time. The writer need not wait for the stores of a thread that is not running, because
+/// that thread passed a barrier in the kernel when it stopped running.
 const STORE_TIMEOUT: u64 = 10_000;
 
 /// A flag with a separate cache line, because every registration reads the flag.
@@ -42,7 +43,7 @@ pub fn register() {
 }
 
 /// Whether a thread may omit its fence, because the barrier of `all_threads` replaces the fence. A thread must call this
-/// function again for each fence, at the point in the code where the fence would be.
+/// function at each point in the code that needs a fence, and must not keep an earlier result.
 #[inline(always)]
 pub fn is_light() -> bool {
     LIGHT.0.load(Ordering::Relaxed)
@@ -96,8 +97,8 @@ mod tests {
     }
 
     /// Each of two threads makes an announcement, and then looks for the announcement of the other thread. At least one of the
-    /// two threads must find the other thread's announcement. This rule must hold while membarrier(2) works, and after a
-    /// sandbox has forbidden membarrier(2).
+    /// two threads must find the other thread's announcement. This must be true while membarrier(2) works. This must still be
+    /// true after a sandbox has forbidden membarrier(2).
     #[test]
     #[ignore = "long: scripts/test.sh runs it"]
     fn order_outlives_the_barrier() {

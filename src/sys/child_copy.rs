@@ -16,8 +16,8 @@ const RUNS: u32 = 1;
 const COPIED: u32 = 2;
 const LEFT: u32 = 3;
 
-/// How long the parent waits for the first sign of a child if `errno` indicates that the fork has failed. Not only a failed
-/// fork sets `errno`: a fork handler of the host may have set it. So a child may exist after all.
+/// How long the parent waits for the first sign of a child if `errno` indicates that the fork has failed. A child may exist
+/// even if `errno` is set, because a fork handler of the host may have set `errno`.
 const NO_CHILD: Duration = Duration::from_millis(75);
 
 /// A page that a process shares with the child that it is about to fork. The child may itself fork before its parent's fork is

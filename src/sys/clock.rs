@@ -44,8 +44,8 @@ pub fn monotonic_ns() -> u64 {
 static AHEAD: AtomicU64 = AtomicU64::new(0);
 
 /// Determines how far the process's clock is ahead of the initial namespace's clock (`AHEAD`). This function must be called
-/// before the first time stamp is made, in each forked child, and after each pause in which no time stamps were made. During a
-/// pause, the process may have had a single thread. A process with a single thread can change its time namespace.
+/// before the first time stamp is made, in each forked child, and after each pause in which no time stamps were made. A process
+/// that has only one thread during a pause can change its time namespace.
 pub fn find_host() {
     if let Some(TimeNamespace { monotonic, .. }) = TimeNamespace::of_this_thread() {
         AHEAD.store(monotonic as u64, Ordering::Relaxed);
@@ -117,9 +117,8 @@ pub(super) fn read_ns(clock: libc::clockid_t) -> u64 {
 /// loads had completed (four cache misses in a row, Zen 5). So with `rdtsc` alone, a thread that has read the record of
 /// another thread could give its own record an earlier time stamp. The fence makes `rdtsc` wait for the loads.
 ///
-/// Measured in batches, a call takes the following time (minimum and median). `rdtsc` takes 10.2 and 10.3 ns. `lfence; rdtsc`
-/// takes 17.1 and 17.3 ns. `rdtscp`, which also waits for earlier instructions, takes 19.6 and 19.8 ns. `clock_gettime` takes
-/// 24.3 and 24.6 ns.
+/// These are the median times of calls that were measured in batches. `rdtsc` takes 10.3 ns, and `lfence; rdtsc` takes 17.3 ns.
+/// `rdtscp`, which also waits for earlier instructions, takes 19.8 ns. `clock_gettime` takes 24.6 ns.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub fn arch_ticks() -> u64 {

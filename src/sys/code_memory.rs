@@ -144,7 +144,8 @@ pub fn is_one_mapping(addr: u64, len: u64) -> bool {
 
 /// Whether any page of a range is locked (mlock(2)).
 pub fn has_locked(addr: u64, len: u64) -> bool {
-    // SAFETY: with this flag alone, the call only fails if it finds a locked mapping.
+    // SAFETY: with the flag `MS_INVALIDATE` alone, msync changes nothing. If a mapping in the range is locked, msync returns
+    // EBUSY.
     let told = done(unsafe { libc::msync(addr as *mut _, len as usize, libc::MS_INVALIDATE) });
     told.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
 }
@@ -216,9 +217,9 @@ pub fn write_from(addr: u64, len: u64, file: &File, offset: u64) -> io::Result<(
     Ok(())
 }
 
-/// Writes parts of memory to a file, each part at the offset `address + beyond` (the sum wraps). The parts must be in the
-/// order of their addresses. One write call can contain many parts. If a write call reaches unreadable memory, the rest of
-/// its parts is not written. If a write call can write nothing at all, this function fails.
+/// Writes parts of memory to a file. The file offset of each part is the part's memory address plus `beyond` (the sum wraps).
+/// The parts must be in the order of their addresses. One write call can contain many parts. If a write call reaches unreadable
+/// memory, the rest of its parts is not written. If a write call can write nothing at all, this function fails.
 pub fn write_parts(parts: impl Iterator<Item = Range<u64>>, file: &File, beyond: u64) -> io::Result<()> {
     static ZEROS: [u8; GAP] = [0; GAP];
     /// A gap between two parts is filled with zeros if it has at most this many bytes. A gap of more than `GAP` bytes becomes a
@@ -275,7 +276,7 @@ pub unsafe fn drop_pages(addr: u64, len: u64) -> io::Result<()> {
 /// Gives advice about memory (madvise(2)). The memory also works if the kernel ignores the advice.
 pub fn advise(addr: u64, len: u64, advice: Advice) {
     // SAFETY: the crate memmap2 lets safe code give any advice of this type. Of this advice, only `HwPoison` changes the
-    // content of memory. Only root can give `HwPoison`, to test how the kernel handles broken memory.
+    // content of memory. `HwPoison` requires root, and exists to test how the kernel handles broken memory.
     unsafe { libc::madvise(addr as *mut _, len as usize, advice as i32) };
 }
 

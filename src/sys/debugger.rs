@@ -86,8 +86,8 @@ mod names {
     /// the place of this instruction. The next debugger assumes that this breakpoint is part of the program, and continues
     /// with the next instruction.
     ///
-    /// Other libraries that contain the JIT interface may refer to a function of this name. The linker or the loader may bind
-    /// these references to this definition. Then the other libraries also call this function.
+    /// Other libraries that contain the JIT interface may call a function of this name. The linker or the loader may bind the
+    /// calls of other libraries to this definition.
     #[no_mangle]
     #[unsafe(naked)]
     pub extern "C" fn __jit_debug_register_code() {
@@ -125,8 +125,8 @@ mod names {
         ".p2align 4",
         "__jit_debug_register_code:",
         "jitsym_own_register_code:",
-        // This instruction does nothing, because a killed debugger may leave its breakpoint in the place of the instruction.
-        // The definition of this function for the C libraries also begins with a `nop`.
+        // A killed debugger may leave its breakpoint in the place of the first instruction. So the first instruction does
+        // nothing. The definition of this function for the C libraries begins with a `nop` for the same reason.
         "nop",
         "ret",
         ".size __jit_debug_register_code, . - __jit_debug_register_code",
@@ -151,7 +151,8 @@ mod names {
     }
 
     pub fn found() -> Pair {
-        // SAFETY: the descriptor is defined above or elsewhere, with the layout that debuggers expect.
+        // SAFETY: the descriptor may be the definition above or the definition of another library. Each definition has the
+        // layout that debuggers expect.
         Pair { function: __jit_debug_register_code, descriptor: unsafe { &__jit_debug_descriptor } }
     }
 }
@@ -164,9 +165,9 @@ struct Pair {
 }
 
 /// The function and the descriptor that this library uses. The function and the descriptor must be in the same loaded object,
-/// because a debugger reads the descriptor of the object that contains its breakpoint. With `-Bsymbolic-functions`, the
-/// linker may bind the function's name to this object, while the loader binds the descriptor's name to another object. In
-/// that case this library uses the definitions in this object.
+/// because a debugger reads the descriptor of the object that contains its breakpoint. With `-Bsymbolic-functions`, the linker
+/// may bind the function's name to this object, while the loader binds the descriptor's name to another object. If the two
+/// names are bound to different objects, this library uses its own definitions of the function and the descriptor.
 fn pair() -> Pair {
     unsafe extern "C" {
         /// The names that begin with `jitsym_own` are aliases of the function and the descriptor that the module `names`
@@ -226,8 +227,8 @@ pub fn is_watched() -> bool {
 }
 
 /// Returns true if the list is empty, or if the list contains this library's entries. If the result is false, only other
-/// libraries use the list. In that case, this library should not put its marker entries at the head of the list. If another
-/// library inserted an entry there at the same time, an entry could be lost.
+/// libraries use the list. This library should then not put its marker entries at the head of the list. If two libraries insert
+/// entries at the head at the same time, one entry may be lost.
 pub fn is_alone() -> bool {
     pair().descriptor.first.load(Ordering::Relaxed).is_null() || ENDS.get().is_some()
 }
@@ -235,9 +236,9 @@ pub fn is_alone() -> bool {
 /// Returns the debugger that will handle the breakpoint in the function, if there is such a debugger.
 ///
 /// A killed debugger leaves its breakpoint in the process. If a thread reaches a breakpoint that no debugger handles, the
-/// kernel ends the process. Tracers such as strace do not handle breakpoints. So this function determines which program
-/// traces the process now. If there is a breakpoint, and the tracer is unknown or is not a debugger, this library does not
-/// call `__jit_debug_register_code`.
+/// kernel ends the process. Tracers such as strace do not handle breakpoints. So this function determines which program traces
+/// the process now. If `__jit_debug_register_code` has a breakpoint, this library calls the function only while a known
+/// debugger traces the process.
 fn listener_of_breakpoint() -> Option<Debugger> {
     has_breakpoint().then(tracer::debugger).flatten()
 }
@@ -309,7 +310,7 @@ pub struct Listed {
     image: Table<u8>,
 }
 
-// SAFETY: apart from this value, only readers of the list have the address of the entry.
+// SAFETY: only this value and readers of the list have the address of the entry.
 unsafe impl Send for Listed {}
 
 impl Listed {
@@ -329,9 +330,9 @@ impl Listed {
 
 /// Replaces the objects `old` in the list with the objects `new`, which describe the same code. Reports the changes to a
 /// debugger. `empty` makes an object that describes no code, for the marker entries (`Ends`). For gdb the new objects are added
-/// first, so the list always contains all old objects or all new objects. For lldb the old objects are removed first, so lldb
-/// may find only some of the old objects, no object, or only some of the new objects. Returns false if the last reported change
-/// is the removal of an object.
+/// first, so the list always contains all old objects or all new objects. For lldb the old objects are removed first. Until the
+/// exchange is complete, lldb may find only a part of the objects, or no object. Returns false if the last reported change is
+/// the removal of an object.
 ///
 /// In a child that was forked while its parent changed the list, this function does nothing and returns false.
 pub fn exchange<'l>(old: Vec<Listed>, new: impl Iterator<Item = &'l Listed> + Clone, empty: fn() -> Vec<u8>) -> bool {
@@ -452,7 +453,7 @@ fn new_entry(image: &[u8]) -> Option<NonNull<Entry>> {
 }
 
 /// # Safety
-/// All three entries belong to this library, and `after` follows `before` in the list.
+/// `before`, `entry` and `after` are entries of this library. In the list, `after` directly follows `before`.
 unsafe fn link(before: NonNull<Entry>, entry: NonNull<Entry>, after: *mut Entry) {
     // SAFETY: the caller's promise.
     unsafe {

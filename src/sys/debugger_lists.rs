@@ -143,8 +143,8 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Lists all loaded libraries. `known` contains the loader's counts of loaded and unloaded objects from an earlier time.
-    /// Returns `None` if the loader has the same counts now, because then the same libraries are loaded.
+    /// Lists all loaded libraries. `known` contains the loader's counts of loaded and unloaded objects from an earlier time. If
+    /// the loader's counts have not changed since then, the same libraries are loaded, and the function returns `None`.
     ///
     /// The caller must keep the process from forking, because this call takes a lock of the loader that `fork` does not reset
     /// in a child. The caller must not hold a lock of this library, because a thread of the host may hold the loader's lock

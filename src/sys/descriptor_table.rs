@@ -41,8 +41,8 @@ thread_local! {
 /// Gives the calling thread, which must belong to this library, its own empty descriptor table. Returns false if the thread
 /// still shares the host's table, or if `/` cannot be opened in the new table.
 ///
-/// POSIX record locks belong to a descriptor table (fcntl(2)). So the host keeps its locks when descriptors in the new table
-/// are closed, and when this table ends.
+/// POSIX record locks belong to a descriptor table (fcntl(2)). So the host keeps its locks when descriptors in the thread's new
+/// table are closed, and when the new table is destroyed.
 pub fn separate() -> bool {
     static LAST: AtomicU32 = AtomicU32::new(0);
     // Each thread gets random numbers once, for its first `RandomState`. If a sandbox refuses getrandom, the standard library
@@ -90,8 +90,8 @@ fn copy_and_close() -> bool {
 fn take_standard_numbers() -> bool {
     let opened = [(); 3].map(|()| open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok());
     let numbers = opened.each_ref().map(|opened| opened.as_ref().map(AsRawFd::as_raw_fd));
-    // If the new descriptors have other numbers, the table was not empty. In that case a sandbox has reported success, but no
-    // new table was made.
+    // In an empty table, the first three descriptors get the numbers 0, 1 and 2. If the descriptors got other numbers, a
+    // sandbox has reported success without making a new table.
     let is_taken = numbers == [Some(0), Some(1), Some(2)];
     if is_taken {
         std::mem::forget(opened);
@@ -121,7 +121,8 @@ mod tests {
                 assert!(take_standard_numbers());
                 let theirs: Vec<File> = (0..number + 10).map(|_| File::open("/dev/null").unwrap()).collect();
                 assert!(theirs[0].as_raw_fd() == 3 && is_open(number));
-                // SAFETY: nothing else in this table uses the descriptor, and it is closed only once.
+                // SAFETY: no other code uses this descriptor number in the thread's table, and the descriptor is closed only
+                // once.
                 unsafe { libc::close(number) };
                 std::mem::forget(theirs);
             })

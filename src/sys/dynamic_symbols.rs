@@ -6,9 +6,9 @@
 //!
 //! `dlopen` and `dlclose` hold the loader's lock while constructors and destructors of the loaded object run. A constructor or
 //! destructor may call this library, and wait for a lock of this library. So a thread that holds a lock of this library never
-//! calls the loader. A thread for which the holder of such a lock waits never calls the loader either. `look_up` and
-//! `keep_this_loaded` are called before any lock is taken. This library also has no thread-local storage with a destructor,
-//! because the C library takes the loader's lock to register such a destructor.
+//! calls the loader. The holder of such a lock may wait for another thread. So that other thread must not call the loader
+//! either. `look_up` and `keep_this_loaded` are called before any lock is taken. This library also has no thread-local storage
+//! with a destructor, because the C library takes the loader's lock to register such a destructor.
 
 use std::ffi::{c_int, c_void, CStr};
 use std::mem::MaybeUninit;

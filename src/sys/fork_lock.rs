@@ -6,7 +6,7 @@
 //! Every wait has a limit. The wait of a fork has a limit, because a thread inside the lock may be waiting for a disk. The wait
 //! of a thread for a fork has a limit, because the thread may hold a lock of the host, and one of the host's fork handlers may
 //! wait for that lock. The host's fork handlers run between this library's handler and the fork. A thread waits only once for
-//! the same fork. If a thread holds a lock of the host and makes many calls, its waits would otherwise add up.
+//! the same fork. Otherwise the waits of many calls would add up while the thread holds a lock of the host.
 //!
 //! A thread has a `Parting` while code memory still maps a file whose bytes the thread is about to change. A child that is
 //! forked in this time would execute the changed bytes of the file. The time is short, because the thread waits for no disk. So
@@ -38,7 +38,7 @@ struct Counts {
 }
 
 static COUNTS: AtomicPtr<Counts> = AtomicPtr::new(ptr::null_mut());
-/// Whether a forked child must clear the counts, because the kernel does not clear them.
+/// Whether a forked child must clear the counts itself. If the value is false, the kernel clears the counts in a child.
 static TO_BE_CLEARED: AtomicBool = AtomicBool::new(false);
 /// How many forks continued although a thread may have had a `Parting`.
 static HASTY: AtomicU64 = AtomicU64::new(0);
@@ -46,8 +46,8 @@ static HASTY: AtomicU64 = AtomicU64::new(0);
 static BEGUN: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// How often the thread has entered the lock without leaving it yet. A thread that is inside the lock enters again
-    /// without waiting for a fork, because the fork waits for this thread.
+    /// The number of `Inside` values that the thread has now. A thread that is inside the lock enters again without waiting for
+    /// a fork, because the fork waits for this thread.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
     /// The value that `BEGUN` had when the thread last gave up waiting for a fork.
     static IN_VAIN: Cell<u64> = const { Cell::new(0) };
@@ -101,8 +101,8 @@ fn is_any(count: &AtomicU32) -> bool {
 }
 
 fn subtract(count: &AtomicU32) {
-    // In a child the count begins with 0, although this thread may have been counted in the parent before the fork. So a count
-    // of 0 is not decremented.
+    // If a thread forks while the thread is counted, the count begins with 0 in the child. When the thread leaves in the child,
+    // a count of 0 must not be decremented.
     let _ = count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1));
 }
 
@@ -148,8 +148,8 @@ fn inside() -> Inside {
     Inside(())
 }
 
-/// A thread has a value of this type while it gives the process private copies of the pages of a file mapping. Afterwards
-/// changes of the file do not affect this process or its children.
+/// A thread has a `Parting` while it replaces the pages of a file mapping by private copies. Afterwards changes of the file do
+/// not affect this process or its children.
 #[derive(Debug)]
 pub struct Parting {
     hasty: u64,
@@ -164,8 +164,8 @@ impl Parting {
             let hasty = HASTY.load(Ordering::SeqCst);
             counts().partings.fetch_add(1, Ordering::SeqCst);
             let parting = Parting { hasty };
-            // A fork that is under way may already have stopped waiting for threads with a `Parting`. So the thread must not
-            // get a `Parting` during a fork.
+            // A fork that is under way may no longer notice a thread that gets a `Parting` now. So the thread must not get a
+            // `Parting` during a fork.
             if !is_any(&counts().forks) {
                 return Some(parting);
             }
@@ -178,8 +178,8 @@ impl Parting {
         }
     }
 
-    /// Whether every fork since `begin` has waited until no thread had a `Parting`. If a fork has not waited, memory of its
-    /// child may still map the file.
+    /// Whether all forks since `begin` have waited for the threads with a `Parting`. If a fork has not waited, the child's
+    /// memory may still be a mapping of the file.
     pub fn is_undisturbed(&self) -> bool {
         HASTY.load(Ordering::SeqCst) == self.hasty
     }
@@ -264,7 +264,7 @@ mod tests {
             over();
             assert!(try_enter().is_some() && !is_any(&counts().inside) && !is_any(&counts().forks));
         });
-        // A fork waits for a thread with a `Parting`, although the fork's usual waiting time is over. If a fork does not wait
+        // After the end of its usual waiting time, a fork still waits for a thread with a `Parting`. If a fork does not wait
         // for the `Parting`, the thread detects this fork.
         let inside = enter();
         let parting = Parting::begin().unwrap();

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 /// How long the memory is kept. An unwinder needs only some nanoseconds to read the memory. But on a busy machine, the thread
 /// that runs the unwinder may be preempted before the unwinder has read everything.
 const RETIREMENT: Duration = Duration::from_secs(10);
-/// The time between two calls of `keep` counts only up to this limit. If more than `STEP` passes between the calls, a debugger
-/// or SIGSTOP may have stopped the whole process. One of the stopped threads may still be reading the memory.
+/// The time between two calls of `keep` counts only up to this limit. If more than `STEP` passes between two calls of `keep`, a
+/// debugger or SIGSTOP may have stopped the whole process. One of the stopped threads may still be reading the memory.
 const STEP: Duration = Duration::from_secs(1);
 
 /// Memory that is kept for a while before it is freed.

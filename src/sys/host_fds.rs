@@ -19,8 +19,8 @@ use super::{futex, panic_guard, thread, valgrind};
 /// The maximum time of one wait. This limit bounds the delay if a wake-up is lost.
 const LONGEST_WAIT: Option<Duration> = Some(Duration::from_secs(60));
 
-/// The futex word on which the delegate sleeps, and threads that wait for the delegate. The word changes whenever one of these
-/// threads has to wake up.
+/// The futex word on which the delegate sleeps. Threads that wait for the delegate sleep on the same word. The word changes
+/// whenever one of these threads has to wake up.
 static BELL: AtomicU32 = AtomicU32::new(0);
 /// The number of the delegate that is wanted now, or 0 if no delegate is wanted. Each delegate has its own number. `LAST` is
 /// the number of the latest delegate.
@@ -163,15 +163,16 @@ fn serve_until_unwanted(number: usize) {
             None => futex::wait(&BELL, bell, LONGEST_WAIT),
         }
     }
-    // `stop` sets `TID` to 0. If this thread stored its id in `TID` only after `stop` was called, `TID` still contains this id.
+    // `stop` sets `TID` to 0. But if this thread has stored its id in `TID` after the call of `stop`, the id must be removed
+    // here.
     if TID.compare_exchange(own, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
         ring();
     }
 }
 
 /// Does one task. This function uses thread-local storage. In a library that was loaded by `dlopen`, the first use of
-/// thread-local storage allocates memory. This function is not inlined, so that a delegate that never gets a task allocates no
-/// memory.
+/// thread-local storage allocates memory. This function is not inlined, so that only a call of this function can cause the
+/// allocation.
 #[inline(never)]
 fn perform(task: &Task<'_>) {
     panic_guard::enter_for_good();

@@ -11,7 +11,7 @@ use super::panic_guard;
 /// Why a call was refused.
 #[derive(Clone, Copy, Debug)]
 pub struct Refusal {
-    /// The number of this failure. The failures of a process are numbered in the order in which they happen.
+    /// The serial number of this failure. The failures of a process are numbered in the order in which they happen.
     pub number: u64,
     /// The process in which the call was refused. After a fork, the child's thread still has the refusal of the parent's
     /// thread. This refusal is ignored in the child.
@@ -53,8 +53,8 @@ pub fn note(error: u32, text: &'static str, numbers: [u64; 3]) {
     panic_guard::set_noted();
 }
 
-/// Returns the current call's note for this error. If there is no such note, the returned `Refusal` has an empty text. Other
-/// notes are about problems that the library has overcome, and are ignored.
+/// Returns the current call's note for this error. If there is no such note, the returned `Refusal` has an empty text. Notes
+/// for other errors are ignored, because the library has overcome the problems that caused these notes.
 fn noted(error: u32) -> Refusal {
     let noted = NOTED.get();
     if noted.error == error && panic_guard::has_noted() {

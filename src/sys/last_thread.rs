@@ -7,7 +7,8 @@ use std::path::Path;
 use super::listing;
 use super::thread::OURS;
 
-/// Whether the process's first thread has ended, and so is a zombie, while other threads continue. False if unknown.
+/// Whether the process's first thread has ended, and so is a zombie, while other threads continue. Returns false if this is
+/// unknown.
 pub fn first_has_ended() -> bool {
     // The state of the thread follows its name, which is in parentheses and may contain any characters.
     let is_zombie = |stat: String| stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" Z"));
@@ -15,7 +16,7 @@ pub fn first_has_ended() -> bool {
 }
 
 /// Whether the process has no threads except the calling thread, the first thread, and threads of this library and of other
-/// copies of this library. Threads of the library are recognized by their names. False if unknown.
+/// copies of this library. Threads of the library are recognized by their names. Returns false if this is unknown.
 pub fn is_this_one() -> bool {
     is_alone().unwrap_or(false)
 }

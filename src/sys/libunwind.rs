@@ -5,11 +5,12 @@
 //! `UNW_INFO_FORMAT_IP_OFFSET` has an array that is sorted by address. Each element of the array has the address of code and
 //! the location of the FDE for this code.
 //!
-//! libunwind reads the list without a lock (src/mi/Gfind_dynamic_proc_info.c, `local_find_proc_info`). `_U_dyn_cancel` clears
-//! the link of the entry that it removes, so a reader at that entry misses all later entries. Therefore this library registers
-//! only two empty entries, the marker entries (`Ends`). This library itself links and unlinks its tables between the marker
-//! entries, and frees unlinked tables later. A new table is linked after all other tables. An old table is unlinked only after
-//! its replacement has been linked, so a reader of the list always finds one of the two tables.
+//! libunwind reads the list without a lock (src/mi/Gfind_dynamic_proc_info.c, `local_find_proc_info`). When `_U_dyn_cancel`
+//! removes an entry, it clears the entry's link to the next entry. So a reader that is at the removed entry misses all later
+//! entries. Therefore this library registers only two empty entries, the marker entries (`Ends`). This library itself links and
+//! unlinks its tables between the marker entries, and frees unlinked tables later. A new table is linked after all other
+//! tables. An old table is unlinked only after its replacement has been linked, so a reader of the list always finds one of the
+//! two tables.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -90,9 +91,9 @@ fn functions() -> &'static Functions {
     unsafe { &*std::hint::black_box(&raw const jitsym_libunwind_functions) }
 }
 
-/// On processors other than x86-64, this library does not use libunwind, so this definition returns no functions. There
-/// libunwind also reads the section `.debug_frame`. When libunwind's cache is flushed, libunwind frees its copy of this
-/// section, even if another thread is still reading the copy.
+/// On processors other than x86-64, this library does not use libunwind, so the returned structure contains no functions. On
+/// these processors, libunwind reads the section `.debug_frame` too. When libunwind's cache is flushed, libunwind frees its
+/// copy of this section, even if another thread is still reading the copy.
 #[cfg(not(target_arch = "x86_64"))]
 fn functions() -> &'static Functions {
     static NONE: Functions =
@@ -105,9 +106,9 @@ pub fn is_there() -> bool {
     rest_at().is_some()
 }
 
-/// The index in `Info::rest` at which the table's fields begin. The index depends on libunwind's version, and libunwind has
-/// no function that returns the version. So this function registers an entry without a table for a moment, and determines
-/// which of the entry's fields libunwind uses as `handler`.
+/// The index in `Info::rest` at which the table's fields begin. The index depends on libunwind's version, and libunwind has no
+/// function that returns the version. So this function registers a test entry without a table, determines which of the entry's
+/// fields libunwind uses as `handler`, and removes the entry again.
 fn rest_at() -> Option<usize> {
     /// The values of three fields of the entry. No other field has one of these values.
     const MARKS: [u64; 3] = [0x6a69_7473_796d_0001, 0x6a69_7473_796d_0002, 0x6a69_7473_796d_0003];
@@ -165,12 +166,13 @@ struct Ends {
 }
 
 impl Ends {
-    /// Registers the two marker entries. Returns `None` if another library has registered an entry between these two
-    /// registrations.
+    /// Registers the two marker entries. Returns `None` if another library has registered an entry between the registrations of
+    /// the two marker entries.
     fn new() -> Option<Ends> {
         let (register, cancel) = (functions().register?, functions().cancel?);
         let [first, last] = [(); 2].map(|()| Box::into_raw(Box::<Info>::default()));
-        // SAFETY: the two entries describe no code. libunwind puts new entries at the head of the list.
+        // SAFETY: the two entries are never freed, and describe no code. libunwind puts each new entry at the head of the list,
+        // so `last` is registered before `first`.
         unsafe {
             register(last);
             register(first);
@@ -260,8 +262,8 @@ impl Table {
         let (segbase, len, data) = (memory.entries.as_ptr(), memory.places.len(), memory.places.as_ptr());
         let info = memory.info.get_mut();
         (info.start, info.end, info.format) = (start, end, FORMAT_IP_OFFSET);
-        // The fields are `name_ptr`, `segbase`, `table_len` and `table_data`. The unit of `table_len` is a word of eight bytes,
-        // and each `Place` has eight bytes.
+        // The fields are `name_ptr`, `segbase`, `table_len` and `table_data`. `table_len` counts words of eight bytes. Each
+        // `Place` has eight bytes, so `table_len` is the number of `Place`s.
         info.rest.get_mut(at..at + 4)?.copy_from_slice(&[0, segbase as u64, len as u64, data as u64]);
         let memory = Box::new(memory);
         // SAFETY: `Table::drop` takes the table out of the list, and keeps the table's memory for a while afterwards.

@@ -218,8 +218,8 @@ pub fn gap(maps: &[Mapping], low: u64, high: u64, len: u64, align: u64, near: u6
 /// Like `gap`, for a heap that ends at the address `heap`.
 fn gap_beside(heap: u64, maps: &[Mapping], low: u64, high: u64, len: u64, align: u64, near: u64) -> Option<u64> {
     /// The distance that is kept below each stack. The kernel keeps at least this distance too (linux arch/x86/mm/mmap.c,
-    /// `MIN_GAP`). The heap is treated like a stack, because the kernel marks the heap and the stacks in the same way. The free
-    /// space that is therefore kept below the heap does no harm.
+    /// `MIN_GAP`). The heap is treated like a stack, because the kernel marks the heap and the stacks in the same way. So the
+    /// same distance is kept below the heap, where it is not needed but does no harm.
     const BELOW_STACK: u64 = 128 << 20;
     /// The distance that is kept above the heap. If all free ranges are closer to the heap than this distance, the result is as
     /// far from the heap as possible.
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(find(0x10_0000, 0x1000, 0), None);
     }
 
-    /// A mapping that is not from the kernel.
+    /// An ordinary mapping, without a name such as `[stack]`.
     fn mapping(start: u64, end: u64) -> Mapping {
         parse(format!("{start:x}-{end:x} ---p 00000000 00:00 0 ").as_bytes()).unwrap()
     }

@@ -137,10 +137,11 @@ pub(super) const COPIES: libc::off_t = 1 << 62;
 /// The length of the range of bytes that belongs to one process.
 const RANGE: libc::off_t = 1 << 30;
 
-/// Computes a secret number from the number `of`. All copies of this library in this process get the same number for the same
-/// argument. Other processes get other numbers. The number is computed from the random bytes that the kernel has given to the
-/// process (getauxval(3), `AT_RANDOM`). Every process can read which bytes are locked. So the number must reveal neither an
-/// address nor the random bytes. The C library makes its own secrets from the random bytes.
+/// Computes a secret number from the argument `of`. All copies of this library in this process get the same number for the same
+/// argument. Two processes get different numbers for the same argument. The number is computed from the random bytes that the
+/// kernel has given to the process (getauxval(3), `AT_RANDOM`). Every process can read which bytes are locked. So the number
+/// must not reveal an address. The number must not reveal the random bytes either, because the C library computes its own
+/// secrets from the random bytes.
 fn secret(of: usize) -> libc::off_t {
     // SAFETY: getauxval returns 0 or the address of 16 bytes that never change.
     let random = unsafe { (libc::getauxval(libc::AT_RANDOM) as *const [u8; 16]).as_ref() };
@@ -152,7 +153,7 @@ fn secret(of: usize) -> libc::off_t {
     (hasher.finish() >> 32) as libc::off_t
 }
 
-/// The offset in each file at which the range of bytes of this process begins.
+/// The file offset at which this process's range of bytes begins. The offset is the same in each file.
 fn this_process() -> libc::off_t {
     COPIES + secret(0) % RANGE * RANGE
 }
@@ -174,7 +175,7 @@ fn bytes(start: libc::off_t, end: libc::off_t) -> range_lock::Bytes {
 /// would not unlock the byte.
 pub fn note(ours: &File, writes: bool) {
     let bytes = bytes(this_copy(), this_copy() + 1);
-    // On a file system without locks, the copies cannot detect each other.
+    // The result is ignored: on a file system without locks, the copies of this library cannot detect each other.
     let _ = if writes { range_lock::lock(ours, bytes) } else { range_lock::unlock(ours, bytes) };
 }
 
@@ -190,9 +191,9 @@ pub fn has_written(data: &Metadata) -> Option<bool> {
     Some(data.modified().ok()? >= start()?)
 }
 
-/// Whether this process has certainly written to the file. The result is false if the file was last written in the first
-/// moments of this process. An earlier process with the same pid may have written to such a file, for example process 1 of the
-/// last container.
+/// Whether this process has certainly written to the file. If the last write was in the first moments of this process, an
+/// earlier process with the same pid may have made this write, for example process 1 of the last container. So the result is
+/// then false.
 pub fn has_certainly_written(data: &Metadata) -> bool {
     let too_early = Duration::from_nanos(2 * clock::tick_ns() as u64);
     start().zip(data.modified().ok()).is_some_and(|(start, modified)| modified > start + too_early)
@@ -258,8 +259,8 @@ mod tests {
     fn the_start_of_this_process_is_known() {
         let start = start().unwrap();
         let age = SystemTime::now().duration_since(start).unwrap();
-        // The test does not compare the age with the age of the process's directory in `/proc`, because the kernel makes that
-        // directory only at the first access.
+        // The process's directory in `/proc` may be younger than the process, because the kernel makes the directory only at
+        // the first access. So the test does not use the directory's age.
         assert!(age < Duration::from_secs(3600), "{age:?}");
     }
 }

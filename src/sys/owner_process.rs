@@ -33,7 +33,7 @@ impl Owner {
         }
     }
 
-    /// Whether the owner runs or may run, as far as this process can determine. False if the owner is in another pid
+    /// Whether the owner runs or may run, as far as this process can determine. Returns false if the owner is in another pid
     /// namespace. Then only the lock on the file shows whether the owner runs.
     pub fn is_visibly_alive(&self) -> bool {
         let here = namespace("pid");
@@ -44,7 +44,7 @@ impl Owner {
         match stat {
             // If the owner is in another time namespace, its start time may be rounded differently.
             Some(stat) => start_in(&stat).is_some_and(|time| time.abs_diff(self.start_time) <= 1),
-            // The start time cannot be looked up, so a later process with the same pid counts as the owner.
+            // Without the start time, a later process with the same pid cannot be distinguished from the owner.
             None => is_alive(self.pid),
         }
     }

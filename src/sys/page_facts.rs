@@ -34,7 +34,7 @@ impl Untouched {
         (before && !untouched.has_all(start, start + page_size() as u64)).then_some(untouched)
     }
 
-    /// Whether all pages of a range are untouched. False if unknown.
+    /// Whether all pages of a range are untouched. Returns false if this is unknown.
     pub fn has_all(&self, start: u64, end: u64) -> bool {
         let page = page_size() as u64;
         let (mut from, to) = (start / page, end.div_ceil(page));
@@ -136,7 +136,7 @@ mod tests {
             libc::close(pipe[0]);
             assert_eq!(libc::waitpid(child, std::ptr::null_mut(), 0), child);
         }
-        // Other tests have children too.
+        // Other tests in this process may have children at this moment, so this test waits until they have ended.
         while before.has_child() == Some(true) {
             std::thread::yield_now();
         }

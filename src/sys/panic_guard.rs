@@ -129,8 +129,8 @@ pub fn is_beside_host() -> bool {
 }
 
 /// Replaces the function from which Rust's backtrace printer gets the frames of the stack. This replacement reports no frame,
-/// so the compiler leaves out the code that prints frames. The code that prints frames would be a fifth of the library,
-/// although its messages are never shown.
+/// so the compiler leaves out the code that prints frames. The code that prints frames would be a fifth of the library. This
+/// code is not needed, because panic messages of this library are never shown.
 ///
 /// The shared and the static C library of this project do not export this name. But with the feature `capi` (cargo-c), programs
 /// are linked with the archive as rustc has written it. This archive would export the name `_Unwind_Backtrace`. So builds with

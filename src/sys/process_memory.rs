@@ -37,8 +37,8 @@ pub fn copy(pid: u32, addr: u64, size: u64) -> io::Result<(Vec<u8>, bool)> {
     Ok((bytes, is_whole))
 }
 
-/// Copies `size` bytes. Returns `None` if any of these bytes cannot be read. The copy is filled in steps of `STEP` bytes.
-/// Because of the steps, the function fills at most `STEP` bytes more memory than can be read, even if `size` is far too large.
+/// Copies `size` bytes. Returns `None` if any of these bytes cannot be read. The copy is filled in steps of `STEP` bytes. So if
+/// `size` is far too large, the function fills at most `STEP` bytes of the copy in vain.
 pub fn copy_whole(pid: u32, addr: u64, size: u64) -> io::Result<Option<Vec<u8>>> {
     const STEP: usize = 1 << 20;
     let Some(size) = usize::try_from(size).ok().filter(|_| addr.checked_add(size).is_some()) else { return Ok(None) };
@@ -63,8 +63,8 @@ fn read_some(pid: u32, addr: u64, out: &mut [u8]) -> usize {
     match readv(pid, addr, out).map_err(|error| error.raw_os_error()) {
         Ok(count) => count,
         Err(Some(libc::EFAULT)) => 0,
-        // The process's first thread has ended, so the kernel finds no process with this pid. All threads have the same memory,
-        // so the call is repeated with the id of the calling thread.
+        // The process's first thread has ended, so the kernel finds no process with this pid. The call is repeated with the id
+        // of the calling thread, because all threads of the process share the same memory.
         Err(Some(libc::ESRCH)) if pid != id() => read_some(id(), addr, out),
         // A sandbox refuses the system call, or this kernel is built without it.
         Err(_) => uncancelled(|| {

@@ -39,7 +39,7 @@ pub fn is_taken(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES))
 }
 
-/// Whether another open file has a lock for writing in a range. False on a file system without locks.
+/// Whether another open file has a lock for writing in a range. Returns false if the file system does not support locks.
 ///
 /// A lock for reading does not count, because any process that may read the file can take such a lock.
 pub fn is_locked(file: &File, bytes: Bytes) -> bool {

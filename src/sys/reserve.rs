@@ -10,8 +10,8 @@
 //! raised the threshold, the host's heap would keep memory that this library has freed. If LeakSanitizer is linked, large
 //! pieces are in the heap like small ones, because LeakSanitizer finds no pointers in mappings.
 //!
-//! Only this project's C libraries have the reserve (feature `reserve`). A Rust program has a single allocator, which it
-//! chooses itself.
+//! The reserve exists only in the libraries that this project builds for C programs (feature `reserve`). A Rust program has a
+//! single allocator, which it chooses itself.
 
 use std::collections::TryReserveError;
 
@@ -44,8 +44,8 @@ pub fn is_there(bytes: usize) -> bool {
     is_there
 }
 
-/// Like `is_there`, but always true for sizes that the reserve can provide. Some functions of other libraries make allocations
-/// that cannot report a failure. Callers call `may_take` before they call such functions.
+/// Like `is_there`, but returns true without a check for a size that the reserve can provide. Some functions of other libraries
+/// make allocations that cannot report a failure. Callers call `may_take` before they call such functions.
 pub fn may_take(bytes: usize) -> bool {
     const LITTLE: usize = 64 << 10;
     bytes <= LITTLE || is_there(bytes)
@@ -163,7 +163,7 @@ mod reserve {
         let piece = match is_mapped(layout) {
             true => OwnedMapping::new(layout.size(), READ_WRITE, PRIVATE, None)
                 .map_or(ptr::null_mut(), |new| new.leak().as_ptr()),
-            // SAFETY: the layout of an allocator has a size above 0.
+            // SAFETY: the caller of a global allocator promises that the size of the layout is not 0.
             false => unsafe { other(&System, layout) },
         };
         if piece.is_null() {

@@ -18,7 +18,7 @@ pub fn is_started_with_more() -> bool {
 }
 
 /// Whether this process has more rights than other processes of its user. The result is also true if the kernel hides this
-/// process's memory from the other processes for another reason.
+/// process's memory from other processes of the user.
 pub fn are_more() -> bool {
     is_started_with_more() || is_hidden() || ids_differ() || has_capabilities()
 }
@@ -27,7 +27,7 @@ pub fn are_more() -> bool {
 /// change of the process's user or group, and at the request of the process (prctl(2), `PR_SET_DUMPABLE`).
 pub fn is_hidden() -> bool {
     // SAFETY: the call only reports a value. If a sandbox refuses prctl(2), this function returns false. The process can ask
-    // the kernel to hide its memory only by prctl(2). So under such a sandbox, the process cannot have made this request.
+    // the kernel to hide its memory only by prctl(2). A sandbox that refuses prctl(2) also prevents this request.
     matches!(unsafe { libc::prctl(libc::PR_GET_DUMPABLE, 0, 0, 0, 0) }, 0 | 2)
 }
 

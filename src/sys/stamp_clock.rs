@@ -49,11 +49,11 @@ impl Timekeeper {
     ///
     /// The new code may be at the old address of code that has ended or moved, so the new code's time has to be later. The
     /// counter alone might be read slightly too early, so `last_end` is the lower limit. If a thread can see that code has
-    /// ended, the thread also reads the `last_end` that was stored for this code.
+    /// ended, the thread is sure to read a `last_end` that is not before this end.
     ///
-    /// When the new code ends, no lower limit is needed. Another thread can see the new code only after the registering thread
-    /// has read the counter. So if another thread ends the new code, the time of the end is not before the time of the
-    /// registration.
+    /// The time stamp for the end of the new code needs no lower limit. Another thread can see the new code only after the
+    /// registering thread has read the counter. So if another thread unregisters the new code, the time stamp of that thread is
+    /// not before the time stamp of the registration.
     #[inline(always)]
     pub fn now_after_ends(&self) -> u64 {
         match self {
@@ -63,8 +63,8 @@ impl Timekeeper {
         }
     }
 
-    /// Stores the current time in `last_end`. A call that ends or moves code must call this function after the end or move was
-    /// published. The call must do this before it returns to the host.
+    /// Stores the current time in `last_end`. A call that ends or moves code must first publish the end or move, then call this
+    /// function, and then return to the host.
     #[inline]
     pub fn note_end(&self) {
         #[cfg(target_arch = "x86_64")]

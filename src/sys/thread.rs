@@ -71,8 +71,8 @@ pub fn cpu_time() -> u64 {
 const OWN_FAULTS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
-/// Returns a set of signals. If `all` is true, the set contains all signals that are not in `but`. If `all` is false, the set
-/// contains the signals in `but`.
+/// Returns a set of signals. If `all` is true, the set contains all signals except the signals in `but`. If `all` is false, the
+/// set contains only the signals in `but`.
 fn signals(all: bool, but: &[libc::c_int]) -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
     let (begin, change): (unsafe extern "C" fn(_) -> _, unsafe extern "C" fn(_, _) -> _) = match all {
@@ -126,9 +126,9 @@ fn is_pending(signal: libc::c_int) -> bool {
 /// The signals that a thread had blocked before, and the signals that `restore_blocked` discards.
 type Blocked = (libc::sigset_t, [Option<libc::c_int>; 2]);
 
-/// Blocks all signals except those of `OWN_FAULTS`. If a signal of `own` is already pending, it was sent to the host, so
-/// `restore_blocked` will not discard it. Only a signal that the host has blocked can be pending, so the kernel is asked only
-/// about blocked signals.
+/// Blocks all signals except those of `OWN_FAULTS`. If a signal in `own` is already pending, somebody has sent this signal to
+/// the host. So the result leaves out this signal, and `restore_blocked` does not discard it. Only a signal that the host has
+/// blocked can be pending, so the kernel is asked only about blocked signals.
 #[inline(never)]
 fn block_others(own: &[libc::c_int]) -> Option<Blocked> {
     let before = change_blocked(libc::SIG_BLOCK, &signals(true, &OWN_FAULTS))?;
@@ -229,9 +229,9 @@ pub const STACK: usize = 512 << 10;
 /// Ends the process by `exit(0)`, as the C library does when a program's last thread ends. This function starts a thread that
 /// calls `exit`, because exit handlers expect a stack and a signal mask like those of the host's threads.
 ///
-/// A sandbox or a limit may forbid the new thread. In that case the calling thread, which belongs to the library, becomes an
-/// ordinary thread and calls `exit` itself. Before the thread calls `exit`, it calls `leave`, so that no other thread waits for
-/// the exiting thread.
+/// A sandbox or a limit may forbid the new thread. If the new thread cannot start, the calling thread, which belongs to the
+/// library, becomes an ordinary thread and calls `exit` itself. Before the thread calls `exit`, it calls `leave`, so that no
+/// other thread waits for the exiting thread.
 pub fn end_process(leave: fn()) {
     /// The pid of the process, from the first call of this function until the exiting thread has the name `jitsym-exit`;
     /// otherwise 0. Until then the exiting thread's name is one of `OURS`. So another thread of the library may determine that
@@ -304,7 +304,8 @@ unsafe impl Send for Thread {}
 
 impl Thread {
     /// Waits until the thread ends. The thread must already be about to end. A thread of the library that exits the process
-    /// (`end_process`) may call this function for itself. In that case, the function does not wait.
+    /// (`end_process`) may call this function for itself. The function then returns at once, because a thread cannot wait for
+    /// its own end.
     pub fn join(self) {
         // SAFETY: the thread is joinable, and nobody else waits for it.
         unsafe {

@@ -7,8 +7,8 @@ pub enum Debugger {
     Lldb,
 }
 
-/// Returns the debugger that traces this process. `None` if no program traces it, if the tracer is not one of these debuggers,
-/// or if `/proc` does not show the tracer.
+/// Returns the debugger that traces this process. Returns `None` if no program traces this process, if the tracer is neither
+/// gdb nor lldb, or if `/proc` does not show the tracer.
 pub fn debugger() -> Option<Debugger> {
     let status = std::fs::read_to_string("/proc/thread-self/status").ok()?;
     let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:\t"))?;
@@ -21,8 +21,8 @@ pub fn debugger() -> Option<Debugger> {
 }
 
 /// Returns the debugger that has this name or command line. Names of debuggers are, for example, gdb, gdbserver, gdb-multiarch,
-/// `.gdb-wrapped`, lldb-server and lldb-server-14. The command lldb and editors do not trace a process, but start a program
-/// such as lldb-server or gdb that traces the process.
+/// `.gdb-wrapped`, lldb-server and lldb-server-14. The program `lldb` does not trace a process itself. `lldb` and editors start
+/// another program to trace the process, such as lldb-server or gdb.
 fn called(name: &[u8]) -> Option<Debugger> {
     let has = |part: &[u8]| name.windows(part.len()).any(|found| found == part);
     match () {

@@ -24,8 +24,8 @@ pub enum Dialect {
     Tree,
     /// LLVM libunwind keeps a list of FDEs. The FDEs are registered one by one.
     Each,
-    /// nongnu libunwind (`sys/libunwind`) keeps the tables in a list. No two tables should overlap. A process may have this
-    /// library in addition to one of the other unwinders.
+    /// nongnu libunwind (`sys/libunwind`) keeps the tables in a list. No two tables should overlap. A process may have nongnu
+    /// libunwind in addition to libgcc or LLVM libunwind.
     Offsets,
 }
 
@@ -144,8 +144,8 @@ fn dialect_of_libgcc() -> Option<Dialect> {
 
 /// A table without entries. An array of tables consists of the addresses of the tables. If the first four bytes of the array
 /// are zero, libgcc treats the array as an empty table, and does not remove the array when the array is deregistered. These
-/// bytes are zero if the address of the first table is a multiple of 4 GiB. So each array begins with the address of the
-/// second word of this table. That address is not a multiple of 8.
+/// bytes are zero if the address of the first table is a multiple of 4 GiB. So the first element of each array is the address
+/// of the second word of `Empty`. This address is not a multiple of 8, so its lower four bytes are not zero.
 #[repr(align(8))]
 struct Empty([u32; 2]);
 
@@ -236,9 +236,10 @@ impl Registered {
     }
 }
 
-/// The objects of arrays that were deregistered from libgcc. After a search has found code by an array, libgcc up to version 12
-/// releases its lock, and then reads the array's object once more. Before libgcc reads the object again, another thread may
-/// have deregistered the array. This can happen even if the code is live, because live code can move to another array.
+/// libgcc has an `Object` for each registered array. `RETIRED` keeps the `Object`s of deregistered arrays for a while. When a
+/// search has succeeded, libgcc up to version 12 releases its lock, and then reads the array's `Object` once more. Before this
+/// read, another thread may deregister the array. Even an array of live code may be deregistered, because this library can move
+/// live code to another array.
 static RETIRED: FreeLater<Box<Object>> = FreeLater::new();
 
 impl Drop for Registered {

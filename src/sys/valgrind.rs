@@ -176,8 +176,8 @@ pub fn without_races<T>(body: impl FnOnce() -> T) -> T {
 }
 
 /// Like `without_races`, but may be called by a signal handler. A signal handler must not ask valgrind for the tool, so this
-/// function uses valgrind's earlier answer. If valgrind was not asked yet, no session was opened yet. So in that case there are
-/// no errors to hide.
+/// function uses valgrind's earlier answer. If valgrind was not asked yet, no session was opened yet, and there are no reports
+/// to suppress.
 #[inline]
 pub fn without_races_in_handler<T>(body: impl FnOnce() -> T) -> T {
     let _silence = (KNOWN.get() == Some(&Tool::Races)).then(Silence::begin);

@@ -1,9 +1,9 @@
 //! The bridge reads the objects that other libraries have put into the lists of gdb's JIT interface, and registers the code of
-//! these objects in a session. So perf has the same code as gdb.
+//! these objects in a session. So perf knows all functions that gdb knows.
 //!
-//! A thread reads the lists every few milliseconds. After each change, a library calls `__jit_debug_register_code`, in which
-//! a debugger has a breakpoint. If that call reaches this library's function of the same name, the bridge reads the list at
-//! once, before the code runs.
+//! A thread reads the lists every few milliseconds. After each change, a library calls `__jit_debug_register_code`, in which a
+//! debugger has a breakpoint. This library also defines a `__jit_debug_register_code`. If the other library's call reaches this
+//! definition, the bridge reads the list during the call, before the new code runs.
 
 mod objects;
 #[cfg(test)]
@@ -35,8 +35,8 @@ use crate::sys::sync::outside::{Mutex, PoisonError};
 use crate::sys::{debugger, fork_lock, panic_guard, process_memory, thread};
 use objects::{LineTables, UnwindTables};
 
-/// How long the thread waits before it reads the lists again. The wait is `OFTEN` just after a change, and grows to `SELDOM` if
-/// no further change follows.
+/// How long the thread waits before it reads the lists again. Just after a change, the wait is short (`OFTEN`). If no further
+/// change follows, the wait grows to `SELDOM`.
 const OFTEN: Duration = Duration::from_millis(1);
 const SELDOM: Duration = Duration::from_millis(10);
 
@@ -65,8 +65,8 @@ struct State {
     lists: Lists,
     /// The objects in the lists, each with its fingerprint and the ids of its registered functions.
     known: HashMap<Listed, (u64, Vec<Id>)>,
-    /// The value of `lifecycle::ends` at the last comparison. When `lifecycle::ends` no longer returns the stored value, all
-    /// registrations have ended, and the objects are registered again.
+    /// The value of `lifecycle::ends` when whole lists were last compared with `known`. When `lifecycle::ends` no longer
+    /// returns the stored value, all registrations have ended, and the objects are registered again.
     ends: u32,
 }
 
@@ -83,21 +83,23 @@ pub fn start(options: Option<&Options>) {
     }
 }
 
-/// Starts the thread. Called again in a forked child, which has a copy of the state but not the thread.
+/// Starts the bridge's thread. A forked child calls this function again, because the child has a copy of the state, but no copy
+/// of the thread.
 fn spawn() {
-    // If the thread cannot start, the bridge follows only the changes that are reported to `called`.
+    // If the thread cannot start, the bridge handles only the changes that libraries report by calling the function `called`.
     drop(thread::spawn_quiet(thread::BRIDGE, thread::STACK, run));
 }
 
 /// Whether all sinks are off, either because the program has stopped the sinks, or because the program has not started any sink
-/// yet. In a forked child, this does not take over the parent's state.
+/// yet. A call of this function does not make a forked child take over its parent's state.
 fn is_off() -> bool {
     let shares = SESSION.load(Ordering::Acquire) != 0 || OPTIONS.get().is_some();
     let process = current_or_inherited().filter(|process| shares && fork::has_open_sessions(process));
     process.and_then(|process| process.shared()).is_some_and(|shared| shared.is_off())
 }
 
-/// Whether a writer runs or is about to run in this process. False in a child that has not taken over its parent's state.
+/// Whether a writer runs or is about to run in this process. A forked child has no writer until the child has taken over its
+/// parent's state.
 fn has_writer() -> bool {
     current_shared().is_some_and(|shared| !shared.status.has_ended())
 }
@@ -135,8 +137,8 @@ fn called() {
     let _ = thread::quietly(|| look_beside_host(follow));
 }
 
-/// Runs `look` inside `panic_guard::beside_host`, because other threads may change the listed code meanwhile. Even a call of
-/// `called` does not prevent such changes, because a list contains the code of all threads.
+/// Runs `look` inside `panic_guard::beside_host`, because other threads may change the listed code meanwhile. A list contains
+/// the code of all threads. So while one thread reports a change to `called`, other threads may change their code.
 fn look_beside_host(compare: fn(&mut State) -> Result<bool>) -> Result<bool> {
     panic_guard::beside_host(|| guarded(|| look(compare)))
 }
@@ -229,7 +231,8 @@ fn follow(state: &mut State) -> Result<bool> {
     let pid = std::process::id();
     let changes = state.lists.told_of(pid);
     if changes.is_empty() || state.ends != lifecycle::ends() {
-        // Either the library has not named the changed entry, or all entries have to be registered again.
+        // Whole lists are compared in two cases: no library reports which entry has changed, or all entries have to be
+        // registered again.
         return compare(state);
     }
     if is_off() {
@@ -251,7 +254,7 @@ fn follow(state: &mut State) -> Result<bool> {
     Ok(true)
 }
 
-/// Registers the functions of an entry that is not known.
+/// Registers the functions of an entry that is not in `State::known` yet.
 fn begin(state: &mut State, pid: u32, listed: Listed, print: Fingerprint) -> Result<()> {
     state.known.try_reserve(1).map_err(no_memory)?;
     let ids = match process_memory::copy_whole(pid, listed.object, print.len) {
@@ -271,7 +274,7 @@ fn begin(state: &mut State, pid: u32, listed: Listed, print: Fingerprint) -> Res
 /// the addresses of the object's code.
 struct Fingerprint {
     sum: u64,
-    /// The number of bytes of the entry that belong to the object.
+    /// The length of the object in bytes. The entry may state a greater length.
     len: u64,
 }
 

@@ -168,15 +168,16 @@ fn join(path: &mut Vec<u8>, part: &[u8]) {
     path.extend_from_slice(part);
 }
 
-/// The unwind tables of an object, split by function. They are parsed once, because parsing all tables for each function would
-/// take too much time.
+/// The unwind tables of an object, split by function. All tables are parsed only once, because parsing all tables again for
+/// each function would take too much time.
 #[derive(Debug, Default)]
 pub struct UnwindTables<'a> {
     /// For each FDE: the start and the end of its code, and the ranges of the FDE and of its CIE in the section.
     entries: Vec<(u64, u64, Place, Place)>,
     section: Cow<'a, [u8]>,
     addr: u64,
-    /// How many bytes may still be copied. A limit is needed because one FDE may cover many functions.
+    /// How many bytes may still be copied. One FDE may cover many functions, and is copied for each of these functions. So the
+    /// total must be limited.
     room: Cell<usize>,
 }
 
@@ -232,7 +233,8 @@ impl<'a> UnwindTables<'a> {
     /// Returns a section that contains only the FDE of a function and its CIE, and the address of this section. The FDE usually
     /// keeps its address, because pointers in the FDE may be relative to that address. Only an FDE whose code pointer is
     /// relative to the section of the code gets another address. In this FDE, the pointer is changed to a pc-relative pointer
-    /// of 0. The FDE's new address is chosen so that the pointer itself lies at the address of the code.
+    /// of 0. The FDE's new address puts this pointer field at the code's address, so a relative pointer of 0 points to the
+    /// code.
     pub fn of_function(&self, addr: u64) -> Option<(Vec<u8>, u64)> {
         let after = self.entries.partition_point(|entry| entry.0 <= addr);
         let &(start, end, own, cie) = self.entries.get(after.checked_sub(1)?)?;
@@ -261,8 +263,9 @@ impl<'a> UnwindTables<'a> {
     }
 }
 
-/// The byte of a CIE that describes the encoding of code pointers. The CIE must describe no pointers of other kinds. The code
-/// pointers must have four bytes, and must be relative to the section of the code. Otherwise the result is `None`.
+/// The byte of a CIE that describes the encoding of code pointers. The augmentation string of the CIE must be `zR`: the CIE
+/// describes code pointers only. The code pointers must have four bytes, and must be relative to the section of the code.
+/// Otherwise the result is `None`.
 fn text_relative(cie: &mut [u8]) -> Option<&mut u8> {
     // Skips the length, the 0 that marks a CIE, and the version.
     const AUGMENTATION: usize = 9;

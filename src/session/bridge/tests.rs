@@ -1,4 +1,4 @@
-//! The tests compare the data that the bridge reads from objects with the data that was written to the objects. They also read
+//! The tests compare the data that the bridge reads from objects with the data that was written to the objects. Some tests read
 //! damaged objects.
 
 use gimli::{BaseAddresses, CfaRule, EhFrame, LittleEndian, UnwindContext, UnwindSection};
@@ -14,8 +14,8 @@ use crate::sink::gdb::objects::{Code, Objects};
 use crate::sink::gdb::tests::{info, Truth};
 use crate::sink::test_random::{Random, Seed};
 
-/// Returns objects with some functions, the address of each function, and the facts about each function that were written to
-/// its object.
+/// Returns objects with some functions. For each function, also returns the address, and the data that was written to the
+/// object.
 fn objects(random: &mut Random) -> (Vec<Vec<u8>>, Vec<(u64, Truth)>) {
     let (mut objects, mut said) = (Objects::default(), Vec::new());
     for number in 1..20 {

@@ -85,7 +85,8 @@ pub struct Inlined {
     pub source: Source,
 }
 
-/// Merges all tables for code of this size: each offset gets its line from the innermost function that has lines there.
+/// Merges the line tables of a method of `size` bytes and of its inlined functions. Each offset gets the line of the innermost
+/// function that has a line for this offset.
 pub fn merged<'a>(size: u32, method: &'a Source, inlined: &'a [Inlined]) -> Result<Vec<Line<'a>>> {
     let sources = || inlined.iter().map(|inlined| &inlined.source).chain([method]);
     let count: usize = sources().map(|source| source.rows.len()).sum();
@@ -96,8 +97,8 @@ pub fn merged<'a>(size: u32, method: &'a Source, inlined: &'a [Inlined]) -> Resu
     sort(&mut places);
     places.dedup();
     let mut rows: Vec<Line<'_>> = room_for(places.len())?;
-    // `begins`: where the lines of each function begin, in the order of offsets. `open`: the functions whose lines have begun,
-    // with the shortest function first.
+    // `begins`: the offset of each function's first line, sorted by offset. `open`: the functions whose lines have begun, with
+    // the shortest function first.
     let mut begins: Vec<(u32, usize)> = room_for(inlined.len())?;
     let first = |(number, inlined): (usize, &Inlined)| Some((inlined.source.rows.first()?.offset, number));
     begins.extend(inlined.iter().enumerate().filter_map(first));
@@ -118,8 +119,8 @@ pub fn merged<'a>(size: u32, method: &'a Source, inlined: &'a [Inlined]) -> Resu
     Ok(rows)
 }
 
-/// The inlined functions whose caller and line of the call are known. Each function follows its caller in the list. `method`:
-/// the number of the method that contains all these functions.
+/// Returns the inlined functions for which both the caller and the line of the call are known. In the returned list, each
+/// function follows its caller. `method`: the number of the method that contains all these functions.
 ///
 /// Runtimes report functions in any order. A function may have the same range as its caller. Several functions may have the
 /// same `id`.
@@ -131,9 +132,9 @@ pub fn placed<'a>(method: u32, source: &'a Source, inlined: &'a [Inlined]) -> Re
     let mut order: Vec<&Inlined> = room_for(count)?;
     order.extend(inlined);
     order.sort_unstable_by_key(|entry| (entry.begin, Reverse(entry.end), entry.parent));
-    // `same` has the functions with the same range. For each known caller, `ready` gets the first function in `same` that has
-    // this caller. The known callers are the method and the functions in `placed`. `is_done` keeps a function from being added
-    // to `ready` twice.
+    // `same` contains functions with the same range, sorted by caller. A caller is known if the caller is the method or is
+    // already in the list `placed`. For each known caller, the caller's first function in `same` is added to `ready`. `is_done`
+    // keeps a function from being added to `ready` twice.
     let (mut ready, mut is_done) = (room_for::<usize>(count)?, room_for::<bool>(count)?);
     is_done.resize(count, false);
     let mut at = 0;
@@ -168,13 +169,14 @@ pub fn placed<'a>(method: u32, source: &'a Source, inlined: &'a [Inlined]) -> Re
     Ok(placed)
 }
 
-/// The functions that `placed` has already put into its list, ordered by their starts.
+/// The functions that are already in the result of `placed`, ordered by their start offsets.
 struct Open<'a> {
     of: Vec<&'a Inlined>,
-    /// For each function in `of`: the previous function with the same `id`. `None` if no previous function has this `id`, or if
-    /// the range of the previous function was known to have ended.
+    /// For each function in `of`: the entry that `last` had for the function's `id` before the function was added. `None` if
+    /// `last` had no such entry.
     before: Vec<Option<u32>>,
-    /// For each `id`: the last function with this `id` whose range may still continue.
+    /// For each `id`: the latest function with this `id`. `around` removes functions that end at or before the start of the
+    /// entry that it gets.
     last: HashMap<u32, Option<u32>>,
 }
 
@@ -279,8 +281,8 @@ mod tests {
         }
     }
 
-    /// The test reports the innermost function first, and then each function's caller. In the first case, each function lies
-    /// within its caller. In the other cases, all functions have the same range, the same `id`, or both.
+    /// The test reports the innermost function first, and then each function's caller. The functions have either nested ranges
+    /// or one common range, and either separate `id`s or one common `id`. The test covers all four combinations.
     #[test]
     fn functions_whose_callers_come_later() {
         for (is_same_place, is_same_number) in [(false, false), (true, false), (false, true), (true, true)] {

@@ -29,8 +29,8 @@ impl Registrations for Ref {
     fn register(&self, code: &Code<'_>) -> Result<Id> {
         let registered = Ref::register(self, code, None);
         if registered.is_ok() {
-            // `known` fails if a sink does not know the code yet. The API cannot report this to the runtime, so the failure is
-            // ignored.
+            // `known` fails if a sink does not know the code yet. The API has no way to report this failure to the runtime, so
+            // the failure is ignored.
             let _ = self.known();
         }
         registered

@@ -90,7 +90,8 @@ impl Local {
                     _ => break 'registered None,
                 }
             }
-            // SAFETY: there is room for the lines, for the other records, and for the code, here and below.
+            // SAFETY: `room` is large enough for the lines, for the other records, and for the code. So this access and the
+            // accesses below stay inside `room`.
             let out = unsafe { room.as_mut_ptr().add(lines_len) };
             // SAFETY: as above.
             let load = unsafe { out.add(template.record_len()) };
@@ -106,8 +107,8 @@ impl Local {
             let Some(index) = self.indices.next() else { break 'registered None };
             let Some(id) = self.id_pool.take(&shared.ids, code.addr(), size, false) else { break 'registered None };
             let load_record = Load { pid: self.pid, tid: self.tid, addr: code.addr(), size, index, name_len };
-            // The times are written even if the lines or the unwind tables are absent. Then the next record begins at the same
-            // place, and overwrites the time. SAFETY: as above.
+            // The times are written even if the lines or the unwind tables are absent. If a record is absent, the next record
+            // begins at the absent record's address, and overwrites the time. SAFETY: as above.
             unsafe {
                 put_time(out.sub(lines_len), timestamp);
                 put_time(out, timestamp);

@@ -45,8 +45,8 @@ pub fn register(session: &Ref, code: &Code<'_>, flags: u8) -> Result<Id> {
     check_bytes(&code.bytes, code.size)?;
     with_local(session.process, session.shared, |local| {
         // If the thread's state has `NO_HANDLE`, `usual_local` returns `None` in the thread's later calls. This is needed under
-        // helgrind and DRD, because these tools would report each read of shared variables in `usual_local`. `NO_HANDLE` is
-        // also needed while calls are checked (`Checked`). If `usual_local` returned a state, the call would skip the checks.
+        // helgrind and DRD, because these tools would report each read of shared variables in `usual_local`. `usual_local` must
+        // also return `None` while calls are checked (`Checked`), because the fast path makes no checks.
         let is_to_be_slow = valgrind::tool() == Tool::Races || debug::checks();
         (local.handle, local.place) = (if is_to_be_slow { NO_HANDLE } else { session.handle }, session.place);
         local.register(code, flags)
@@ -83,7 +83,8 @@ pub fn usual_local(thread: &PerThread, handle: u64) -> Option<&mut Local> {
 }
 
 /// Records a registration on the fast path. If the registration is unusual, the chunk is unchanged, and the call returns an
-/// error. If `Regions::before_code` was called, the error contains its result, which the slow path or `not_registered` needs.
+/// error. If `Regions::before_code` was called, the error contains the result of `before_code`. The slow path or
+/// `not_registered` needs this result.
 #[inline(always)]
 pub fn register_as_usual(
     thread: &PerThread,
@@ -96,7 +97,7 @@ pub fn register_as_usual(
         registered = local.register_in_next_chunk(code, flags);
     }
     thread.in_use.set(false);
-    // As in `Ref::still_open`, the call checks that the session is open after the record was published.
+    // The call publishes the record, and then checks that the session is still open, for the same reason as `Ref::still_open`.
     registered.map(|id| if local.is_open() { Ok(id) } else { Err(Error::Closed) })
 }
 
@@ -211,7 +212,8 @@ impl Local {
     #[cold]
     #[inline(never)]
     fn register_in_next_chunk(&mut self, code: impl Given, flags: Option<u8>) -> std::result::Result<Id, Option<u8>> {
-        // Room for the code's name, its unwind tables, and a few rows of its line table.
+        // The number of bytes that a chunk must have in addition to the code: for the code's name, its unwind tables, and a few
+        // rows of its line table.
         const AROUND_CODE: usize = 4096;
         // The slow path is fast enough for code of this size or more.
         const LARGE: u64 = 32 * 1024;
@@ -220,8 +222,8 @@ impl Local {
         }
         let body = code.size() as usize + AROUND_CODE;
         if self.thread_queue.has_room(body) || !self.thread_queue.change_at_once(body) || flags.is_some() {
-            // If the flags are known, the slow path is used. A retry of the fast path would need the flags as an argument,
-            // which would make every usual call slower.
+            // If `before_code` has already returned the flags, the slow path is used. A retry of the fast path would need the
+            // flags as an argument, which would make every usual call slower.
             return Err(flags);
         }
         self.register_at_once(code, None)
@@ -257,7 +259,8 @@ impl Local {
             event.flags |= flag::INLINES;
         }
         if !wanted.want_groups() {
-            // No sink reads the lines and the unwind tables here. `size` checks them, and then the record omits them.
+            // No running sink reads the code's lines and unwind tables. So `size` only checks the lines and tables, and the
+            // record omits them.
             group.size()?;
             group.lines = Lines::Rows(&[]);
             group.unwind = None;
@@ -291,10 +294,9 @@ impl Local {
 }
 
 /// The records of the code's inlined functions: the record in the project's format, and the record for samply. The record for
-/// samply is made from the record in the project's format. Only the sink for debuggers and the files of regions read the record
-/// in the project's format. If the sink for debuggers is off and no region's file can name the code, this record is left out. A
-/// region's file may also name the code if the code's memory becomes part of the region only later. Invalid inlines are an
-/// error even if no sink reads them.
+/// samply is made from the record in the project's format. The record in the project's format has only two readers: the sink
+/// for debuggers and the region sink. If neither sink can use the record, the record is left out. The region sink may use the
+/// record later, if the code's memory becomes part of a region. Invalid inlines are an error even if no sink reads them.
 fn inlines_of(
     shared: &Shared,
     wanted: Sinks,

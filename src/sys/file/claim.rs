@@ -16,12 +16,12 @@ pub(super) fn create_with(dir: &Dir, name: &OsStr, mode: u32, access: Access) ->
     dir.open_file(name, access | OFlags::CREATE | OFlags::EXCL, mode | OURS)
 }
 
-/// Creates a file. If an earlier process with this pid has left a file of this name, replaces the old file.
+/// Creates a file. If an earlier process with this pid has left a file of this name, the new file replaces the old file.
 ///
 /// Fails without touching the existing file if this file is a symbolic link, has a second name (hard link), or belongs to
-/// another user. Also fails if the file is used by another library in this process (`TAKEN`), or by a living process that has
-/// the same pid in another pid namespace. A living process holds a lock on its file. The kernel releases the lock when the
-/// last descriptor and the last mapping of the open file are closed.
+/// another user. Also fails if another library in this process uses the file (`TAKEN`). Also fails if a living process uses the
+/// file, and has this process's pid in another pid namespace. A living process holds a lock on its file. The kernel releases
+/// the lock when the last descriptor and the last mapping of the open file are closed.
 pub fn claim(dir: &Dir, name: &OsStr, mode: u32, access: Access) -> io::Result<File> {
     for _ in 0..3 {
         match create_with(dir, name, mode, access) {
@@ -38,8 +38,8 @@ pub fn claim(dir: &Dir, name: &OsStr, mode: u32, access: Access) -> io::Result<F
     Err(refuse(io::ErrorKind::AlreadyExists, "is created again and again by somebody else"))
 }
 
-/// Opens a file that an earlier program of this process has left, and appends to the file. The earlier program ran before the
-/// process called execve(2) to run the present program. `None` if there is no such file, or if somebody else uses the file.
+/// Opens a file that this process wrote before it called execve(2) to run the present program. New data is appended to the
+/// file. `None` if there is no such file, or if somebody else uses the file.
 pub fn continue_earlier(dir: &Dir, name: &OsStr) -> io::Result<Option<File>> {
     let identity = dir.identity_of(name)?;
     // This process opens the file only after this check, because the check looks for open descriptors of the process.
@@ -89,9 +89,9 @@ fn remove_stale(dir: &Dir, name: &OsStr) -> io::Result<()> {
     if opened.as_ref().map_or_else(|| is_locked(dir, name), |file| !lock(file)) {
         return Err(refuse(io::ErrorKind::AlreadyExists, "is written by a living process with the same pid"));
     }
-    // If this process does not use a file that has this library's mark, the file is no longer needed. Such a file was left by
-    // an earlier process, or by this process before it called execve(2) to run the present program. A file without the mark
-    // belongs to another library if it was written since this process started.
+    // At this point, this process does not use the file. If the file has this library's mark, the file is no longer needed. An
+    // earlier process has left the file, or this process has left the file before it called execve(2). If the file has no mark,
+    // but was written since this process started, another library in this process has written the file.
     if data.mode() & OURS == 0 {
         match other_writers::has_written(&data) {
             Some(false) => {}

@@ -28,8 +28,8 @@ pub struct Held {
     identity: Identity,
     table: DescriptorTable,
     marked: bool,
-    /// The unique serial number of this `Held`. `holder_of` finds the serial number of the `Held` that was the last to get a
-    /// certain descriptor number in the host's table.
+    /// The unique serial number of this `Held`. For each descriptor number of the host's table, `holder_of` keeps the serial
+    /// number of the latest `Held` with this descriptor number.
     serial: u32,
 }
 
@@ -81,7 +81,7 @@ impl Held {
     }
 }
 
-/// Gives access to the file without a check.
+/// Gives access to the file, without a check that the descriptor still belongs to the file.
 impl Deref for Held {
     type Target = File;
 
@@ -99,7 +99,7 @@ impl Drop for Held {
     }
 }
 
-/// Returns the variable that belongs to the descriptor number of `file` in the host's table. The variable contains the serial
+/// `file` has a descriptor number in the host's table. Returns the variable for this number. The variable contains the serial
 /// number of the `Held` that got this descriptor number last. Several `Held`s may get the same descriptor number one after
 /// another, if the host closes their descriptors.
 fn holder_of(file: &File) -> &'static AtomicU32 {

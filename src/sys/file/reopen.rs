@@ -25,8 +25,8 @@ pub fn join(dir: &Dir, name: &OsStr) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens the file `expected`, which this process has written before, for writing. Fails if the name now belongs to another
-/// file.
+/// Reopens a file for writing. `expected` identifies the file, which this process has written before. Fails if the name now
+/// belongs to another file.
 pub fn reopen(dir: &Dir, name: &OsStr, expected: Identity, access: Access) -> io::Result<File> {
     let file = dir.open_file(name, access | OFlags::NONBLOCK, 0)?;
     if !look_at(&file)?.is(&expected) {

@@ -8,15 +8,15 @@ use rustix::fs::{fallocate, fstatfs, statvfs, FallocateFlags};
 
 use crate::sys::open_at::c_string;
 
-/// Whether writes to this file are faster if space for the written bytes has been allocated in advance. On ext4, some writes
-/// took only a third of the time. A file system in memory clears pages when they are allocated, which costs as much as writing
-/// to the pages.
+/// Whether writes to this file are faster if space for the written bytes has been allocated in advance. On ext4, the allocation
+/// in advance reduced the time of some writes to a third. A file system in memory clears pages when they are allocated, which
+/// costs as much as writing to the pages.
 pub fn gains_by_reserve(file: &File) -> bool {
     file_system(file) == Some(EXT4)
 }
 
-/// Whether the contents of the file are on a disk, so that the pages of the file in memory are only copies. False if the file
-/// system is unknown.
+/// Whether the contents of the file are on a disk, so that the pages of the file in memory are only copies. Returns false if
+/// the file system is unknown.
 pub fn is_on_disk(file: &File) -> bool {
     file_system(file).is_some_and(|found| [EXT4, XFS, BTRFS].contains(&found))
 }
@@ -31,9 +31,9 @@ fn file_system(file: &File) -> Option<u64> {
     Some(fstatfs(file).ok()?.f_type as u32 as u64)
 }
 
-/// The free space that spools leave to others, in bytes. If the file system is smaller than twice this size, spools leave half
-/// of the file system. A container's `/dev/shm` has only 64 MiB. If `/dev/shm` has no room for a program's shared memory, the
-/// program ends with SIGBUS.
+/// The free space in bytes that spools leave to other users of the file system. If the file system is smaller than twice
+/// `FOR_OTHERS`, spools leave half of the file system free. A container's `/dev/shm` has only 64 MiB. If `/dev/shm` has no room
+/// for a program's shared memory, the program ends with SIGBUS.
 pub const FOR_OTHERS: u64 = 32 << 20;
 
 /// How many bytes this user can still allocate in the file system of a directory. `None` if this is unknown or unlimited.
@@ -41,8 +41,8 @@ pub fn free_space(dir: &Path) -> Option<u64> {
     space(dir).map(|(free, _)| free)
 }
 
-/// Whether `FOR_OTHERS` bytes are still free in the file system of a directory after an allocation of `len` bytes. True if
-/// this is unknown.
+/// Whether `FOR_OTHERS` bytes are still free in the file system of a directory after an allocation of `len` bytes. Returns true
+/// if this is unknown.
 pub fn leaves_room(dir: &Path, len: usize) -> bool {
     space(dir).is_none_or(|(free, size)| free.saturating_sub(len as u64) >= FOR_OTHERS.min(size / 2))
 }

@@ -26,9 +26,9 @@ fn create_new(path: &Path, mode: u32) -> io::Result<File> {
     create_with(&Dir::of(path)?, path.file_name().unwrap_or_default(), mode, APPEND)
 }
 
-/// A lock for tests that change the whole process, and for tests that such a change would disturb. A test that starts a child
-/// also takes this lock. Until the child executes its program, the child has copies of all descriptors, so a file that the
-/// parent closes stays locked.
+/// A lock for tests that change the state of the whole process. Tests that depend on this state also take the lock. A test that
+/// starts a child also takes this lock. Until the child executes its program, the child has copies of all descriptors, so a
+/// file that the parent closes stays locked.
 fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)

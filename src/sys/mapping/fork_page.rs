@@ -18,11 +18,12 @@ pub fn zero_in_child() -> io::Result<(OwnedMapping, bool)> {
 pub struct ForkPage {
     pub words: &'static Words,
     pub shared: &'static WithChildren,
-    /// Whether the kernel clears the page of `words` in the child of every kind of fork.
+    /// Whether the kernel clears the page of `words` in every forked child, whatever system call made the child.
     pub kept_by_kernel: bool,
 }
 
-/// The content of the page that is cleared in children. In each further word, a child stores one fact about itself.
+/// The content of the page that is cleared in children. `same_process` shows whether the process is a child. In each other
+/// word, a child stores one fact about itself.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Words {

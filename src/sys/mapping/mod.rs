@@ -38,8 +38,8 @@ pub(super) fn done(result: libc::c_int) -> io::Result<()> {
 /// A mapping that is unmapped when this value is dropped.
 ///
 /// The crate memmap2, which `marker` uses, cannot map inaccessible memory, or memory that forked children share. The crate
-/// rustix 1.1.6 has two faults in its calls of the C library. First, rustix calls `posix_madvise` for all kinds of advice
-/// except one. Second, rustix passes `MAP_FIXED` in place of `MREMAP_FIXED` to mremap, and the kernel refuses this call.
+/// rustix 1.1.6 has two faults in its calls of the C library. rustix calls `posix_madvise` for all kinds of advice except one.
+/// rustix passes `MAP_FIXED` instead of `MREMAP_FIXED` to mremap, so the kernel refuses the call of mremap.
 #[derive(Debug)]
 pub struct OwnedMapping {
     start: NonNull<u8>,

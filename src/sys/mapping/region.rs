@@ -124,7 +124,8 @@ impl Region {
         let part = OwnedMapping::unlocked(range.len(), READ_WRITE, PRIVATE | libc::MAP_NORESERVE, None)?;
         // SAFETY: the memory was just mapped, is zero, and nobody else has it.
         let bytes = unsafe { std::slice::from_raw_parts_mut(part.start.as_ptr(), range.len()) };
-        // A system call reads the bytes: if the file was truncated, it returns an error, but an access would raise a signal.
+        // A system call reads the bytes. If the file was truncated, the system call returns an error, but a plain access would
+        // raise a signal.
         if process_memory::read(std::process::id(), self.mapping.at(&range) as u64, bytes) < range.len() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -167,8 +168,8 @@ impl Region {
         checked(unsafe { libc::mremap(from, len, len, how, self.mapping.at(range)) }).map(drop)
     }
 
-    /// Frees the pages of a range that nobody uses. If the range is a mapping of a file, the pages are also removed from the
-    /// file. The range reads as zeros afterwards.
+    /// Frees the pages of a range. Nobody may use the range. If the range is a mapping of a file, the pages are also removed
+    /// from the file. The range reads as zeros afterwards.
     pub fn discard(&self, range: Range<usize>) {
         // `MADV_REMOVE` frees pages of a file, and fails for private pages. `MADV_DONTNEED` frees private pages.
         if !self.mapping.heeds(range.clone(), libc::MADV_REMOVE) {

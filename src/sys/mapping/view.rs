@@ -10,8 +10,8 @@ use crate::sys::process_memory;
 
 /// The smallest view covers this many bytes.
 const LEAST: u64 = 16 << 20;
-/// A new view covers at least this many times the file's length, so views are rarely replaced. This matters for `perf record
-/// -d`, which records each view.
+/// A new view covers at least this many times the file's length, so views are rarely replaced. `perf record -d` records each
+/// view, so there should be few views.
 const STEP: u64 = 4;
 
 /// A mapping of a file for forked children. Only system calls read this mapping. If the file was truncated, a system call

@@ -102,9 +102,9 @@ pub fn wait(word: &AtomicU32, expected: u32, _: Option<Duration>) {
 /// In a model, a waiting thread does not sleep, but keeps reading the word. So this function does nothing.
 pub fn wake(_: &AtomicU32, _: u32) {}
 
-/// A channel that replaces crossbeam's channel, which does not work with loom. A single lock protects this channel. So the
-/// channel orders sending and receiving threads more strictly than crossbeam's channel does. If the library relies on this
-/// additional order by mistake, models do not detect the mistake.
+/// A channel that replaces crossbeam's channel, which does not work with loom. A single lock protects this channel. So this
+/// channel guarantees more order between threads than crossbeam's channel does. If the library relies on this additional order
+/// by mistake, models do not detect the mistake.
 pub mod channel {
     use super::{Mutex, VecDeque};
     use std::fmt;

@@ -4,29 +4,30 @@
 //! Once a round, the writer compares the counter with the clock, and publishes a straight line: time as a function of the
 //! counter. A registering thread reads the counter, and computes the time from the line. This time is the thread's stamp. The
 //! stamp differs from the clock by less than a microsecond, and usually by only tens of nanoseconds. When the kernel has just
-//! begun to slew the clock (to let the clock run faster or slower), stamps may differ more from the clock.
+//! begun to slew the clock (to let the clock run faster or slower), the difference may exceed a microsecond.
 //!
 //! Stamps never go back: if a thread takes a stamp and then publishes data, no thread that has read the data takes an earlier
 //! stamp. Six facts guarantee this.
 //!
 //! * A thread reads the counter after all its earlier instructions have completed (`clock::arch_ticks`).
-//! * At its beginning, a new line is no earlier than the old line is for the same value of the counter. If a new line begins
-//!   ahead of the clock, its slope is reduced, so that the clock catches up with the line.
-//! * At its beginning, a line is no earlier than the clock. So stamps from the line are no earlier than stamps that threads
-//!   have already taken from the clock. When threads change from a line back to the clock, stamps from the clock are raised to
-//!   at least `Line::height`, the time that the line has reached. Stamps are raised until the clock is more than `HELD_NS` past
-//!   that time. During this phase, each stamp is at least a nanosecond later than the previous stamp.
-//! * The clock stands still while the machine is suspended. The counter may continue, or restart. If the counter continues, it
-//!   may jump past the line's end. In that case no stamp from the line is later than the clock, so stamps from the clock are
-//!   not raised. A restarted counter could, hours later, have a value that the old line covers. So the line is withdrawn before
-//!   the writer sleeps.
+//! * For the counter value at which a new line begins, the new line gives the same time as the old line, or a later time. If a
+//!   new line begins ahead of the clock, its slope is reduced, so that the clock catches up with the line.
+//! * A line begins at the clock's time, or at a later time. So a stamp from the line is as late as all earlier stamps from the
+//!   clock, or later. After the end of a line, threads take stamps from the clock again. These stamps are raised to at least
+//!   the last time of the line (`Line::height`). Stamps are raised until the clock is more than `HELD_NS` past `Line::height`.
+//!   During this phase, each stamp is at least a nanosecond later than the previous stamp.
+//! * The clock stands still while the machine is suspended. During a suspend, the counter may continue or restart. If the
+//!   counter continues, it may jump past the line's end. All stamps from the line are then at or before the clock's time, so
+//!   stamps from the clock are not raised. A restarted counter could, hours later, have a value that the old line covers. So
+//!   the line is withdrawn before the writer sleeps.
 //! * After a thread has computed a stamp, it checks that the line is still the published line. If another line was published,
 //!   the thread takes a new stamp. So a thread that was interrupted does not return a time from an old line.
 //! * The rates of the old and the new line differ by less than 100 parts in a million. A new line is published within
-//!   `LATE_TICKS` of its beginning, or not at all. Until the new line is published, threads take stamps from the old line.
-//!   These stamps are at most 2 ns later than the new line would give. A thread needs much longer than 2 ns to take a stamp and
-//!   pass the stamp on. The writer may be interrupted between its last reading of the counter and the store that publishes the
-//!   line. If the clock is not slewed, each millisecond of this interruption adds about 1 ns to the limit of 2 ns.
+//!   `LATE_TICKS` of its beginning, or not at all. Until the new line is published, threads take stamps from the old line. A
+//!   stamp from the old line is at most 2 ns later than the stamp from the new line for the same counter value. This difference
+//!   does no harm, because a thread needs much longer than 2 ns to take a stamp and publish data. The writer may be interrupted
+//!   between its last reading of the counter and the store that publishes the line. If the clock is not slewed, each
+//!   millisecond of such an interruption increases the maximum difference of 2 ns by about 1 ns.
 
 use std::fs::File;
 use std::io::Read;
@@ -44,25 +45,26 @@ const SHORTEST_SPAN_NS: u64 = 20_000_000;
 /// because of the slewing of NTP (500 parts) and the error of a reading. If the rates differ by more than `ALIKE_PPM`, the
 /// counter or the clock has jumped.
 const ALIKE_PPM: u64 = 1_000;
-/// The span grows until its length is between this time and twice this time. Such a span is long compared with the error of a
-/// reading, and short enough to follow the slewing of NTP.
+/// The span grows until its length is between `WINDOW_NS` and twice `WINDOW_NS`. Such a span is long compared with the error of
+/// a reading, and short enough to follow the slewing of NTP.
 const WINDOW_NS: u64 = 250_000_000;
-/// A span that is longer than this is not used, because the clock may have been slewed during the span, and may have another
-/// rate now.
+/// A span that is longer than this time is not used, because the clock may have been slewed during the span, and may have
+/// another rate now.
 const LONGEST_SPAN_NS: u64 = 1_000_000_000;
-/// A line may differ from the clock by at most this time. If the difference is larger, the line is dropped, and so are the two
-/// samples of the line.
+/// A line may differ from the clock by at most this time. If a line differs from the clock by more than `TOLERANCE_NS`, the
+/// line and its two samples are dropped.
 const TOLERANCE_NS: u64 = 2_000;
-/// If a line begins ahead of the clock, its slope is chosen so that the clock catches up with the line after this time. A new
-/// line may replace this line before the clock has caught up.
+/// If a line begins ahead of the clock, the line gets a smaller slope, so that the clock catches up with the line within
+/// `CATCH_UP_NS`. A new line may replace this line before the clock has caught up.
 const CATCH_UP_NS: u64 = 50_000_000;
-/// While stamps from the clock are raised, a stamp may be up to `HELD_NS` later than the clock and than `Line::height`. Stamps
-/// are raised until the clock is more than `HELD_NS` past `Line::height`. Each raised stamp can be 1 ns further ahead of the
-/// clock than the previous stamp. In a millisecond, threads can take far fewer than a million stamps.
+/// A raised stamp is at most `HELD_NS` later than the maximum of the clock and `Line::height`. Stamps are raised until the
+/// clock is more than `HELD_NS` past `Line::height`. Each raised stamp can be 1 ns further ahead of the clock than the previous
+/// stamp. In a millisecond, threads can take far fewer than a million stamps.
 const HELD_NS: u64 = 1_000_000;
 /// The maximum number of ticks between the beginning of a line and its publication: about 20 µs.
 const LATE_TICKS: u64 = 50_000;
-/// A reading of the clock that takes more ticks than this counts as interrupted. The limit is about 200 ns.
+/// If a reading of the clock takes more than `WIDEST_READING_TICKS`, the reading is treated as interrupted. The limit is about
+/// 200 ns.
 const WIDEST_READING_TICKS: u64 = 500;
 /// The number of readings for one sample. The reading that took the shortest time becomes the sample.
 const READINGS: usize = 4;
@@ -78,8 +80,8 @@ impl Sample {
     /// Reads the clock and the counter. Returns `None` if each reading was interrupted.
     fn take() -> Option<Sample> {
         let reading = || {
-            // The counter is read before the clock, so the sample has a slightly later time than the clock had at the counter's
-            // value. Therefore a line through the sample does not lag behind the clock.
+            // The counter is read before the clock, so the sample's time is slightly too late for its counter value. Therefore
+            // a line through the sample does not lag behind the clock.
             let tsc = arch_ticks();
             let ns = monotonic_ns();
             (arch_ticks().wrapping_sub(tsc), Sample { tsc, ns })
@@ -94,7 +96,8 @@ impl Sample {
 struct Line {
     tsc: u64,
     ns: u64,
-    /// Nanoseconds for 2^32 ticks. The value fits into 32 bits, because the counter runs at more than 1 GHz.
+    /// Nanoseconds for 2^32 ticks. The value fits into 32 bits, because each tick takes less than a nanosecond (the counter
+    /// runs at more than 1 GHz).
     slope: u32,
     /// Length in ticks, or 0 if there is no line. Without a line, threads read the clock, and raise stamps to at least `ns`.
     reach: u32,
@@ -121,8 +124,8 @@ impl Line {
     }
 
     /// Returns the minimum for stamps that threads will take from the clock or from the next line. The counter's value is now
-    /// `tsc`, and the clock's time is `ns`. No stamp that a thread has taken from the line is later than both the result and
-    /// `ns`.
+    /// `tsc`, and the clock's time is `ns`. All stamps that threads have taken from the line are at or before the maximum of
+    /// the result and `ns`.
     fn height(&self, tsc: u64, ns: u64) -> u64 {
         let (ticks, reach) = (tsc.wrapping_sub(self.tsc), u64::from(self.reach));
         let was_set_back = (ticks as i64) < 0;
@@ -145,7 +148,7 @@ impl Line {
             let tsc = counter();
             self.at(tsc).unwrap_or_else(|| self.clock(tsc, last_held))
         } else if self.ns == 0 {
-            // No line was published yet, so no stamp is ahead of the clock, and stamps from the clock need not be raised.
+            // Before the first line is published, all stamps come from the clock, so no stamp has to be raised.
             monotonic_ns()
         } else {
             self.clock(0, last_held)
@@ -192,8 +195,8 @@ impl Calibration {
         Calibration { line: Line::none(floor), older: sample, newer: sample }
     }
 
-    /// Begins a new calibration. Threads use the old line until the new calibration is published. So the new calibration keeps
-    /// only the latest time that the old line can give until that publication.
+    /// Begins a new calibration. Threads use the old line until the new calibration is published. So the new calibration has a
+    /// minimum for its stamps: the latest stamp that the old line can give before the publication.
     fn restart(&self, sample: Sample) -> Calibration {
         Calibration::start(sample, self.line.height(sample.tsc.wrapping_add(2 * LATE_TICKS), sample.ns))
     }
@@ -246,7 +249,7 @@ impl Calibration {
 struct PublishedLine {
     tsc: AtomicU64,
     ns: AtomicU64,
-    /// The upper half is the line's slope, and the lower half is the line's reach.
+    /// The upper half is `Line::slope`, and the lower half is `Line::reach`.
     slope_and_reach: AtomicU64,
 }
 
@@ -274,7 +277,8 @@ impl PublishedLine {
 #[repr(align(64))]
 struct Published {
     /// How many lines were published. The lowest bit is the index in `lines` of the line that was published last. The writer
-    /// writes the next line to the other element of `lines`. So no thread has to wait if the writer is interrupted.
+    /// stores the next line in the element of `lines` that does not contain the current line. So no thread has to wait if the
+    /// writer is interrupted.
     count: AtomicUsize,
     lines: [PublishedLine; 2],
     /// The last stamp that a thread took from the clock while such stamps were raised (`HELD_NS`).
@@ -326,9 +330,9 @@ pub struct Calibrated {
 }
 
 impl Calibrated {
-    /// Nearly `CLOCK_MONOTONIC`, in nanoseconds. While no line covers the present, the function reads `CLOCK_MONOTONIC` itself.
-    /// There is no line until `rebase` has been called for some time. If `rebase` is then not called for some time, the line
-    /// ends.
+    /// Nearly `CLOCK_MONOTONIC`, in nanoseconds. If no published line covers the counter's current value, the function reads
+    /// `CLOCK_MONOTONIC` itself. There is no line until `rebase` has been called for some time. If `rebase` is then not called
+    /// for some time, the line ends.
     #[inline]
     pub fn now(&self) -> u64 {
         self.published.now(arch_ticks)
@@ -368,7 +372,7 @@ impl Calibrated {
             let new = change(old, sample);
             let held = self.published.last_held.load(Ordering::Relaxed);
             if new.line.exists() && (1..HELD_NS).contains(&held.saturating_sub(new.line.ns)) {
-                // The new line would begin below stamps that were already taken.
+                // Raised stamps were already later than the beginning of the new line. So the new line is not published.
                 return;
             }
             if new.line != old.line {

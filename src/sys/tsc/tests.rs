@@ -76,7 +76,7 @@ impl Fake {
             }
             let sample = self.sample();
             let new = calibration.next(sample);
-            // Threads follow the old line until the new line is published, and the publication may be late.
+            // Threads take stamps from the old line until the new line is published. The test publishes the new line late.
             self.pass(15_000);
             look(self, &calibration.line);
             *calibration = new;
@@ -98,8 +98,8 @@ fn a_line_holds_from_its_beginning_to_its_end() {
         assert_eq!(line.height(tsc.wrapping_add(1 << 62), u64::MAX), 5_500);
         assert_eq!(line.height(tsc.wrapping_sub(1 << 62), u64::MAX), 5_000);
         assert_eq!(line.height(tsc.wrapping_add(999), 0), 5_499);
-        // In the first assertion, the clock stood still for no more time than the line covers. In the next two assertions, the
-        // clock stood still for more time than the line covers.
+        // In the first assertion, the clock stood still for at most the duration of the line. In the next two assertions, the
+        // clock stood still for longer than the duration of the line.
         assert_eq!(line.height(tsc.wrapping_add(2_000), 5_500), 5_500);
         assert_eq!(line.height(tsc.wrapping_add(2_002), 5_500), 5_000);
         assert_eq!(line.height(tsc.wrapping_add(1 << 62), 5_500), 5_000);
@@ -157,8 +157,8 @@ fn a_line_that_is_ahead_runs_slower_and_does_not_step_back() {
     assert!(fake.stamp(&calibration.line).abs_diff(fake.ns()) < 600);
     fake.run(&mut calibration, 10 * MS, 5);
     assert!(fake.stamp(&calibration.line).abs_diff(fake.ns()) < 200);
-    // `Calibration::start` gets the earliest time at which a line may begin. While the clock is far behind this earliest time,
-    // no line is made. When the clock has nearly reached the earliest time, a line is made.
+    // `Calibration::start` gets the earliest time at which a line may begin. `Calibration::next` makes no line until the clock
+    // has nearly reached the earliest time.
     let sample = fake.sample();
     let waiting = Calibration::start(sample, sample.ns + 30 * MS);
     fake.pass(25 * MS);
@@ -202,7 +202,7 @@ fn after_a_gap_the_clock_is_asked_and_the_rate_found_anew() {
         fake.run(&mut calibration, 10 * MS, 100);
         fake.pass(gap);
         assert_eq!(fake.stamp(&calibration.line), fake.ns());
-        // The rate has changed during the gap.
+        // After the pause of `gap` nanoseconds, the clock runs at a new rate.
         fake.slew(100);
         let worst = fake.run(&mut calibration, 5 * MS, 3);
         assert!(!calibration.line.exists());
@@ -228,8 +228,8 @@ fn a_counter_that_was_set_back_is_found_out() {
     assert!(!calibration.line.exists());
     let worst = fake.run(&mut calibration, 10 * MS, 100);
     assert!(calibration.line.exists() && worst < 200, "{worst}");
-    // The counter may also be set back before the first line is drawn. No line is drawn from a sample before the counter was
-    // set back and a sample after the counter was set back.
+    // Now the counter is set back between two samples, before the first line is made. A line through these two samples would be
+    // wrong, so no line may be made.
     let mut calibration = fake.start();
     fake.pass(30 * MS);
     fake.tsc = 1_000;
@@ -258,8 +258,8 @@ fn a_suspend_is_no_time() {
             assert!(calibration.line.exists() && worst < 200, "{worst} ns after {suspended} ns");
         }
     }
-    // The machine is suspended for less time than a line covers. After the suspend, a thread may have taken stamps from the
-    // line that are ahead of the clock. So later stamps from the clock are raised.
+    // Each suspend is shorter than the duration of a line. After the suspend, the line may give stamps that are ahead of the
+    // clock. So later stamps from the clock are raised.
     for suspended in [10_000, MS, 40 * MS, 80 * MS] {
         let mut fake = Fake::new(1 << 40, 0);
         let mut calibration = fake.start();
@@ -316,7 +316,7 @@ fn there_is_no_line_while_the_writer_sleeps() {
         assert!(!matches!(counter, Counter::Unfit), "the kernel has given up the counter");
     }
     let before = calibrated.now();
-    // If each reading of the clock is interrupted, `rest` does not change the line, so the test calls `rest` again.
+    // A call of `rest` has no effect if all readings of the clock in this call are interrupted. So the test repeats the call.
     let is_gone = || {
         calibrated.rest();
         !line().exists()
@@ -397,7 +397,8 @@ fn time_does_not_go_back_from_thread_to_thread() {
 
 fn assert_order_of_time(turns: usize) {
     let latest = AtomicU64::new(0);
-    // Some pauses are longer than a line. So threads change from a line to the clock, and later to a new line.
+    // Some pauses are longer than the duration of a line (`REACH_NS`). During such a pause, threads change from the line to the
+    // clock, and later to a new line.
     let pauses = [1, 1, 1, 8, 1, 1, 30, 1, 1, 1, 1, 1, 120, 20, 1, 10, 1];
     let pauses = std::iter::repeat_n(pauses, turns).flatten().map(Duration::from_millis);
     while_rebasing(pauses, |calibrated| {
