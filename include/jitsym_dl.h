@@ -11,19 +11,19 @@
  *
  *   - The environment variable JITSYM_LIB names the library's file. Programs that run with more rights than their caller ignore
  *     JITSYM_LIB. Without the variable, the dynamic linker looks for libjitsym.so.0.1 in its usual directories (DT_RPATH and
- *     DT_RUNPATH of the program, LD_LIBRARY_PATH, the system's directories). For another directory, the program calls
+ *     DT_RUNPATH of the program, LD_LIBRARY_PATH, the system's directories). To load a library from another directory, call
  *     jitsym_dl_load(path) first.
  *   - If the library cannot be loaded, JITSYM_DEBUG=1 prints the reason to standard error. JITSYM_DEBUG=PATH writes the reason
  *     to a file, if PATH is absolute.
  *   - Programs without a dynamic linker (-static) cannot use this file, because dlopen does not work properly in them.
  *   - A library of another ABI version is not used. The library is never unloaded.
  *   - All source files of a program, or of a shared library, share one state. Another shared library that includes this file
- *     has its own state, and uses the same libjitsym. Such a library must call jitsym_dl_load before it uses a session that
- *     was passed to it.
+ *     has its own state, and uses the same libjitsym. If a session is passed to such a library, it must call jitsym_dl_load
+ *     before it uses the session.
  *   - Once the library is loaded, a signal handler may call the functions that the three headers allow in signal handlers.
  *
- * While the library is not loaded, jitsym_status_name and jitsym_status_text support only JITSYM_ERR_LIBRARY,
- * jitsym_last_error with a NULL session gives the reason why loading failed, and jitsym_version_number returns 0.
+ * While the library is not loaded, jitsym_version_number returns 0. jitsym_last_error with a NULL session gives the reason why
+ * loading failed. jitsym_status_name and jitsym_status_text support only JITSYM_ERR_LIBRARY.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -91,14 +91,14 @@ static inline const jitsym_dl_functions *jitsym_dl_get(void) {
   return __atomic_load_n(&jitsym_dl_loaded, __ATOMIC_ACQUIRE);
 }
 
-/* Whether these are the functions that write the map. */
+/* Tells whether the functions are those that write the map. */
 static inline int jitsym_dl_is_map(const jitsym_dl_functions *functions) {
   return functions->jitsym_version_number_ == NULL;
 }
 
 /*
- * The reason why the last attempt to load the library failed. The thread that has set `busy` owns the text. Once jitsym_init
- * has found no library, it sets `missing`, and does not look again.
+ * The reason why the last attempt to load the library failed. The thread that has set `busy` owns the text. If jitsym_init
+ * finds no library, it sets `missing`, and does not look again.
  */
 typedef struct jitsym_dl_reason {
   unsigned char busy, missing;
@@ -127,7 +127,7 @@ static inline void jitsym_dl_say_why(void) {
   if (to == NULL || to[0] == 0 || strcmp(to, "0") == 0 || strcmp(to, "off") == 0) return;
   file = to[0] == '/' ? fopen(to, "ae") : stderr;
   if (file == NULL) return;
-  /* Copies the text, so that no thread waits for the text during the output. */
+  /* The copy lets other threads use the text during the output. */
   jitsym_dl_take_why();
   memcpy(text, jitsym_dl_why.text, sizeof text);
   jitsym_dl_give_why();
@@ -159,8 +159,8 @@ static inline void jitsym_dl_note_version(const char *path, uint32_t version) {
  * call does file I/O.
  *
  * Returns JITSYM_OK, also if the library was loaded before; JITSYM_ERR_LIBRARY if no library of this version is found
- * (jitsym_last_error gives the reason, and the call can be repeated); JITSYM_ERR_CONFLICT while a session without the library
- * is open; JITSYM_ERR_NO_MEMORY.
+ * (jitsym_last_error gives the reason, and the call can be repeated); JITSYM_ERR_CONFLICT while a map-only session is
+ * open; JITSYM_ERR_NO_MEMORY.
  */
 static inline jitsym_status jitsym_dl_load(const char *path) {
   jitsym_dl_functions *functions;
@@ -217,7 +217,7 @@ other:
 
 /* ---- Calls without the library, which write the map ---- */
 
-/* The handle of all sessions. Handles of the library never end in this byte. */
+/* The handle of all sessions. No handle of the library ends in 0x6b. */
 #define JITSYM_MAP_SESSION ((jitsym *)0x6b)
 
 static inline jitsym_status jitsym_map_check(const jitsym *session) {
@@ -233,7 +233,7 @@ static inline jitsym_status jitsym_map_check_struct(const void *from, size_t exp
   return size == expected ? JITSYM_OK : size < expected ? JITSYM_ERR_STRUCT_SIZE : JITSYM_ERR_STRUCT_TAIL;
 }
 
-/* Whether a value of the variable JITSYM asks for the map. */
+/* Tells whether a value of the variable JITSYM asks for the map. */
 static inline int jitsym_map_is_named(const char *value) {
   static const char *const words[] = {"map",    "on",  "1",        "true",     "yes",   "jitdump",
                                       "region", "gdb", "unwinder", "valgrind", "bridge"};
@@ -274,7 +274,7 @@ static inline jitsym_status jitsym_map_init(const jitsym_options *options, jitsy
   snprintf(start, sizeof start, "%.*s/perf-", (int)length, dir);
 
   jitsym_dl_take_why();
-  /* Once a file was opened, threads may read the path, so it stays. */
+  /* Once a map was opened, threads may read its path, so the path stays. */
   if (JITSYM_MAP_GET(pid) == 0) memcpy(jitsym_map.start, start, sizeof start);
   else if (strcmp(start, jitsym_map.start) != 0) status = JITSYM_ERR_CONFLICT;
   if (JITSYM_MAP_GET(sessions) == 0) JITSYM_MAP_SET(mode, given.file_mode != 0 ? given.file_mode | 0600 : 0644);
@@ -327,7 +327,7 @@ static inline jitsym_status jitsym_map_unregister_range(jitsym *session, uint64_
   return jitsym_map_check(session);
 }
 
-/* Lines are in the file when a call returns. So this call only begins the file of a forked child. */
+/* Calls write their lines at once. So a flush only makes the file of a forked child. */
 static inline jitsym_status jitsym_map_flush(jitsym *session, uint32_t timeout_ms) {
   char unused[1];
   size_t end = 0;
@@ -386,7 +386,7 @@ static inline const jitsym_dl_functions *jitsym_map_functions(void) {
   return &functions;
 }
 
-/* ---- Calls of both kinds ---- */
+/* ---- Calls with or without the library ---- */
 
 /* The functions that a program calls instead of the functions of the three headers. */
 #define JITSYM_DL_CALL(name, otherwise, arguments)         \

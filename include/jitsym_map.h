@@ -1,8 +1,8 @@
 /*
  * Writes the perf map for jitsym_dl.h if libjitsym is missing (docs/linking.md). A program calls no function of this file.
- * Each call opens the map by its path, checks it, appends one line by one write, and closes it. The first call of a process
- * makes a new file, but adds to a file that was written after the process started: another copy of this header, or another
- * runtime in this process, wrote that file. The first call of a forked child copies its parent's lines.
+ * Each call opens the map by its path, checks it, appends one line by one write, and closes it. If a map is older than the
+ * process, the first call replaces it. A newer map gets further lines: another copy of this header, or another runtime in this
+ * process, wrote that map. The first call of a forked child copies the parent's lines of the map.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -39,13 +39,13 @@ extern long syscall(long, ...);
 #define JITSYM_MAP_NS st_mtimensec
 #endif
 
-/* All source files of a program share one state, as they share jitsym_dl_loaded. */
+/* The state, which all source files of a program share, like jitsym_dl_loaded. */
 typedef struct jitsym_map_state {
   size_t sessions, registered, moved, errors; /* Open sessions, and counters for jitsym_stats. */
   size_t inode, end;                          /* The file's inode, and the end of the last line written here. */
   int pid, error;                             /* The process that opened the file first, and the last errno. */
   unsigned mode;
-  char start[JITSYM_DIR_MAX + 8]; /* The path up to the pid. Never changes once a file was opened. */
+  char start[JITSYM_DIR_MAX + 8]; /* The path up to the pid. Never changes once a map was opened. */
 } jitsym_map_state;
 
 __attribute__((weak, visibility("hidden"))) jitsym_map_state jitsym_map;
@@ -90,7 +90,7 @@ static inline size_t jitsym_map_clean(char *to, const char *text, size_t size) {
     if (c < ' ' || (c >= 0x7f && c < 0xa0) || is_line_end) from = "_", copied = 1;
     if (c == 0xfffd) from = "\xef\xbf\xbd", copied = 3;
     if (is_space && used == 0) continue;
-    /* After a character that does not fit, no other character fits. */
+    /* After a character that does not fit into `to`, all others are dropped. */
     if (used + copied <= JITSYM_NAME_MAX) memcpy(to + used, from, copied);
     used += used + copied <= JITSYM_NAME_MAX ? copied : JITSYM_NAME_MAX + 1;
     if (!is_space) end = used;
@@ -137,7 +137,7 @@ static inline int jitsym_map_open(char *path, int pid, int access, struct stat *
   return -1;
 }
 
-/* Whether a file was written after the process started, or a clock tick before. True if /proc gives no start time. */
+/* Tells whether a file is newer than the process, or a clock tick older. True if /proc gives no start time. */
 static inline int jitsym_map_is_own(const struct stat *file) {
   char text[1024] = "", *at;
   long now[2] = {0, 0}, boot[2] = {0, 0}, tick = 1000 / sysconf(_SC_CLK_TCK);
@@ -163,7 +163,7 @@ static inline long jitsym_map_inherit(int fd, int parent) {
     if (line > 0) part = line; /* A line of another runtime may be longer than the block. */
     if (part > 0 && (done = syscall(SYS_write, fd, block, part)) != part) errno = done < 0 ? errno : ENOSPC, part = -1;
   }
-  if (part < 0) syscall(SYS_ftruncate, fd, 0L); /* Readers would use a part of a name as the name. */
+  if (part < 0) syscall(SYS_ftruncate, fd, 0L); /* Readers would take a cut name for a whole name. */
   if (from >= 0) syscall(SYS_close, from);
   return part;
 }
@@ -214,14 +214,14 @@ static inline long jitsym_map_use(char *text, size_t size, size_t *end) {
     size = *end < JITSYM_MAP_ROOM ? *end : JITSYM_MAP_ROOM;
     if (lseek(fd, (off_t)(*end - size), SEEK_SET) >= 0) done = syscall(SYS_read, fd, text, size);
   } else if (fd >= 0) {
-    /* The newline ends a part of a line that another writer has written. */
+    /* If another writer has left a cut line, the newline ends it. */
     if (lseek(fd, -1, SEEK_END) >= 0) syscall(SYS_read, fd, &last, 1L);
     if (last == '\n') text++, size--;
     done = syscall(SYS_write, fd, text, size);
     *end = (size_t)lseek(fd, 0, SEEK_CUR);
     if (done >= 0 && done != (long)size) {
       if (fstat(fd, &file) == 0 && (size_t)file.st_size == *end) syscall(SYS_ftruncate, fd, (long)*end - done);
-      errno = ENOSPC, done = -1; /* Readers would use a part of a name as the name. */
+      errno = ENOSPC, done = -1; /* Readers would take a cut name for a whole name. */
     }
     for (size_t known = JITSYM_MAP_GET(end); done >= 0 && *end > known; known = JITSYM_MAP_GET(end))
       __sync_bool_compare_and_swap(&jitsym_map.end, known, *end);
@@ -234,7 +234,7 @@ static inline long jitsym_map_use(char *text, size_t size, size_t *end) {
   return done;
 }
 
-/* Writes the line of code. The id is the file offset of the line's end, and 16 bits of the line's hash. */
+/* Writes a line of the map. The id has 16 bits of the line's hash, below the file offset of the line's end. */
 static inline jitsym_status jitsym_map_line(uint64_t addr, uint64_t size, const char *name, size_t length, jitsym_id *out) {
   char text[JITSYM_MAP_ROOM + 32];
   size_t end = 0, used = (size_t)snprintf(text, 64, "\n%llx %llx ", (unsigned long long)addr, (unsigned long long)size);
