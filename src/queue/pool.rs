@@ -161,9 +161,8 @@ impl Pool {
     /// The approximate number of free chunks.
     #[inline]
     fn count_free(&self) -> usize {
-        // The small chunks are counted before the full-size chunks. If a small chunk is enlarged after the small chunks are
-        // counted, the chunk is counted twice. If the full-size chunks were counted first, such a chunk would not be counted at
-        // all.
+        // The small chunks are counted before the full-size chunks. If a small chunk is enlarged between the two counts, the
+        // chunk is counted twice. If the full-size chunks were counted first, such a chunk would not be counted at all.
         let small = self.small.len();
         small + self.whole.len()
     }
@@ -315,10 +314,10 @@ impl Pool {
         self.unused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes free chunks in advance, as long as the pool has fewer than `ample` chunks. Until a thread fills a chunk, one small
+    /// Makes free chunks in advance, as long as chunks use fewer than `ample` units. Until a thread fills a chunk, one small
     /// chunk is kept free. While threads need larger chunks, about one chunk for each thread is kept free. These chunks have
-    /// the size that the threads will need next. Once the threads need full-size chunks, this function makes chunks until the
-    /// pool has `ample` chunks.
+    /// the size that the threads will need next. Once the threads need full-size chunks, this function makes chunks until
+    /// chunks use `ample` units.
     ///
     /// Only the writer calls this function. The writer makes a few chunks in each round. If the writer's writes take too long,
     /// threads may need more than `ample` chunks. In this case threads make chunks themselves (`take_new`).

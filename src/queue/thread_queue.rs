@@ -72,8 +72,8 @@ impl ThreadQueue {
         self.shared.end_record();
     }
 
-    /// Returns 0 if the writer has already read all records of this thread. Otherwise returns the present time. Once the writer
-    /// has read all records up to this time, it has read all records of this thread.
+    /// Returns 0 if this thread's chunk shows that the writer has read all records of this thread. Otherwise returns the
+    /// present time. Once the writer has read all records up to this time, it has read all records of this thread.
     pub fn unread_until(&self) -> u64 {
         self.slot.begin();
         self.shared.order();

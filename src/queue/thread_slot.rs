@@ -3,8 +3,8 @@
 //! An idle thread still holds a chunk, which the writer takes back when chunks run short. The thread announces that it writes a
 //! record, and the writer announces that it wants the chunk. Each side first makes its announcement, and then looks for the
 //! other side's announcement. Between these two steps, each side uses a barrier (`Shared::order` in the thread,
-//! `barrier::all_threads` in the writer). Because of the barriers, the thread finds the writer's announcement, or the writer
-//! finds the thread's announcement.
+//! `barrier::all_threads` in the writer). Because of the barriers, at least one side finds the announcement of
+//! the other side.
 //!
 //! The writer also uses an announcement and a barrier to keep threads from writing records while the process forks (see
 //! `queue::quiesce`).

@@ -13,7 +13,7 @@
 //! library's fork handler and the fork itself. A handler of the host may wait for a lock whose holder waits for the end of the
 //! fork. To end this deadlock, the threads and the writer continue after a while. A thread or writer that continues increments
 //! a counter in memory that the parent shares with the child (`WithChildren`). From the counter, the child learns whether
-//! somebody continued before the fork. The child may also count a thread that continued just after the fork.
+//! somebody continued before the fork. The counter may also include somebody who continued just after the fork.
 //!
 //! The child does not use the parent's `Quiesce`. A thread of the parent may have held the lock in the parent's `Quiesce` at
 //! the fork, and this thread does not exist in the child.

@@ -201,7 +201,7 @@ impl Shared {
         self.status.wanted()
     }
 
-    /// False if a sink runs, or if live code is remembered. If the result is true, threads write no records.
+    /// Whether threads write no records, because `wanted` is empty. Sinks may still be writing earlier records.
     #[inline]
     pub fn is_off(&self) -> bool {
         self.wanted() == Sinks::NONE

@@ -149,7 +149,7 @@ impl Shared {
         self.missed.load(Ordering::SeqCst)
     }
 
-    /// Whether a request has no answer yet.
+    /// Whether the writer can now answer a request that has no answer yet.
     fn is_asked(&self) -> bool {
         let quiesce = &self.status.quiesce;
         let is_unanswered = |requests: &Requests| {

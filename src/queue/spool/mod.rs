@@ -1,9 +1,9 @@
 //! The memory for records on their way to the writer. If possible, this memory outlives the process.
 //!
 //! The memory consists of a header and a range of units. Each unit has the size of a full-size chunk. If possible, the memory
-//! is a shared mapping of a file, which is called the spool. Published records and the writer's progress in a spool survive
-//! SIGKILL, and [`recover`] continues from them. Without a spool, and before a writer opens a spool, the memory is private.
-//! Private memory has the same layout as a spool, and lies at the same addresses.
+//! is a shared mapping of a file, usually in `/dev/shm`. The file is called the spool. Published records and the writer's
+//! progress in a spool survive SIGKILL, and [`recover`] continues from them. Without a spool, and before a writer opens a
+//! spool, the memory is private. Private memory has the same layout as a spool, and lies at the same addresses.
 
 pub mod file;
 pub mod layout;

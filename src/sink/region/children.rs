@@ -21,8 +21,8 @@ use crate::sys::listing;
 use crate::sys::sync::lock;
 use crate::sys::sync::outside::Mutex;
 
-/// Most children that execute another program do so within this number of nanoseconds. The first check of a child's files takes
-/// place after this time. The check also removes the files of children that have ended.
+/// Most children that execute another program do so within this number of nanoseconds. The files of children that end within
+/// this time are removed too.
 const SETTLED: u64 = 100_000_000;
 
 /// The files of forked children. `last_fork` and `due` are times of the monotonic clock, or 0.

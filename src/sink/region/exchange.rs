@@ -72,8 +72,7 @@ fn forked() -> io::Error {
 /// Turns exchanged pieces into plain memory again.
 pub(super) fn take_back(pieces: &[Mapping]) {
     for piece in pieces {
-        // If a piece cannot become plain memory, it stays a mapping of the file. The file has the same bytes as the plain
-        // memory.
+        // If a piece cannot become plain memory, it stays a mapping of the file. The mapping has the right bytes too.
         let _ = make_plain(std::slice::from_ref(piece));
     }
 }

@@ -199,8 +199,7 @@ impl Naming {
         let is_own = |name: &OsStr| dir.identity_of(name).is_ok_and(|found| last.is_some_and(|last| last.is(&found)));
         let identity = dir.identity_of(copy)?;
         for (_, name) in self.names.iter().filter(|(_, name)| is_own(name)) {
-            // An error is ignored. On a file system without hard links, an error is expected, because the file has no older
-            // names there.
+            // An error is ignored. On a file system without hard links, the file has no older names.
             let _ = dir.remove(name).and_then(|()| dir.link(copy, name));
         }
         if !is_own(self.name()) {

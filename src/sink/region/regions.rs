@@ -163,8 +163,7 @@ impl Regions {
     }
 
     /// Each region in which a part of the code lies, with the address and the size of this part. A mapping group is included
-    /// only if it contains the whole code. Each mapping of a group contains exactly one function, so a group never contains a
-    /// mere part of code.
+    /// only if it contains the whole code, because the code of a group consists of whole mappings.
     pub(super) fn parts(&self, addr: u64, size: u64) -> impl Iterator<Item = (&'static Region, u64, u64)> + '_ {
         let whole = self.around(addr, size);
         let may_be_part = whole.is_none() && self.may_overlap(addr, size);

@@ -81,8 +81,8 @@ impl Regions {
     pub fn not_registered(&self, addr: u64, size: u64, flags: u8) {
         for (region, addr, size) in self.parts(addr, size) {
             region.tally.subtract(addr - region.start(), size);
-            // If the flag is set, the failed registration was about to replace older code. The marks stay, because they belong
-            // to the older code.
+            // If the flag is set, the failed registration was about to replace older code. The older code is still live, so the
+            // marks stay.
             if flags & flag::REPLACES == 0 {
                 region.marks.end(addr - region.start(), size);
             }

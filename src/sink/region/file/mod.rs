@@ -125,8 +125,8 @@ pub struct RegionFile {
     is_reset: bool,
     begin: u64,
     /// How many pieces of information are missing from the file. Code is missing if it lies outside of the region, or if memory
-    /// was short. Unwind tables are missing if the room for tables is full or too far away. Source lines may be missing if the
-    /// code has inlined functions.
+    /// was short. Unwind tables are missing if the room for tables is full or too far away. Source lines and inlined functions
+    /// may be missing too.
     left_out: u64,
     /// When to write again after a failure.
     pub again: Option<Retry>,

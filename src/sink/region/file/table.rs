@@ -129,8 +129,8 @@ impl SearchTable {
         self.rows.last().map_or(0, |row| u64::from(row.start) + 1)
     }
 
-    /// Appends rows to the table in use. If rows cannot be appended, a new table is needed. This call writes the new table if
-    /// it is due or if `now` is true.
+    /// Appends rows to the table in use. A new table is needed if rows cannot be appended, or if the table in use has dead
+    /// rows. This call writes the new table if it is due or if `now` is true.
     pub fn write(&mut self, disk: &mut Disk, now: bool) -> io::Result<()> {
         let merge = (self.stale || self.first_fresh(0..self.behind()).is_some()) && (now || self.is_due());
         if merge || self.written == 0 {
