@@ -49,8 +49,8 @@ impl Ref {
 
     pub fn free(&self, exec: u64) -> Result<()> {
         if let Some(region) = thread::quietly(|| self.process.allocator.free(self, exec))? {
-            // `release_region` makes the writer write all pending records before the region is released. So no file lacks the
-            // region's code. If the release fails, the region stays.
+            // `release_region` flushes before it releases the region, so that the files of all sinks get the region's code. If
+            // the release fails, the region stays.
             let _ = self.release_region(region);
         }
         Ok(())

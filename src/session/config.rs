@@ -59,8 +59,8 @@ impl Config {
         let for_valgrind =
             tool != Tool::Nothing && env_sinks != Some(Sinks::NONE) && switch("JITSYM_VALGRIND").unwrap_or(true);
         let sinks = prefer(options, options.sinks, env_sinks).unwrap_or(default_sinks);
-        // Adopted memory needs the region sink. So the region sink is turned on if the environment requests adoption and
-        // `JITSYM` does not list the sinks.
+        // Adopted memory needs the region sink. So the region sink is added to the session's sinks if the environment requests
+        // adoption and `JITSYM` does not list the sinks. A session without sinks stays without sinks.
         let adds_files = adopt == Some(true) && env_sinks.is_none() && sinks != Sinks::NONE;
         let sinks = if adds_files { sinks.with(Sinks::REGION) } else { sinks };
         // valgrind assumes that code in mappings of files never changes.
@@ -125,8 +125,8 @@ impl Config {
             bridge,
             // Whether the gdb sink may start by itself. With the bridge, the gdb sink must not start, because debuggers already
             // have the code that the bridge finds, and cannot handle code that is reported twice. Under a valgrind profiler, no
-            // debugger is used, and the gdb sink would double the cost of a registration. So the gdb sink does not start under
-            // such a profiler.
+            // debugger is used, and the gdb sink would double the cost of a registration. So the gdb sink does not start by
+            // itself under such a profiler, unless `JITSYM_GDB` requests this.
             debugger: late && !bridge && switch("JITSYM_GDB").unwrap_or(!for_valgrind || tool != Tool::Other),
             map_max: bound(options.map_max, "JITSYM_MAP_MAX", MAP_MAX_LEAST),
             jitdump_max: bound(options.jitdump_max, "JITSYM_JITDUMP_MAX", JITDUMP_MAX_LEAST),
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(sinks(map_only(), &[("JITSYM", "jitdump")]), Sinks::MAP);
         assert_eq!(sinks(Options { env_wins: true, ..map_only() }, &[("JITSYM", "jitdump")]), Sinks::JITDUMP);
         assert_eq!(sinks(Options { env_wins: true, ..map_only() }, &[]), Sinks::MAP);
-        // The region sink is turned on if the environment requests adoption and does not list the sinks.
+        // The region sink is added to other sinks if the environment requests adoption and does not list the sinks.
         let adopt = ("JITSYM_ADOPT", "1");
         assert_eq!(sinks(map_only(), &[adopt]), Sinks::MAP.with(Sinks::REGION));
         assert_eq!(sinks(Options::default(), &[adopt, ("JITSYM", "map")]), Sinks::MAP);

@@ -28,9 +28,9 @@ use crate::sys::futex::keeping_errno;
 use crate::sys::{clock, fork_lock, panic_guard, reserve, thread};
 use crate::writer::{Inheritance, Writer};
 
-/// The maximum total time that a fork waits for the library. A fork may wait longer than `PATIENCE` while a thread makes
-/// private copies of the pages of a file mapping (`fork_lock::Parting`). A fork may also wait longer while the child copies
-/// shared memory (`COPY_PATIENCE`).
+/// The maximum total time that a fork waits for the library. A fork waits longer in only two cases. A thread may be making
+/// private copies of the pages of a file mapping (`fork_lock::Parting`). Or the child may be copying shared memory
+/// (`COPY_PATIENCE`).
 const PATIENCE: Duration = Duration::from_millis(75);
 
 /// While the child copies shared code memory, a fork waits at most `COPY_PATIENCE`, plus another `COPY_PATIENCE` for each

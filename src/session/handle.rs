@@ -19,8 +19,8 @@ pub fn new_handle(process: &Process, serial: u32, place: usize) -> u64 {
 
 /// While no sink runs: the handle of one session. This session was opened last, or has since enabled or disabled sinks. While a
 /// sink runs: `NO_HANDLE`. Each call first compares its handle with this value. So while no symbols are wanted, a call costs
-/// the runtime only a load and a branch. A forked child inherits this value. So in the child, too, calls with the parent's
-/// handle return at once.
+/// the runtime only a load and a branch. A forked child inherits this value. So in the child, too, calls with this handle
+/// return at once.
 static OFF: AtomicU64 = AtomicU64::new(NO_HANDLE);
 
 /// A value without the tag of a handle. No caller passes this value by mistake.

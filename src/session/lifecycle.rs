@@ -181,7 +181,7 @@ impl Lifecycle {
         };
         if thread::is_alone() && !barrier::is_light() {
             // In a process with several threads, the kernel takes milliseconds to register the process for this barrier. So in
-            // a process with several threads, the writer's thread makes this registration.
+            // a process with several threads, the writer makes this registration later, when no caller waits.
             barrier::register();
         }
         if thread::are_forbidden() {

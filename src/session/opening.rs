@@ -59,7 +59,7 @@ fn open_in(process: &'static Process, options: &Options) -> Result<u64> {
     process.with_lifecycle(end, |lifecycle| open_alone(process, lifecycle, config))
 }
 
-/// Lets the session use the sinks that already run, or starts the session's sinks if no sink runs.
+/// Lets the session use the sinks that already run, or starts the session's sinks if no writer runs.
 fn join_or_start(
     process: &'static Process,
     shared: &'static Shared,

@@ -245,7 +245,7 @@ fn listener_of_breakpoint() -> Option<Debugger> {
 
 /// Whether the list may contain an old and a new object for the same address during an exchange. gdb accepts this, but lldb
 /// does not. If the sections of both objects begin at the same address, the removal of the old object also removes lldb's data
-/// about the new object (SectionLoadList::SetSectionUnloaded).
+/// about the section of the new object (SectionLoadList::SetSectionUnloaded).
 fn takes_both() -> bool {
     listener_of_breakpoint() != Some(Debugger::Lldb)
 }

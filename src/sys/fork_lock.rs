@@ -8,7 +8,7 @@
 //! wait for that lock. The host's fork handlers run between this library's handler and the fork. A thread waits only once for
 //! the same fork. Otherwise the waits of many calls would add up while the thread holds a lock of the host.
 //!
-//! A thread has a `Parting` while code memory still maps a file whose bytes the thread is about to change. A child that is
+//! A thread has a `Parting` while code memory still shows a file whose bytes the thread is about to change. A child that is
 //! forked in this time would execute the changed bytes of the file. The time is short, because the thread waits for no disk. So
 //! a fork may wait longer for a thread with a `Parting` than for a thread inside the lock. If a fork stops waiting while the
 //! thread still has the `Parting`, the thread detects this, and does not change the file.

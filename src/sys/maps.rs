@@ -221,8 +221,8 @@ fn gap_beside(heap: u64, maps: &[Mapping], low: u64, high: u64, len: u64, align:
     /// `MIN_GAP`). The heap is treated like a stack, because the kernel marks the heap and the stacks in the same way. So the
     /// same distance is kept below the heap, where it is not needed but does no harm.
     const BELOW_STACK: u64 = 128 << 20;
-    /// The distance that is kept above the heap. If all free ranges are closer to the heap than this distance, the result is as
-    /// far from the heap as possible.
+    /// The distance that is kept above the heap. If only the free range above the heap has room, and this range is too short
+    /// for the distance, the result is as far from the heap as possible.
     const ABOVE_HEAP: u64 = 2 << 30;
     let heap = heap.next_multiple_of(page_size() as u64);
     let is_stack = |mapping: &Mapping| mapping.special && mapping.protection & libc::PROT_WRITE != 0;

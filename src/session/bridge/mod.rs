@@ -86,7 +86,7 @@ pub fn start(options: Option<&Options>) {
 /// Starts the bridge's thread. A forked child calls this function again, because the child has a copy of the state, but no copy
 /// of the thread.
 fn spawn() {
-    // If the thread cannot start, the bridge handles only the changes that libraries report by calling the function `called`.
+    // If the thread cannot start, the bridge handles only the changes for which `called` is called.
     drop(thread::spawn_quiet(thread::BRIDGE, thread::STACK, run));
 }
 
@@ -138,7 +138,7 @@ fn called() {
 }
 
 /// Runs `look` inside `panic_guard::beside_host`, because other threads may change the listed code meanwhile. A list contains
-/// the code of all threads. So while one thread reports a change to `called`, other threads may change their code.
+/// the code of all threads. So while one thread runs `called`, other threads may change their code.
 fn look_beside_host(compare: fn(&mut State) -> Result<bool>) -> Result<bool> {
     panic_guard::beside_host(|| guarded(|| look(compare)))
 }

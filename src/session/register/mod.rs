@@ -295,8 +295,8 @@ impl Local {
 
 /// The records of the code's inlined functions: the record in the project's format, and the record for samply. The record for
 /// samply is made from the record in the project's format. The record in the project's format has only two readers: the sink
-/// for debuggers and the region sink. If neither sink can use the record, the record is left out. The region sink may use the
-/// record later, if the code's memory becomes part of a region. Invalid inlines are an error even if no sink reads them.
+/// for debuggers and the region sink. If neither sink can use the record, the record is left out. The region sink also
+/// counts if the code's memory may become part of a region later. Invalid inlines are an error even if no sink reads them.
 fn inlines_of(
     shared: &Shared,
     wanted: Sinks,
