@@ -16,7 +16,7 @@ use crate::sink::Origin;
 use crate::sys::reserve;
 
 impl Applier {
-    /// The region whose file must name code that was registered at `time`. `None` if the map and the jitdump must name the code.
+    /// The region whose file must name code that was registered at `time`. `None` if map and jitdump must name the code.
     #[inline(always)]
     pub(super) fn region_of(&mut self, addr: u64, size: u64, time: u64) -> Option<&'static Region> {
         if self.watching {
