@@ -5,8 +5,8 @@
  * functions. Do not link with the library; only glibc before 2.34 needs -ldl.
  *
  * The first call of jitsym_init looks for the library. If the library is not found, and options and environment select the
- * map, the calls write the map themselves (docs/linking.md). If no map is written, jitsym_wanted returns 0, and every other
- * function does nothing and returns JITSYM_ERR_LIBRARY, at the cost of one load and one branch. Later calls of jitsym_init do
+ * map, the calls write the map themselves (docs/linking.md). If no map is written, every other function does nothing and
+ * returns JITSYM_ERR_LIBRARY, at the cost of one load and one branch; jitsym_wanted returns 0. Later calls of jitsym_init do
  * not look for the library again, but jitsym_dl_load does. Any thread may make the first call.
  *
  *   - The environment variable JITSYM_LIB names the library's file. Programs that run with more rights than their caller ignore

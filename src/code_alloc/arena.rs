@@ -3,8 +3,8 @@
 //! A region begins a new epoch when new code overlaps code that was freed in the current epoch. In the new epoch, the memory of
 //! all code that was freed earlier can be reused at no cost. So the arena first holds freed memory back, and later makes a
 //! large amount of this memory available at once. In the code of this file, the word `rest` stands for memory that is held
-//! back. If no available memory is large enough for a new piece, the piece gets memory that was never used, not memory that is
-//! held back.
+//! back. If no available memory is large enough for a new piece, the piece gets memory that was never used, even while other
+//! memory is held back.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -21,9 +21,8 @@ pub const CHUNK: u64 = 64 << 10;
 /// The arena holds back at most this many bytes, or a quarter of the bytes in use, whichever is larger.
 pub const RESTING_MIN: u64 = 1 << 20;
 
-/// The arena keeps the pages of at most this many free bytes, or of as many free bytes as are in use, whichever is larger.
-/// Pages beyond this limit are returned to the file system. A returned page costs as much as a new page when it is used again,
-/// so the arena does not return all free pages.
+/// The free `CHUNK`s are returned to the file system only if the number of free bytes that still have memory exceeds both this
+/// number and the number of bytes in use. The reason is that a returned page costs as much as a new page when it is used again.
 const KEPT_MIN: u64 = 1 << 20;
 
 /// One region, divided into pieces. The *place* of a piece is the offset of the piece in the region, in bytes.

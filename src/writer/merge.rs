@@ -6,7 +6,7 @@ use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, Event, EventKind};
 use crate::sys::prefetch;
 
-/// When the event `n` is read, the event `n + 2 * AHEAD` is prefetched, and also the name of the event `n + AHEAD`.
+/// While the event `n` is the next to be read, the event `n + 2 * AHEAD` is prefetched, and the name of the event `n + AHEAD`.
 const AHEAD: u32 = 8;
 
 /// If the writer has more records to read than this, a fork waits only for the records of its own thread. The writer reads this

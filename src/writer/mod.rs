@@ -176,7 +176,7 @@ impl Writer {
         stop.ack.give(result);
     }
 
-    /// Ends a writer if no call waits for the writer any more. The writer has already opened its files.
+    /// Ends a writer for which no call waits any more. The writer has already opened its files.
     pub fn end_unwanted(mut self: Box<Self>, home: Give<Box<Writer>>) {
         self.round(true);
         let _ = self.finish(false);

@@ -90,7 +90,7 @@ impl World {
         // Chunks are made in advance, as the writer does in a busy process. So the threads find chunks, and do not take the
         // lock that is needed to make chunks.
         shared.pool.ask_for(CHUNK_SIZE);
-        // These sinks make threads write records with bodies. No sink actually runs.
+        // These flags make threads write records with bodies. No sink actually runs.
         shared.status.set_sinks(Sinks::GROUPS.with(Sinks::BYTES), Sinks::NONE);
         World { shared: Box::leak(Box::new(shared)), process }
     }

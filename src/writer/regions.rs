@@ -16,7 +16,7 @@ use crate::sink::Origin;
 use crate::sys::reserve;
 
 impl Applier {
-    /// The region whose file must name code that was registered at `time`. `None` if the region sink does not name the code.
+    /// The region whose file must name code that was registered at `time`. `None` if map and jitdump must name the code.
     #[inline(always)]
     pub(super) fn region_of(&mut self, addr: u64, size: u64, time: u64) -> Option<&'static Region> {
         if self.watching {
@@ -36,8 +36,8 @@ impl Applier {
         Some(region)
     }
 
-    /// If memory with live code has become a region, removes this code from all sinks except the region sink. From now on the
-    /// region's file names the code, because profilers read no other file for that memory.
+    /// If memory with live code has become a region, moves this code from the map and the jitdump to the region sink. From now
+    /// on the region's file names the code, because profilers read no other file for that memory.
     fn take_in(&mut self, region: &'static Region) {
         if !region.is_new.load(Ordering::Relaxed) || !region.is_new.swap(false, Ordering::Relaxed) {
             return;

@@ -6,8 +6,8 @@ use crate::format::jitdump::raw::RawEntry;
 pub struct Function<'a> {
     /// The function's name, without NUL.
     pub name: &'a [u8],
-    /// The address of the function. In the ELF file of a region, the address is a file offset. In other ELF objects, the
-    /// address is the address at run time.
+    /// The address of the function. In the ELF file of a region, the address counts from the start of the file. In other ELF
+    /// objects, the address is the address at run time.
     pub addr: u64,
     pub size: u64,
 }

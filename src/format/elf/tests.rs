@@ -50,8 +50,8 @@ fn what_is_empty_is_left_out() {
     // The file has abbreviations if it has `.debug_info`.
     (image.debug_info, image.debug_line, image.debug_aranges) = (0x5000..0x5010, 0x6000..0x6010, 0x7000..0x7030);
     assert_eq!(counts(&image.header_page()), [4, 12, 11]);
-    // The file has only one loaded segment in two cases: the segment begins at the code, or the header page is directly before
-    // the code.
+    // The file has only one loaded segment if the segment begins at the code, or if the header page is directly before the
+    // code.
     image.begin = 0x2000;
     assert_eq!(counts(&image.header_page()), [3, 12, 11]);
     (image.begin, image.text) = (0, 0x1000..0x3000);

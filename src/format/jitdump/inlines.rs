@@ -3,8 +3,8 @@
 //! No jitdump contains this record, because perf's format has no inlined functions. The record that samply reads in a
 //! jitdump, `debug_info2`, is made from this record.
 //!
-//! If code lies in a region, the group of this code in memory begins with this record. Before the group is written to a
-//! jitdump, the record must be removed.
+//! If the region sink or the sink for debuggers may read this record, the code's group in memory begins with the record. Before
+//! the group is written to a jitdump, the record must be removed.
 
 use super::raw::{c_string, RawRecord};
 use super::record::{id, put_prefix, raw, PREFIX_SIZE};

@@ -147,9 +147,9 @@ impl Cache {
         Ok(Some(&self.ready.template))
     }
 
-    /// Returns false if `raw` differs from the words that the last call of `remember` has stored. Also returns false if the
-    /// description is not valid for code of this size. Most runtimes have one frame layout, and pass it again and again. The
-    /// caller must also check the saved registers, with `ready_saves`.
+    /// Returns true if `raw` equals the words that the last call of `remember` has stored, and the description is known to be
+    /// valid for code of this size. Most runtimes have one frame layout, and pass it again and again. The caller must also
+    /// check the saved registers, with `ready_saves`.
     ///
     /// # Safety
     /// `raw` points to a readable `Raw`, which need not be aligned.
@@ -269,8 +269,8 @@ impl Cache {
     }
 }
 
-/// The first word of a cache key. The word contains the kind of the description, and says whether key A or key B signs the
-/// return address.
+/// The first word of a cache key. The word contains the kind of the description, and says which key signs the return address,
+/// if any.
 fn head(kind: u32, signed: Option<SigningKey>) -> u32 {
     let signed = match signed {
         None => 0,
