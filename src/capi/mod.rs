@@ -72,18 +72,18 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
 /// the code runs. The call ends earlier code that overlaps this range. The call writes the id to `out_id`, unless `out_id` is
 /// NULL. The id is 0 if no sink runs and no code is remembered (`JITSYM_INIT_REMEMBER`).
 ///
-/// If the id is 0, the call has not read `code`.
+/// If no sink runs and no code is remembered, the call does not read `code`.
 ///
 /// The call waits for `JITSYM_SINK_UNWINDER` and `JITSYM_SINK_VALGRIND`, because these sinks need code before the code runs.
-/// While a debugger listens, the call also waits for `JITSYM_SINK_GDB`. `JITSYM_ERR_TIMEOUT` means that the library's thread
-/// has reported nothing to any sink for a second (a minute under valgrind, or while a debugger reads new code).
-/// `JITSYM_ERR_SINK_FAILED` means that some code could not be reported to valgrind. With these two statuses, the code is
-/// registered, `out_id` is written, and `jitsym_flush` waits for the sinks.
+/// While a debugger listens, the call also waits for `JITSYM_SINK_GDB`. If the wait fails, the code is registered, `out_id` is
+/// written, and `jitsym_flush` waits for the sinks. `JITSYM_ERR_TIMEOUT` then means that the library's thread has reported
+/// nothing to any sink for a second (a minute under valgrind, or while a debugger reads new code). `JITSYM_ERR_SINK_FAILED`
+/// means that some code could not be reported to valgrind. `JITSYM_ERR_NO_MEMORY` means that the writer lacks memory.
 ///
-/// In some cases, the call returns `JITSYM_ERR_TIMEOUT` or `JITSYM_ERR_SINK_FAILED` without registering the code; `out_id` is
-/// then not written. With some unwinders, `JITSYM_ERR_TIMEOUT` can mean that another thread's call has been in the unwinder for
-/// [10 seconds](exceptions.md#how-long-it-holds). In a forked child, `JITSYM_ERR_SINK_FAILED` can mean that no sink could start
-/// yet.
+/// These statuses can also have other causes. Then the code is not registered, and `out_id` is not written. With some
+/// unwinders, `JITSYM_ERR_TIMEOUT` can mean that another thread's call has been in the unwinder for
+/// [10 seconds](exceptions.md#how-long-it-holds). In a forked child, `JITSYM_ERR_SINK_FAILED` and `JITSYM_ERR_TIMEOUT` can mean
+/// that the child's sinks have not started yet.
 ///
 /// Returns `JITSYM_OK`; a status that names what is wrong with `code`; `JITSYM_ERR_DROPPED` or `_NO_MEMORY` if there
 /// was no room; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`; for some sinks `JITSYM_ERR_TIMEOUT` and
@@ -228,7 +228,8 @@ pub unsafe extern "C" fn jitsym_move(
 ///
 /// The perf map keeps the name until new code uses the addresses.
 ///
-/// Returns `JITSYM_ERR_UNKNOWN_ID` if the code was unregistered or overwritten; or a status of `jitsym_register`.
+/// Returns `JITSYM_ERR_UNKNOWN_ID` if no code has this id, also if newer code was registered over the code; or a status of
+/// `jitsym_register`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 #[no_mangle]
@@ -282,7 +283,8 @@ pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_
 /// (`JITSYM_SPOOL_SHARED`).
 ///
 /// `JITSYM_ERR_FORKED` means that this forked child has not continued its parent's sessions yet. A handler on the background
-/// thread gets `JITSYM_ERR_WRITER`, and cannot use the host's descriptors.
+/// thread gets `JITSYM_ERR_WRITER`, and cannot use the host's descriptors. If another thread is ending the process, the call
+/// returns `JITSYM_ERR_TIMEOUT` at once.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT`; `JITSYM_ERR_NOT_RUNNING` or `_FORKED` if there is nothing to write;
 /// `JITSYM_ERR_WRITER`, `_SINK_FAILED`, `_INTERNAL`.

@@ -93,7 +93,7 @@ pub enum jitsym_status {
     JITSYM_ERR_INTERNAL = 31,
     /// The call came from the writer, or from a signal handler that may have interrupted the writer.
     ///
-    /// If the library runs [without threads](conventions.md#without-threads) of its own, `jitsym_flush_from_signal` always
+    /// If the library runs [without threads](conventions.md#without-threads) of its own, `jitsym_flush_from_signal`
     /// returns this status. The spool has the records that are not in the files.
     JITSYM_ERR_WRITER = 32,
     /// The variable JITSYM_LATE forbids enabling sinks at run time.

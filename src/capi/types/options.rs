@@ -127,7 +127,8 @@ pub struct jitsym_options {
     /// A value outside this range is replaced by the nearest value inside it. The memory starts with 16 KiB, and grows [under
     /// load](conventions.md#memory). If the bound is at least 8 MiB, the largest possible record is 4 MiB smaller than the
     /// bound. If the bound is below 8 MiB, the largest possible record is half as large as the bound. A larger record is
-    /// refused (`JITSYM_ERR_NO_MEMORY`). The memory takes at least 256 MiB of address space, if available.
+    /// refused (`JITSYM_ERR_NO_MEMORY`). From a bound of 64 MiB on, the memory takes at least 256 MiB of address space, if
+    /// available. The first session of a process sets the bound.
     pub max_memory: u64,
     /// Milliseconds that a call waits if memory for records is full. 0 means 10.
     ///

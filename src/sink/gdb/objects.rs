@@ -72,8 +72,8 @@ fn slot_of(id: u64) -> usize {
 }
 
 impl Objects {
-    /// Adds code that is in no object yet. If the id already has an entry, removes this entry. If there is no memory, debuggers
-    /// do not find the code.
+    /// Adds code to the fresh code. If the id already has an entry, removes this entry. If there is no memory, debuggers do not
+    /// find the code.
     pub fn add(&mut self, code: &Code<'_>) {
         let old = code.info.is_none().then(|| self.info_of(code.id)).flatten();
         self.remove(code.id);
