@@ -92,7 +92,8 @@ typedef enum jitsym_status {
   JITSYM_ERR_LIBRARY = 34,           /* The shared library is missing or has another ABI (only with jitsym_dl.h). */
   JITSYM_ERR_NOT_PLAIN = 35,         /* The memory cannot be adopted: a part is shared or belongs to a file. */
   JITSYM_ERR_LOCKED = 36,            /* No memory is adopted while the process has locked memory (mlock, mlockall). */
-  JITSYM_ERR_REGION = 37,            /* The address has no region or jitsym_alloc memory, or has a region already. */
+  JITSYM_ERR_REGION = 37,            /* The call found no region or jitsym_alloc memory at the address. For
+                                        jitsym_region_adopt: the address is already in a region. */
   JITSYM_ERR_ALIGNMENT = 38,         /* A value is no multiple of the page size, or an alignment is no power of two. */
   JITSYM_ERR_INLINE = 39,            /* An entry of jitsym_code.inlines is invalid. */
 } jitsym_status;
@@ -147,7 +148,7 @@ typedef enum jitsym_init_flag {
 /* The options of a session. NULL, or a struct with 0 in all fields except struct_size, selects the defaults. */
 typedef struct jitsym_options {
   size_t struct_size;      /* sizeof(jitsym_options). */
-  uint32_t sinks;          /* JITSYM_SINK_* bits. 0: the sinks that JITSYM names, else map, jitdump, region. */
+  uint32_t sinks;          /* JITSYM_SINK_* bits. 0: the sinks in JITSYM, or map, jitdump, region if JITSYM is unset. */
   uint32_t flags;          /* JITSYM_INIT_* bits. */
   const char *map_dir;     /* Absolute directory of the perf map. NULL: JITSYM_DIR, else /tmp. */
   const char *jitdump_dir; /* Directory of jitdump and regions. NULL: JITSYM_DIR, else JITDUMPDIR, else /tmp. */
@@ -157,10 +158,10 @@ typedef struct jitsym_options {
   uint32_t max_wait_ms;    /* Milliseconds that a call waits if memory for records is full. 0 means 10. */
   uint32_t reserved;       /* Must be 0. */
   const char *spool_dir;   /* Absolute directory of the spool. NULL: JITSYM_SPOOL_DIR, else /dev/shm. */
-  uint64_t map_max;        /* Largest size of the perf map in bytes, from 4096. 0 means JITSYM_MAP_MAX, else no
-                              limit. */
-  uint64_t jitdump_max;    /* Largest size of the jitdump in bytes, from 65536. 0 means JITSYM_JITDUMP_MAX, else no
-                              limit. */
+  uint64_t map_max;        /* Largest size of the perf map in bytes, from 4096. 0 means JITSYM_MAP_MAX, or no limit
+                              if JITSYM_MAP_MAX is unset. */
+  uint64_t jitdump_max;    /* Largest size of the jitdump in bytes, from 65536. 0 means JITSYM_JITDUMP_MAX, or no
+                              limit if JITSYM_JITDUMP_MAX is unset. */
 } jitsym_options;
 
 #define JITSYM_OPTIONS \
@@ -205,7 +206,7 @@ typedef enum jitsym_unwind_kind {
   JITSYM_UNWIND_EH_FRAME = 4,      /* An .eh_frame section that the compiler made. */
 } jitsym_unwind_kind;
 
-/* Flags of an unwind description. At most one may be set. */
+/* Flags of an unwind description. At most one of these flags may be set. */
 typedef enum jitsym_unwind_flag {
   JITSYM_UNWIND_PACIASP = 1, /* FRAME_POINTER, FIXED_FRAME on aarch64: paciasp signs the return address. */
   JITSYM_UNWIND_PACIBSP = 2, /* Like JITSYM_UNWIND_PACIASP, but with key B: pacibsp and autibsp. */
@@ -235,7 +236,7 @@ typedef struct jitsym_unwind {
   uint32_t flags;                            /* 0, or one of JITSYM_UNWIND_PACI*. */
   uint32_t fp_pushed;                        /* FRAME_POINTER, FIXED_FRAME: where push rbp or stp x29, x30, [sp,
                                                 #-n]! ends. */
-  uint32_t fp_set;                           /* FRAME_POINTER: where mov rbp, rsp ends, which sets the frame pointer. */
+  uint32_t fp_set;                           /* FRAME_POINTER: the end of mov rbp, rsp, which sets the frame pointer. */
   uint32_t epilogue_begin;                   /* FRAME_POINTER, FIXED_FRAME: where pop rbp or leave ends. 0: no
                                                 epilogue. */
   uint32_t epilogue_end;                     /* FRAME_POINTER, FIXED_FRAME: where the return ends. 0 means the end of
@@ -243,8 +244,8 @@ typedef struct jitsym_unwind {
   int32_t cfa_offset;                        /* FIXED_FRAME: CFA = SP + this. FRAME_POINTER: CFA = FP + this. */
   uint32_t saved_count;                      /* FRAME_POINTER, FIXED_FRAME: number of entries of saved. */
   const struct jitsym_saved_register *saved; /* See saved_count. */
-  uint32_t saved_from;                       /* Where the last store of a register in saved ends. 0 means fp_set or
-                                                sp_set. */
+  uint32_t saved_from;                       /* From this offset in the code on, the registers in saved are saved. 0
+                                                means fp_set or sp_set. */
   uint32_t row_count;                        /* ROWS: number of entries of rows. */
   const struct jitsym_unwind_row *rows;      /* ROWS: the table. */
   size_t row_size;                           /* sizeof(jitsym_unwind_row); 0 stands for the size in version 0.1. */
@@ -253,7 +254,7 @@ typedef struct jitsym_unwind {
   uint64_t eh_frame_addr;                    /* EH_FRAME: the section's own address. 0 means eh_frame. */
   uint32_t sp_set;                           /* FIXED_FRAME: where sub rsp, n ends. 0: the frame exists from the
                                                 start. */
-  uint32_t sp_reset;                         /* FIXED_FRAME: where add rsp, n before pop rbp ends. 0: no such add. */
+  uint32_t sp_reset;                         /* FIXED_FRAME: end of the add rsp, n before pop rbp. 0: no such add. */
 } jitsym_unwind;
 
 /* ---- Code -------------------------------------------------------------------------------------------------------- */
@@ -278,7 +279,7 @@ typedef struct jitsym_line {
 /* Bit flags of a piece of code. */
 typedef enum jitsym_code_flag {
   JITSYM_CODE_STABLE = 1, /* The call does not copy the bytes: keep them until a flush, move or unregistration. */
-  JITSYM_CODE_MORE = 2,   /* This call waits for no sink, because the host registers more code before this code runs. */
+  JITSYM_CODE_MORE = 2,   /* The host registers more code before this code runs, so the call waits for no sink. */
   JITSYM_CODE_GAP = 4,    /* While this code is live, the next JITSYM_CODE_GAP_SIZE bytes have no other code. */
 } jitsym_code_flag;
 
@@ -291,7 +292,7 @@ typedef struct jitsym_code {
   uint64_t size;                       /* Size in bytes, 1 to JITSYM_CODE_SIZE_MAX. */
   const char *name;                    /* Name in UTF-8: cleaned, never refused. NULL or empty: jit_ADDRESS. */
   size_t name_len;                     /* Length of name in bytes; 0 if a NUL ends name. */
-  const void *bytes;                   /* Bytes of the code: addr or its writable view. NULL means the bytes at addr. */
+  const void *bytes;                   /* The code's bytes: at addr, or in a writable view. NULL: the bytes at addr. */
   const struct jitsym_unwind *unwind;  /* How to unwind; NULL if unknown. */
   const struct jitsym_line *lines;     /* Line table; may be NULL if line_count is 0. */
   size_t line_count;                   /* Number of entries of lines. */
@@ -328,8 +329,8 @@ typedef uint64_t jitsym_id;
    before the code runs. The call ends earlier code that overlaps this range. The call writes the id to out_id,
    unless out_id is NULL. The id is 0 if no sink runs and no code is remembered (JITSYM_INIT_REMEMBER).
    Returns JITSYM_OK; a status that names what is wrong with code; JITSYM_ERR_DROPPED or _NO_MEMORY if there was no
-   room; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY; for some sinks JITSYM_ERR_TIMEOUT and _SINK_FAILED. With
-   code->bytes set the call takes no lock and makes no system call in the steady state. */
+   room; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY; for some sinks JITSYM_ERR_TIMEOUT and _SINK_FAILED. If
+   code->bytes is set, the call takes no lock and makes no system call in the steady state. */
 JITSYM_API jitsym_status jitsym_register(jitsym *session, const jitsym_code *code, jitsym_id *out_id);
 
 /* The new address of code that has moved. */
@@ -347,7 +348,8 @@ typedef struct jitsym_move_target {
 JITSYM_API jitsym_status jitsym_move(jitsym *session, jitsym_id id, const jitsym_move_target *target);
 
 /* Reports that code is no longer in use. Call this before the code's memory is freed or overwritten.
-   Returns JITSYM_ERR_UNKNOWN_ID, also if newer code was registered over the code; or a status of jitsym_register. */
+   Returns JITSYM_ERR_UNKNOWN_ID if no code has this id, also if newer code was registered over the code; or a status
+   of jitsym_register. */
 JITSYM_API jitsym_status jitsym_unregister(jitsym *session, jitsym_id id);
 
 /* Bit flags of a range of code. */
@@ -417,9 +419,8 @@ typedef struct jitsym_stats {
   uint64_t regions;            /* Created and adopted regions that have a file now. */
   uint64_t region_code;        /* Registrations and moves that were written to the file of a region. */
   uint64_t region_bytes;       /* Bytes written to the files of regions, earlier generations included. */
-  uint64_t region_generations; /* New names of region files, which separate new code from dead code. */
-  uint64_t region_late;        /* Generations that began too late or never, so that samples may have wrong names or
-                                  stacks. */
+  uint64_t region_generations; /* How often a region's file got a new name, to separate new code from dead code. */
+  uint64_t region_late;        /* Generations that began late or never. Samples may then have wrong names or stacks. */
   uint64_t region_refused;     /* Regions that got no file, and memory that could not be adopted. */
   uint64_t region_left_out;    /* Names, unwind tables and line tables that have no room in a region's file now. */
   uint64_t calls_refused;      /* Calls refused because of their arguments: see jitsym_last_error. */

@@ -36,9 +36,9 @@ JITSYM_API jitsym_status jitsym_enable(jitsym *session, uint32_t sinks);
 JITSYM_API jitsym_status jitsym_disable(jitsym *session, uint32_t sinks);
 
 /* Copies the NUL-terminated path of a sink's file to buf. JITSYM_DIR_MAX + 64 bytes are always enough.
-   Returns JITSYM_OK; JITSYM_ERR_ENUM if sink is not a single JITSYM_SINK_* bit; JITSYM_ERR_NOT_RUNNING, also for a
-   sink without a file; JITSYM_ERR_NULL; JITSYM_ERR_BUFFER if the path does not fit; JITSYM_ERR_TIMEOUT if the path
-   of a region's file is not known within 10 seconds; JITSYM_ERR_SESSION, _CLOSED, _FORKED. */
+   Returns JITSYM_OK; JITSYM_ERR_ENUM if sink is not a single JITSYM_SINK_* bit; JITSYM_ERR_NOT_RUNNING if the sink
+   does not run or has no file; JITSYM_ERR_NULL; JITSYM_ERR_BUFFER if the path does not fit; JITSYM_ERR_TIMEOUT if
+   the path of a region's file is not known within 10 seconds; JITSYM_ERR_SESSION, _CLOSED, _FORKED. */
 JITSYM_API jitsym_status jitsym_path(jitsym *session, uint32_t sink, char *buf, size_t size);
 
 /* ---- Crash handlers ---------------------------------------------------------------------------------------------- */
@@ -54,10 +54,10 @@ JITSYM_API jitsym_status jitsym_flush_from_signal(uint32_t timeout_ms);
 
 /* The intended reader of the perf map: jitsym_options.map_dialect. */
 typedef enum jitsym_map_dialect {
-  JITSYM_MAP_PERF = 0,       /* For perf and most readers. A line is START SIZE NAME, hexadecimal without 0x. The
-                                default directory is /tmp. */
-  JITSYM_MAP_SIMPLEPERF = 1, /* For Android's simpleperf. A line is 0xSTART 0xSIZE NAME. The default directory is
-                                /data/local/tmp. */
+  JITSYM_MAP_PERF = 0,       /* The format for perf and most other readers. A line is START SIZE NAME, hexadecimal
+                                without 0x. The default directory is /tmp. */
+  JITSYM_MAP_SIMPLEPERF = 1, /* The format for Android's simpleperf. A line is 0xSTART 0xSIZE NAME. The default
+                                directory is /data/local/tmp. */
 } jitsym_map_dialect;
 
 /* Whether pending records survive SIGKILL (jitsym_stats.spool). */

@@ -40,9 +40,9 @@ typedef struct jitsym_region {
    at out->exec. The caller owns the memory until jitsym_free, even if the session is closed. size: in bytes, at most
    1 GiB, rounded up to a multiple of 64. alignment: a power of two up to 4096, or 0; values below 64 count as 64.
    near_addr: all of the memory is within 2 GiB of this address; 0: anywhere.
-   Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _SIZE_ZERO, _TOO_LARGE, _ALIGNMENT; JITSYM_ERR_NO_MEMORY, also
-   if no address space is free near near_addr, or 768 regions exist; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY,
-   _TIMEOUT. Does file I/O at times. */
+   Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _SIZE_ZERO, _TOO_LARGE, _ALIGNMENT; JITSYM_ERR_NO_MEMORY if
+   memory is short, if no address space is free near near_addr, or if 768 regions exist; JITSYM_ERR_SESSION, _CLOSED,
+   _FORKED, _BUSY, _TIMEOUT. Does file I/O at times. */
 JITSYM_API jitsym_status jitsym_alloc(jitsym *session, uint64_t size, uint64_t alignment, uint64_t near_addr,
                                       jitsym_region *out);
 
@@ -85,8 +85,9 @@ typedef struct jitsym_region_options {
 /* Makes a region of code memory: a mapping of an ELF file that the library writes. The memory stays until
    jitsym_region_release, even if the session is closed.
    Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _STRUCT_TAIL, _FLAGS, _SIZE_ZERO, _ALIGNMENT;
-   JITSYM_ERR_TOO_LARGE for sizes above 1 GiB or alignments above 512 MiB; JITSYM_ERR_NO_MEMORY, also if no address
-   space is free near near_addr, or 768 regions exist; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _TIMEOUT. Does file I/O. */
+   JITSYM_ERR_TOO_LARGE for sizes above 1 GiB or alignments above 512 MiB; JITSYM_ERR_NO_MEMORY if memory is short,
+   if no address space is free near near_addr, or if 768 regions exist; JITSYM_ERR_SESSION, _CLOSED, _FORKED,
+   _TIMEOUT. Does file I/O. */
 JITSYM_API jitsym_status jitsym_region_create(jitsym *session, const jitsym_region_options *options,
                                               jitsym_region *out);
 
