@@ -91,7 +91,7 @@ fn sections(set_ups: &[SetUp]) -> String {
         assert!(last.lines().last().is_some_and(is_to_type), "{line}: {text}");
         let _ = write!(
             sections,
-            "\n## {}\n\n{}\nWithout `jitsym doctor`: {}.\n\n<!-- test: not run, tool/tests/doctor.rs makes the set-up and compares this -->\n```text\n{last}\n```\n",
+            "\n## {}\n\n{}\nSymptom: {}.\n\n<!-- test: not run, compared -->\n```text\n{last}\n```\n",
             set_up.heading, set_up.done, set_up.without
         );
     }
@@ -113,7 +113,7 @@ fn in_the_document(begin: &str, end: &str, said: &str) {
     }
 }
 
-const SESSION: &str = "<!-- The session is written by tool/tests/doctor.rs. -->\n";
+const SESSION: &str = "<!-- tool/tests/doctor.rs writes the session and the set-ups below. \"compared\": it runs them, and compares the text. -->\n";
 
 /// A session with a program that is set up rightly, screen by screen. What differs between machines and runs is masked.
 #[test]
@@ -134,10 +134,7 @@ fn a_session() {
     let shown = |output: &Output| masked(&(stdout(output) + &String::from_utf8_lossy(&output.stderr)), &dir);
     let mut screens = String::new();
     let mut screen = |words: &str, text: &str| {
-        _ = write!(
-            screens,
-            "\n<!-- test: not run, tool/tests/doctor.rs does, and compares this -->\n```text\n$ {words}\n{text}```\n"
-        )
+        _ = write!(screens, "\n<!-- test: not run, compared -->\n```text\n$ {words}\n{text}```\n")
     };
     screen("jitsym doctor", &shown(&run(&mut jitsym(&["doctor"]))));
     let mut record = jitsym(&["record", "-e", "cpu-clock", "--"]);

@@ -11,22 +11,22 @@ use crate::{doctor, perf};
 pub const MISTAKES: &[SetUp] = &[
     SetUp {
         heading: "A wrong description",
-        done: "The program says that the CFA is 8 bytes higher than it is (`cfa_offset`).",
-        without: "callers that are missing or absurd, and no explanation",
+        done: "The program describes a CFA that is 8 bytes too high (`cfa_offset`).",
+        without: "callers are missing or absurd",
         make: |dir| mistaken("cfa", dir),
         cause: "unwind tables are wrong in 2 of 2 functions (jitsym_code.unwind): \"FUNCTION\": at +0x23, ret: the row has the CFA at rsp+16, which is 8 too high: it is rsp+8; earlier rows may be wrong too",
     },
     SetUp {
         heading: "Frame pointers that are claimed",
         done: "The program says that its code has a frame pointer, but the code sets up no frame pointer.",
-        without: "callers that are missing, and no explanation",
+        without: "callers are missing",
         make: |dir| mistaken("frame-pointer", dir),
         cause: "It is described as code with a frame pointer, and makes none",
     },
     SetUp {
         heading: "Registered late",
-        done: "The program calls its code, and registers it after that.",
-        without: "addresses, or stacks that end at compiled code, and no explanation",
+        done: "The program calls its code, and registers the code later.",
+        without: "no names, or stacks end at compiled code",
         // In /tmp, where perf finds the map, which names the code before it was registered too.
         make: |_| mistaken("late", Path::new("/tmp")),
         cause: "code ran before it was registered: FUNCTION up to",
@@ -34,35 +34,35 @@ pub const MISTAKES: &[SetUp] = &[
     SetUp {
         heading: "Another address",
         done: "The program gives an address that is 64 too high.",
-        without: "addresses, and no explanation",
+        without: "no names",
         make: |dir| mistaken("address", dir),
         cause: "2 of 2 functions lie 64 bytes lower than registered (jitsym_code.addr), such as FUNCTION",
     },
     SetUp {
         heading: "Another size",
-        done: "The program registers a function with the size of two functions. It has registered the second function before.",
-        without: "one name for both, and no explanation",
+        done: "The program registers a function with the size of two functions. The second function is already registered.",
+        without: "both functions have one name",
         make: |dir| mistaken("size", dir),
         cause: "registered with a size of 0x34, but \"FUNCTION\" begins at +0x10: give \"FUNCTION\" at most 0x10 (jitsym_code.size)",
     },
     SetUp {
         heading: "Other bytes",
-        done: "The program gives bytes that are not those that it runs (`jitsym_code.bytes`).",
-        without: "other instructions in `perf annotate`, and no explanation",
+        done: "The program registers bytes that differ from the code in memory (`jitsym_code.bytes`).",
+        without: "`perf annotate` shows wrong instructions",
         make: |dir| mistaken("bytes", dir),
         cause: "the bytes of 2 of 2 functions, such as FUNCTION, are not those in memory (jitsym_code.bytes): registered 90 90 ",
     },
     SetUp {
         heading: "A full directory",
         done: "The file system of the library's directory is full.",
-        without: "addresses, and no explanation",
+        without: "no names",
         make: full,
         cause: "is full: free some room, or set JITSYM_DIR to another directory",
     },
     SetUp {
         heading: "Only a perf map",
         done: "`JITSYM=map` is in the environment.",
-        without: "stacks that end at compiled code, and no explanation",
+        without: "stacks end at compiled code",
         make: |_| {
             let mut command = mistakes_under_doctor("none", 150);
             let output = try_run(command.env("JITSYM", "map"));
@@ -74,7 +74,7 @@ pub const MISTAKES: &[SetUp] = &[
     SetUp {
         heading: "New code of a forked child",
         done: "`JITSYM=map` is in the environment. A forked child registers other code in memory that its parent has mapped.",
-        without: "the names of the parent's code, and no explanation",
+        without: "the child's code has the names of the parent's code",
         make: |_| {
             let output = try_run(mistakes_under_doctor("fork", 150).env("JITSYM", "map"));
             let pids = stdout(&output);
@@ -87,28 +87,28 @@ pub const MISTAKES: &[SetUp] = &[
     SetUp {
         heading: "Files of regions removed",
         done: "The program was run with `JITSYM_ADOPT=1 JITSYM_REMOVE=1`.",
-        without: "addresses, and no explanation",
+        without: "no names",
         make: |dir| of_mistakes(dir, DWARF, &[("JITSYM_ADOPT", "1"), ("JITSYM_REMOVE", "1")]),
         cause: "files of regions were removed before perf has read them",
     },
     SetUp {
         heading: "Counter values for times",
         done: "`JITDUMP_USE_ARCH_TIMESTAMP=1` is in the environment.",
-        without: "`jitted code must be sampled with perf record -k 1`, although it was",
+        without: "`perf inject` prints `jitted code must be sampled with perf record -k 1`, although `-k 1` was used",
         make: |dir| of_mistakes(dir, DWARF, &[("JITDUMP_USE_ARCH_TIMESTAMP", "1")]),
         cause: "has counter values for times (JITDUMP_USE_ARCH_TIMESTAMP=1)",
     },
     SetUp {
         heading: "A directory that takes no files",
         done: "`JITSYM_DIR=/proc` is in the environment.",
-        without: "addresses, and no explanation",
+        without: "no names",
         make: |_| try_run(doctor(&[]).env("JITSYM_DIR", "/proc")),
         cause: "/proc is a file system of the kernel's own",
     },
     SetUp {
         heading: "Memory that no map is read for",
         done: "`JITSYM=map` is in the environment, and the code is in the kind of memory that .NET uses for code.",
-        without: "addresses, and no explanation",
+        without: "no names",
         make: |_| {
             let output = try_run(mistakes_under_doctor("memfd", 150).env("JITSYM", "map"));
             tidy(&output);
@@ -118,8 +118,8 @@ pub const MISTAKES: &[SetUp] = &[
     },
     SetUp {
         heading: "Another address, in a recording",
-        done: "The program gives an address that is 64 too high. The recording does not tell whether the code was registered at all.",
-        without: "addresses, and no explanation",
+        done: "The program gives an address that is 64 too high. The recording does not show whether the code was registered at all.",
+        without: "no names",
         make: |dir| {
             let data = dir.join("perf.data");
             let mut record = perf::perf("record");
@@ -131,8 +131,8 @@ pub const MISTAKES: &[SetUp] = &[
     },
     SetUp {
         heading: "A program without symbols",
-        done: "The library is linked statically, and the program was stripped. perf names all compiled code.",
-        without: "`??` for compiled code in gdb, and no explanation",
+        done: "The library is linked statically, and the program is stripped. perf still shows all names.",
+        without: "gdb shows `??` for compiled code",
         make: |dir| {
             let program = dir.join("stripped");
             let built = compile("gcc", &["tool/tests/doctor/mistakes.c"], Link::Static, &["-O1"], "mistakes_static");

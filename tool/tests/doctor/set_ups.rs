@@ -27,113 +27,113 @@ pub const SET_UPS: &[SetUp] = &[
     },
     SetUp {
         heading: "No permission",
-        done: "A user looks at a machine that lets only root record.",
-        without: "perf's own advice, which names the setting",
+        done: "The machine lets only root record, and the user is not root.",
+        without: "perf prints advice that names the setting",
         make: paranoid,
         cause: "perf_event_paranoid is 4",
     },
     SetUp {
         heading: "Turned off",
         done: "`JITSYM=off` is in the environment.",
-        without: "addresses, and no explanation",
+        without: "no names",
         make: |dir| try_run(doctor(&[]).env("JITSYM", "off").env("JITSYM_DIR", dir)),
         cause: "JITSYM=off turns everything off",
     },
     SetUp {
         heading: "A mistyped word",
         done: "The process was started with `JITSYM=jitdmp`.",
-        without: "addresses, and no explanation",
+        without: "no names",
         make: |dir| of_process(toy_with(&[("JITSYM", "jitdmp")], dir), "libjitsym.so"),
         cause: "did you mean jitdump?",
     },
     SetUp {
         heading: "A process without the library",
         done: "The process is `sleep`.",
-        without: "addresses, and no explanation",
+        without: "no names",
         make: |_| of_process(perf::command("sleep").arg("600").spawn().expect("start"), "/sleep"),
         cause: "has no libjitsym",
     },
     SetUp {
         heading: "noexec",
         done: "The directory of the files is mounted noexec.",
-        without: "names, stacks that end at compiled code, and no explanation",
+        without: "names, but stacks end at compiled code",
         make: |dir| in_mount(dir, "noexec", "JITSYM_DIR"),
         cause: "is mounted noexec",
     },
     SetUp {
         heading: "No room in /dev/shm",
         done: "The file system is full. Only records of a killed program can be lost.",
-        without: "no word, and code is missing after a `kill -9`",
+        without: "code is missing after a `kill -9`",
         make: |dir| in_mount(dir, "size=4k", "JITSYM_SPOOL_DIR"),
         cause: "has no room",
     },
     SetUp {
         heading: "In a container",
         done: "The process is number 1 in another pid namespace.",
-        without: "addresses with perf 7, and no explanation",
+        without: "no names in perf 7",
         make: container,
         cause: "in a pid namespace of its own",
     },
     SetUp {
         heading: "A jitdump without its mark",
-        done: "A runtime has its jitdump open, and has ended the mapping by which perf finds it.",
-        without: "`perf inject` reports success, but the recording has no more names than before",
+        done: "A runtime has its jitdump open, but has ended the mapping by which perf finds the jitdump.",
+        without: "`perf inject` reports success, but adds no names",
         make: unmapped,
         cause: "no executable mapping, by which perf finds it",
     },
     SetUp {
         heading: "Another clock",
         done: "The program was recorded by `perf record --call-graph dwarf`.",
-        without: "`jitted code must be sampled with perf record -k 1`, from `perf inject`",
+        without: "`perf inject` prints `jitted code must be sampled with perf record -k 1`",
         make: |dir| of_recording(&record(dir, &["--call-graph", "dwarf"], &[])),
         cause: "recorded without -k 1",
     },
     SetUp {
         heading: "Not injected",
-        done: "The program was recorded by `perf record -k 1 --call-graph dwarf`, and nothing was done after that.",
-        without: "stacks that end at compiled code, and no explanation",
+        done: "The program was recorded by `perf record -k 1 --call-graph dwarf`. `jitsym inject` was not run.",
+        without: "stacks end at compiled code",
         make: |dir| of_recording(&record(dir, DWARF, &[])),
         cause: "jitsym inject has not been run",
     },
     SetUp {
         heading: "The jitdump is gone",
         done: "The program was run with `JITSYM_REMOVE=1`.",
-        without: "`perf inject` ends with an error and no explanation",
+        without: "`perf inject` ends with an error",
         make: |dir| of_recording(&record(dir, DWARF, &[("JITSYM_REMOVE", "1")])),
         cause: "was removed before its code was put into the recording",
     },
     SetUp {
         heading: "Nothing was written",
-        done: "The program was recorded with `JITSYM=off`, which the recording does not tell.",
-        without: "addresses, and no explanation",
+        done: "The program was recorded with `JITSYM=off`. The recording does not contain this setting.",
+        without: "no names",
         make: |dir| of_recording(&record_toy(dir, &["-k", "1"], &[("JITSYM", "off")])),
         cause: "has named no code",
     },
     SetUp {
         heading: "A call that is refused",
-        done: "The program sets no `struct_size`, and looks at no status. `jitsym doctor -- COMMAND` records it.",
-        without: "addresses, and no explanation",
+        done: "The program does not set `struct_size`, and ignores the status. `jitsym doctor -- COMMAND` records the program.",
+        without: "no names",
         make: |dir| of_command(&no_size(), dir, &[]),
         cause: "jitsym_code.struct_size is 0: set it to sizeof(jitsym_code), or use JITSYM_CODE()",
     },
     SetUp {
         heading: "A session that was never opened",
-        done: "The program does not call `jitsym_init`. `jitsym doctor -- COMMAND` records it.",
-        without: "addresses, and no explanation",
+        done: "The program does not call `jitsym_init`. `jitsym doctor -- COMMAND` records the program.",
+        without: "no names",
         make: |dir| of_command(&broken("no_session", "jitsym_init(NULL, &session)", "JITSYM_OK"), dir, &[]),
         cause: "the session was never opened",
     },
     SetUp {
         heading: "Memory that is not adopted",
         done: "The program runs with `JITSYM=region JITSYM_ADOPT=1`, and its code is in shared memory. `jitsym doctor -- COMMAND` records the program.",
-        without: "addresses, and no explanation",
+        without: "no names",
         make: |dir| of_command(shared(), dir, ADOPTING),
         cause: "is not adopted: it is shared",
     },
     SetUp {
         heading: "A variable that a script sets",
-        done: "The program is started by a script that sets `JITSYM=off`. `jitsym doctor -- COMMAND` records it.",
-        without: "addresses, and no explanation",
+        done: "A script sets `JITSYM=off` and starts the program. `jitsym doctor -- COMMAND` records the script.",
+        without: "no names",
         make: |dir| {
             let script = dir.join("service");
             let text = format!("#!/bin/sh\nexport JITSYM=off\nexec {} \"$@\"\n", toy().display());
@@ -146,14 +146,14 @@ pub const SET_UPS: &[SetUp] = &[
     SetUp {
         heading: "A directory that is missing",
         done: "`JITSYM_DIR` names a directory that does not exist. `jitsym doctor -- COMMAND` records the program.",
-        without: "addresses, and no explanation",
+        without: "no names",
         make: |dir| of_command(toy(), &dir.join("missing"), &[]),
         cause: "there is no such directory",
     },
     SetUp {
         heading: "The recording before the injection",
-        done: "`jitsym inject` has made `jit.data`, and the user looks at `perf.data`.",
-        without: "addresses, and no explanation",
+        done: "`jitsym inject` has made `jit.data`, but the user looks at `perf.data`.",
+        without: "no names",
         make: |dir| {
             let data = record(dir, DWARF, &[]);
             inject(&data);
@@ -163,8 +163,8 @@ pub const SET_UPS: &[SetUp] = &[
     },
     SetUp {
         heading: "perf inject that has failed",
-        done: "The program was recorded without `-k 1`, and the user looks at the file that `perf inject` has left.",
-        without: "`incompatible file format (rerun with -v to learn more)`, from perf",
+        done: "The program was recorded without `-k 1`. The user looks at the file that `perf inject` has left.",
+        without: "perf prints `incompatible file format (rerun with -v to learn more)`",
         make: |dir| {
             let data = record(dir, &["-g"], &[]);
             let injected = dir.join("jit.data");
@@ -175,8 +175,8 @@ pub const SET_UPS: &[SetUp] = &[
     },
     SetUp {
         heading: "Objects of another run",
-        done: "`perf inject` was run again on another recording, and has replaced an object of the first one.",
-        without: "names and lines that may be wrong, and no explanation",
+        done: "`perf inject` was run on a second recording, and has replaced an object of the first recording.",
+        without: "names and lines may be wrong",
         make: |dir| {
             let data = perf_inject(&record(dir, DWARF, &[]));
             let objects = objects(&data, "/jitted-");
@@ -188,7 +188,7 @@ pub const SET_UPS: &[SetUp] = &[
     SetUp {
         heading: "Objects removed",
         done: "Somebody has removed the directory `jit.data.objects`.",
-        without: "addresses, and no explanation",
+        without: "no names",
         make: |dir| {
             let data = inject(&record(dir, DWARF, &[]));
             std::fs::remove_dir_all(dir.join("jit.data.objects")).expect("remove the objects");
@@ -198,15 +198,15 @@ pub const SET_UPS: &[SetUp] = &[
     },
     SetUp {
         heading: "Frame pointers that are not there",
-        done: "The program was recorded with `-g`, and neither the compiled code nor the program has frame pointers.",
-        without: "callers that are missing or absurd, and no explanation",
+        done: "The program was recorded with `-g`. The compiled code and the program have no frame pointers.",
+        without: "callers are missing or absurd",
         make: |dir| of_recording(&inject(&record(dir, &["-k", "1", "-g"], &[]))),
         cause: "recorded by frame pointers, and some code has none",
     },
     SetUp {
         heading: "No unwind description",
         done: "The program registers its code without `jitsym_code.unwind`.",
-        without: "stacks that end at compiled code, and no explanation",
+        without: "stacks end at compiled code",
         make: |dir| of_recording(&inject(&record(dir, DWARF, &[("JITSYM_UNWIND", "0")]))),
         cause: "the program describes no frames (jitsym_code.unwind)",
     },
