@@ -122,7 +122,7 @@ pub const LOST: &[Lost] = &[
         what: &[What::Stacks, What::Annotate],
         at: None,
         reason: "perf 7 does not find the jitdump of a process in another pid namespace, and uses only the perf map. A perf map has no tables and no code",
-        instead: "run perf in the container. For names and stacks, frame pointers are enough",
+        instead: "run perf in the container, or use frame pointers, which suffice for names and stacks",
     },
     Lost {
         readers: &["perf-sid/dwarf"],
