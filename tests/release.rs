@@ -264,7 +264,7 @@ mod archives {
 
     fn make(place: &Path) -> PathBuf {
         let out = place.join("made");
-        once(&out, "", || {
+        once(place, "", || {
             let _ = fs::remove_dir_all(place);
             fs::create_dir_all(place).expect("directory");
             let here = place.join("checkout");
