@@ -3,7 +3,6 @@
 pub mod chunk;
 pub mod file_thread;
 pub mod file_write_gate;
-pub mod in_place;
 pub mod oneshot;
 pub mod pool;
 pub mod process_state;
@@ -16,3 +15,4 @@ pub mod spool;
 pub mod status;
 pub mod thread_queue;
 pub mod thread_slot;
+pub mod writer_in_calls;

@@ -10,7 +10,7 @@ use crate::api::limits::DIR_MAX;
 use crate::api::options::{Config, Dialect, DumpDir, Fork, Options, Sinks};
 use crate::sink::{self, KINDS};
 use crate::sys::clock::Clock;
-use crate::sys::rights;
+use crate::sys::privileges;
 use crate::sys::valgrind::{self, Tool};
 
 /// The minimum values of `map_max` and `jitdump_max`. Smaller values are raised to the minimum, because smaller files would be
@@ -43,7 +43,7 @@ impl Config {
     /// Combines options with this process's environment.
     pub fn new(options: &Options) -> Result<Config> {
         // A program that runs with more rights than its caller must not write to a path that the caller chooses.
-        let privileged = rights::is_started_with_more();
+        let privileged = privileges::is_started_with_more();
         let lookup =
             |name: &str| if privileged { None } else { std::env::var_os(name).filter(|value| !value.is_empty()) };
         Config::with_env(options, &lookup, valgrind::tool())
@@ -160,7 +160,7 @@ pub fn asks_for_bridge(value: &OsStr) -> bool {
 
 /// Whether the environment of this process requests the bridge.
 pub fn environment_asks_for_bridge() -> bool {
-    !rights::is_started_with_more() && std::env::var_os("JITSYM").is_some_and(|value| asks_for_bridge(&value))
+    !privileges::is_started_with_more() && std::env::var_os("JITSYM").is_some_and(|value| asks_for_bridge(&value))
 }
 
 /// The sinks that a value of `JITSYM` selects, for example `map,jitdump` or `off`. Unknown words are skipped, because they may

@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Sinks};
 use crate::queue::file_thread;
-use crate::queue::in_place::TRY_AGAIN;
 use crate::queue::oneshot::{oneshot, Take};
 use crate::queue::process_state::Host;
 use crate::queue::requests::{Change, Stop};
 use crate::queue::shared::Shared;
+use crate::queue::writer_in_calls::TRY_AGAIN;
 use crate::session::writer_thread::Begin;
 use crate::sink;
 use crate::sink::region::Regions;
 use crate::sink::retry::Retry;
 use crate::sys::sync::outside::Arc;
 use crate::sys::thread::Thread;
-use crate::sys::{barrier, debug, host_fds, panic_guard, rights, thread};
+use crate::sys::{barrier, debug, host_fds, panic_guard, privileges, thread};
 use crate::writer::{self, threadless, Inheritance, Writer};
 
 /// The maximum time for which a close or the exit of the process waits for the writer. This is also the default timeout of a
@@ -503,7 +503,7 @@ impl Lifecycle {
 /// Whether a writer that starts now recovers the files of dead processes. By default, a process with more rights than other
 /// processes of its user recovers no files. The options can request the recovery.
 fn recovers(shared: &Shared, config: &Config, inheritance: &Option<Inheritance>) -> bool {
-    let by_default = !shared.pool.is_open() && !rights::are_more();
+    let by_default = !shared.pool.is_open() && !privileges::are_more();
     inheritance.is_none() && (config.recover || by_default)
 }
 

@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use once_cell::race::OnceBox;
 
 use super::futex::keeping_errno;
-use super::{host_fds, rights, thread};
+use super::{host_fds, privileges, thread};
 
 /// The maximum length of a line, in bytes. Longer lines are cut.
 const LINE_MAX: usize = 1024;
@@ -53,7 +53,7 @@ pub fn checks() -> bool {
 
 #[cold]
 fn look() -> bool {
-    let value = std::env::var_os("JITSYM_DEBUG").filter(|_| !rights::is_started_with_more()).unwrap_or_default();
+    let value = std::env::var_os("JITSYM_DEBUG").filter(|_| !privileges::is_started_with_more()).unwrap_or_default();
     let value = value.as_bytes();
     let (value, checks) = match value.strip_prefix(b"check") {
         Some(rest) if matches!(rest, [] | [b',', ..]) => (rest.strip_prefix(b",").unwrap_or(b"1"), true),

@@ -8,7 +8,7 @@ use super::{Notice, Writer};
 use crate::api::Id;
 use crate::queue::shared::Message;
 use crate::queue::thread_slot::ThreadSlot;
-use crate::sys::{barrier, rights};
+use crate::sys::{barrier, privileges};
 
 impl Writer {
     pub(super) fn look_at_requests(&mut self) {
@@ -113,13 +113,13 @@ impl Writer {
         }
     }
 
-    /// The kernel may hide the memory of this process from other processes of the same user (`sys/rights`). In this case, the
+    /// The kernel may hide the memory of this process from other processes of the same user (`sys/privileges`). In this case, the
     /// library must not keep data in files that other processes of the user can open. So the writer removes the files of
     /// regions, and moves the records to private memory.
     pub(super) fn heed_rights(&self) {
         let pool = &self.shared.pool;
         let may_have_files = pool.memory().has_spool() || self.applier.regions.are_watching();
-        if !may_have_files || !rights::is_hidden() {
+        if !may_have_files || !privileges::is_hidden() {
             return;
         }
         self.applier.regions.remove_files(&self.shared.status);
@@ -138,7 +138,7 @@ impl Writer {
         // A chunk that a thread uses now, or is about to use, is handled in the next round.
         pool.leave_spool();
         if !pool.memory().has_spool() {
-            self.host.last_error.set(format!("there is no spool any more: {}", rights::WHY_NO_FILE));
+            self.host.last_error.set(format!("there is no spool any more: {}", privileges::WHY_NO_FILE));
         }
     }
 

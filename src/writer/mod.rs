@@ -38,7 +38,7 @@ use crate::sink::region::Regions;
 use crate::sink::retry::Retry;
 use crate::sink::Round;
 use crate::sys::sync::{self, MutexGuard};
-use crate::sys::{barrier, reserve, rights};
+use crate::sys::{barrier, privileges, reserve};
 pub use applier::{Applier, Notice};
 pub use inherit::Inheritance;
 pub use life::fail;
@@ -517,7 +517,7 @@ impl Writer {
         let Some(config) = self.config.as_ref().filter(|config| config.spool) else { return };
         // The number of forks is checked before the rights of the process, because the check of the rights takes several system
         // calls.
-        if self.shared.children_are_due(any) && !rights::are_more() {
+        if self.shared.children_are_due(any) && !privileges::are_more() {
             recover::remove_empty(&config.spool_dir);
         }
     }

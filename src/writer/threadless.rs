@@ -2,8 +2,8 @@
 
 use super::{fail, Inheritance, Turn, Writer};
 use crate::api::options::Config;
-use crate::queue::in_place::Turns;
 use crate::queue::oneshot::Give;
+use crate::queue::writer_in_calls::Turns;
 use crate::sys::panic_guard;
 
 struct InPlace {

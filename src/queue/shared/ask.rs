@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::Shared;
 use crate::api::error::{Error, Result};
-use crate::queue::in_place::TRY_AGAIN;
 use crate::queue::requests::Requests;
+use crate::queue::writer_in_calls::TRY_AGAIN;
 use crate::sys::sync::{MutexGuard, PoisonError};
 use crate::sys::thread;
 

@@ -10,13 +10,13 @@ use std::time::Duration;
 use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Fork, Sinks};
 use crate::queue::chunk::Chunk;
-use crate::queue::in_place::{InPlace, TRY_AGAIN};
 use crate::queue::pool::Pool;
 use crate::queue::quiesce::Found;
 use crate::queue::requests::Requests;
 use crate::queue::signal_flush::SignalFlush;
 use crate::queue::status::{LastError, Status};
 use crate::queue::thread_slot::ThreadSlot;
+use crate::queue::writer_in_calls::{InPlace, TRY_AGAIN};
 use crate::registry::ids::Ids;
 use crate::registry::Registry;
 use crate::sys::clock;
@@ -81,7 +81,7 @@ pub struct Shared {
     unread: AtomicI64,
     /// One bit for each kind of additional work that threads have to do after their next record (`wake`).
     attention: AtomicU8,
-    /// Whether a thread could not run the writer in place (`queue/in_place`), because another thread was running the writer or
+    /// Whether a thread could not run the writer in place (`queue/writer_in_calls`), because another thread was running the writer or
     /// a fork was under way.
     missed: AtomicBool,
     /// Whether a lack of free chunks has woken the writer, and no round has begun since.

@@ -16,7 +16,7 @@ use crate::sys::held_dir::Dir;
 use crate::sys::owner_process::{start_time, Owner};
 use crate::sys::process::{is_alive, user};
 use crate::sys::sort::sort;
-use crate::sys::{listing, range_lock, rights};
+use crate::sys::{listing, privileges, range_lock};
 
 /// The first bytes of every spool.
 pub const START: [u8; 8] = *b"jitspool";
@@ -72,8 +72,8 @@ fn directory_of(path: &Path) -> io::Result<(u64, u64)> {
 impl SpoolFile {
     /// Makes the spool of this process in `dir`. The file is `len` bytes long, and has no memory yet.
     pub fn create(dir: &Path, owner: &Owner, len: usize) -> io::Result<SpoolFile> {
-        if rights::are_more() {
-            return Err(io::Error::other(rights::WHY_NO_FILE));
+        if privileges::are_more() {
+            return Err(io::Error::other(privileges::WHY_NO_FILE));
         }
         for _ in 0..10 {
             if let Some(spool) = SpoolFile::create_locked(dir, owner)? {

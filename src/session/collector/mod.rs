@@ -16,7 +16,7 @@ use crate::api::Id;
 use crate::session::calls::{close, find};
 use crate::session::handle::Ref;
 use crate::session::rust_api::open;
-use crate::sys::{fork_lock, rights};
+use crate::sys::{fork_lock, privileges};
 pub use merge_lines::Row;
 pub use reported_code::Method;
 use reported_code::{Registrations, State};
@@ -52,7 +52,7 @@ pub fn start() -> Result<bool> {
     if known == 0 {
         // In a program with more rights than its caller, the library ignores the environment. The library then also ignores the
         // variable that made the runtime load the library.
-        let sinks = rights::is_started_with_more().then_some(Sinks::NONE);
+        let sinks = privileges::is_started_with_more().then_some(Sinks::NONE);
         let opened = open(&Options { sinks, ..Options::default() })?;
         if SESSION.compare_exchange(0, opened, Ordering::AcqRel, Ordering::Acquire).is_err() {
             close(opened)?;

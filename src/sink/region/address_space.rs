@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use super::placement::Placement;
+use super::addresses::Placement;
 use crate::api::error::{Error, Result};
 use crate::sys::code_memory;
 use crate::sys::mapping::{page_size, reserve_at};

@@ -5,12 +5,12 @@ use std::io;
 use std::sync::atomic::Ordering;
 
 use super::address_space::reach_above;
+use super::addresses::Placement;
 use super::create::SIZE_MAX;
 use super::exchange::{self, exchange, take_back};
 use super::file::RegionFile;
 use super::file_names::can_begin_at_code;
 use super::new_file::New;
-use super::placement::Placement;
 use super::regions::{refused, Regions};
 use super::state::{Backing, Parts, Region};
 use crate::api::error::{Error, Result};

@@ -7,12 +7,12 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use super::address_space::{place, Room};
+use super::addresses::Placement;
 use super::exchange::provide_if_possible;
 use super::file::RegionFile;
 use super::lost_pages::Pages;
 use super::naming::Naming;
 use super::new_file::New;
-use super::placement::Placement;
 use super::regions::{refused, Regions};
 use super::state::{Backing, Parts, Region};
 use crate::api::error::{Error, Result};

@@ -10,13 +10,13 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
+use super::addresses::Placement;
 use super::adopt::swap;
 use super::create::map_two_views;
 use super::exchange::{for_pages, BLOCK};
 use super::lost_pages::Pages;
 use super::naming::Naming;
 use super::new_file::New;
-use super::placement::Placement;
 use super::regions::{refused, Regions};
 use super::state::{Backing, Parts, Region};
 use crate::api::options::Sinks;
@@ -27,7 +27,7 @@ use crate::sys::code_memory::{self, Advice, READ_EXEC, READ_WRITE};
 use crate::sys::file::{self, Held};
 use crate::sys::held_dir::Dir;
 use crate::sys::maps;
-use crate::sys::rights;
+use crate::sys::privileges;
 
 impl Regions {
     /// Records a fork in the parent, if the child may have got files. Returns whether the caller must notify the writer.
@@ -48,7 +48,7 @@ impl Regions {
     /// may write to the memory during the copy. Such a write does no harm, because the kernel copies the bytes, and accepts
     /// writes to a file that it is reading.
     pub fn part_in_child(&self, status: &Status, go_on: impl FnOnce(bool)) {
-        let may_have_names = status.sinks().has(Sinks::REGION) && !rights::are_more();
+        let may_have_names = status.sinks().has(Sinks::REGION) && !privileges::are_more();
         let mut is_parted = true;
         let mut copies = Vec::new();
         for region in self.all() {

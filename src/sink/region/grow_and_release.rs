@@ -5,9 +5,9 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::addresses::unmap_own;
 use super::exchange;
 use super::old_files::Past;
-use super::placement::unmap_own;
 use super::regions::Regions;
 use super::state::{Backing, Region};
 use crate::api::error::{Error, Result};

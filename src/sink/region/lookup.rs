@@ -169,10 +169,10 @@ impl Entry {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::sink::region::addresses::Placement;
     use crate::sink::region::code_marks::Marks;
     use crate::sink::region::lost_pages::Pages;
     use crate::sink::region::naming::Naming;
-    use crate::sink::region::placement::Placement;
     use crate::sink::region::state::{Backing, Parts};
     use crate::sys::sync::outside::Arc;
 

@@ -16,11 +16,11 @@ use std::iter;
 use std::sync::atomic::Ordering;
 
 use super::address_space::reach_above;
+use super::addresses::Placement;
 use super::adopt::{is_object, look_up_attributes, reserve_both, swap};
 use super::exchange::{exchange, take_back};
 use super::file::RegionFile;
 use super::lost_pages::Pages;
-use super::placement::Placement;
 use super::regions::Regions;
 use super::state::{Parts, Region};
 use crate::api::options::Sinks;

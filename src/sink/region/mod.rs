@@ -6,6 +6,7 @@
 //! replaces dead code: see `epoch`.
 
 mod address_space;
+mod addresses;
 mod adopt;
 mod automatic;
 mod candidates;
@@ -26,7 +27,6 @@ mod mapping_group;
 mod naming;
 mod new_file;
 mod old_files;
-mod placement;
 mod read_ahead;
 mod regions;
 mod sink;

@@ -4,18 +4,18 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::addresses::Placement;
 use super::file::RegionFile;
 use super::file_names::file_name;
 use super::lost_pages::Pages;
 use super::naming::Naming;
-use super::placement::Placement;
 use super::regions::Regions;
 use super::state::{Backing, Parts};
 use crate::queue::status::Status;
 use crate::sink::describe;
 use crate::sys::file::{self, Held};
 use crate::sys::held_dir::Dir;
-use crate::sys::rights;
+use crate::sys::privileges;
 
 /// A new file that no region has yet.
 pub(super) struct New {
@@ -43,8 +43,8 @@ impl Regions {
     /// Creates a file. If `at_code` is true, the loaded segment of the file begins at the code.
     pub(super) fn new_file(&self, status: &Status, at_code: bool) -> Result<New, String> {
         const ATTEMPTS: u32 = 1000;
-        if rights::are_more() {
-            return Err(format!("a region has no file: {}", rights::WHY_NO_FILE));
+        if privileges::are_more() {
+            return Err(format!("a region has no file: {}", privileges::WHY_NO_FILE));
         }
         let (dir_path, mode) = {
             let settings = self.settings();

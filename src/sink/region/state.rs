@@ -7,13 +7,13 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
+use super::addresses::{own_parts, Placement};
 use super::code_marks::Marks;
 use super::file::{Layout, RegionFile};
 use super::live_counts::Tally;
 use super::lost_pages::Pages;
 use super::naming::Naming;
 use super::old_files::Room;
-use super::placement::{own_parts, Placement};
 use crate::api::error::Result;
 use crate::sys::clock::NEVER;
 use crate::sys::code_memory::READ_EXEC;
