@@ -126,9 +126,13 @@ fn overview(entries: &[Entry]) -> String {
         let (_, section) = CONVENTIONS.split_once(&format!("\n## {title}\n")).expect("a section");
         let section = section.split("\n## ").next().unwrap_or_default();
         let section = reference::unlinked(section).replace("\n- ", "\n\n").replace("**", "");
-        for (index, paragraph) in section.trim().split("\n\n").enumerate() {
+        for (index, block) in section.trim().split("\n\n").enumerate() {
             let start = if index == 0 { "" } else { ".PP\n" };
-            let _ = writeln!(out, "{start}{}", line(&paragraph.replace('\n', " ")));
+            let _ = match block.strip_prefix("### ") {
+                Some(title) => writeln!(out, "{start}.B {}", escaped(title)),
+                None if block.starts_with('|') => write!(out, "{}", table(block)),
+                None => writeln!(out, "{start}{}", line(&block.replace('\n', " "))),
+            };
         }
     }
     for (kind, title) in [(Kind::Function, "Functions"), (Kind::Struct, "Structs"), (Kind::Enum, "Enumerations")] {
@@ -150,6 +154,23 @@ fn overview(entries: &[Entry]) -> String {
             .B jitsym recover\nputs into its files.\n\
             .PP\nNo file is written for gdb and the unwinder. Under valgrind there are also files for it,\n.IR jit-PID-vN.so .\n";
     out += ".SH SEE ALSO\n.BR jitsym (1),\n.BR perf (1),\n.BR perf\\-inject (1)\n";
+    out
+}
+
+/// A table as a list: the first cell of a row is the term. If there are more than two columns, the heading of each other column
+/// stands before its cell.
+fn table(rows: &str) -> String {
+    let mut rows = rows.lines().map(|row| row.trim_matches(['|', ' ']).split(" | ").collect::<Vec<_>>());
+    let headings = rows.next().unwrap_or_default();
+    let mut out = String::new();
+    for row in rows.skip(1) {
+        let (term, cells) = row.split_first().expect("a cell");
+        let cells: Vec<String> = match cells {
+            [cell] => vec![line(cell)],
+            _ => cells.iter().zip(&headings[1..]).map(|(cell, heading)| line(&format!("{heading}: {cell}."))).collect(),
+        };
+        let _ = write!(out, ".TP\n{}\n{}\n", line(term), cells.join("\n"));
+    }
     out
 }
 
