@@ -9,9 +9,9 @@
 //! until these stores have reached memory.
 //!
 //! No other system call reliably makes all threads pass a barrier. When a thread changes a mapping, aarch64 processors and
-//! newer x86-64 processors (INVLPGB) do not interrupt each other. A thread could move to each processor in turn
-//! (sched_setaffinity). But real-time threads may keep this thread waiting without limit. Also, the kernel may forbid this
-//! thread to run on some of the processors.
+//! newer x86-64 processors (INVLPGB) do not interrupt each other. A thread could make a barrier for all threads by moving to
+//! each processor in turn (sched_setaffinity). But real-time threads may keep this thread waiting without limit. Also, the
+//! kernel may forbid this thread to run on some of the processors.
 
 use std::sync::atomic::AtomicBool;
 
@@ -97,8 +97,8 @@ mod tests {
     }
 
     /// Each of two threads makes an announcement, and then looks for the announcement of the other thread. At least one of the
-    /// two threads must find the other thread's announcement. This must be true while membarrier(2) works. This must still be
-    /// true after a sandbox has forbidden membarrier(2).
+    /// two threads must find the other thread's announcement, both while membarrier(2) works and after a sandbox has forbidden
+    /// membarrier(2).
     #[test]
     #[ignore = "long: scripts/test.sh runs it"]
     fn order_outlives_the_barrier() {

@@ -41,7 +41,7 @@ impl ChildCopy {
         Some(ChildCopy { word, errno: errno.0 })
     }
 
-    /// In the parent: waits until the child has copied the shared memory, for at most `limit`.
+    /// In the parent: waits, for at most `limit`, until the child has copied the shared memory.
     pub fn wait(self, limit: Duration) {
         // The C library calls the handlers of the parent even if the fork has failed. `errno` then contains the reason.
         let (begin, has_failed) = (Instant::now(), matches!(errno::errno().0, libc::EAGAIN | libc::ENOMEM));

@@ -123,13 +123,12 @@ unsafe fn map(addr: u64, len: u64, protection: i32, flags: i32, file: i32, offse
     checked(unsafe { libc::mmap(at, len as usize, protection, flags, file, offset) }).map(drop)
 }
 
-/// Whether a range is a single mapping of the kernel. The whole range of a single mapping has the same attributes. The range
-/// must begin where a mapping begins. The page after the range must belong to the caller, and must have different rights than
-/// the range.
+/// Whether a range is a single VMA of the kernel. All pages of a VMA have the same attributes. The range must begin where a VMA
+/// begins. The page after the range must belong to the caller, and must have different rights than the range.
 pub fn is_one_mapping(addr: u64, len: u64) -> bool {
     let page = page_size() as u64;
-    // The kernel first checks that the range lies in one mapping, and otherwise fails with `EFAULT`. Then the kernel finds no
-    // room to extend this mapping in place.
+    // The kernel first checks that the range lies in one VMA, and otherwise fails with `EFAULT`. Then the kernel finds no room
+    // to extend this VMA in place.
     // SAFETY: the call has no flags, so it can only extend the mapping in place.
     match checked(unsafe { libc::mremap(addr as *mut _, len as usize, (len + page) as usize, 0) }) {
         Ok(_) => {

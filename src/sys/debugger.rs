@@ -1,7 +1,7 @@
 //! Shows code to debuggers by the JIT interface of gdb: a list of objects in memory, and a function on which debuggers set a
 //! breakpoint.
 //!
-//! The sources are gdb/jit.h and "JIT Compilation Interface" in gdb's manual. lldb reads the same list.
+//! The interface is described in gdb/jit.h, and under "JIT Compilation Interface" in gdb's manual. lldb reads the same list.
 //!
 //! Debuggers find the list and the function by their symbol names. Other libraries in the process (LLVM, a second copy of this
 //! library) may define the same names. If the linker or the loader binds the names in all these libraries to one definition,
@@ -49,8 +49,8 @@ pub struct Descriptor {
     first: AtomicPtr<Entry>,
 }
 
-/// The function and the descriptor that the C libraries export. In the static library, `scripts/seal.sh` makes the two symbols
-/// weak.
+/// Defines the function and the descriptor that this project's libraries for C programs export. In the static library,
+/// `scripts/seal.sh` makes the two symbols weak.
 #[cfg(feature = "reserve")]
 mod names {
     use super::*;
@@ -110,8 +110,8 @@ mod names {
     }
 }
 
-/// The function and the descriptor in a Rust program. Both symbols are weak, because other crates of the program may define the
-/// same names, as wasmtime does.
+/// Defines the function and the descriptor in a Rust program. Both symbols are weak, because other crates of the program may
+/// define the same names, as wasmtime does.
 #[cfg(not(feature = "reserve"))]
 mod names {
     use super::{Descriptor, Pair};
@@ -125,8 +125,8 @@ mod names {
         ".p2align 4",
         "__jit_debug_register_code:",
         "jitsym_own_register_code:",
-        // A killed debugger may leave its breakpoint in the place of the first instruction. So the first instruction does
-        // nothing. The definition of this function for the C libraries begins with a `nop` for the same reason.
+        // A killed debugger may leave its breakpoint in the place of the first instruction. So this definition of the function,
+        // like the definition for C programs, begins with an instruction that does nothing.
         "nop",
         "ret",
         ".size __jit_debug_register_code, . - __jit_debug_register_code",
@@ -294,7 +294,8 @@ pub fn times_told() -> u64 {
     TIMES_TOLD.load(Ordering::Relaxed)
 }
 
-/// Whether this library is calling the function now. The value is also true if the function has no breakpoint.
+/// Whether this library is now calling the function on which debuggers set a breakpoint. The value is also true if the function
+/// has no breakpoint.
 static IS_CALLED: AtomicBool = AtomicBool::new(false);
 
 /// Whether a debugger has stopped a thread to read a change, and has not continued the thread yet.
@@ -302,7 +303,7 @@ pub fn is_called() -> bool {
     IS_CALLED.load(Ordering::Relaxed) && has_breakpoint()
 }
 
-/// An object for the list.
+/// An object for debuggers: its bytes, and its entry for the list.
 #[derive(Debug)]
 pub struct Listed {
     /// The entry for the object. While the entry is in the list, its `next` and `prev` are not NULL.

@@ -84,9 +84,9 @@ fn copy_and_close() -> bool {
     true
 }
 
-/// Gives the three standard numbers to descriptors that cannot be written to. If a file of this library got one of the standard
-/// numbers, text that is printed on this thread would be written to the file. Returns false if the table was not empty, or if
-/// `/` cannot be opened.
+/// Gives the numbers 0, 1 and 2 to descriptors that cannot be written to. If a file of this library got the number 1 or 2, text
+/// that is printed on this thread would be written to the file. Returns false if the table was not empty, or if `/` cannot be
+/// opened.
 fn take_standard_numbers() -> bool {
     let opened = [(); 3].map(|()| open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok());
     let numbers = opened.each_ref().map(|opened| opened.as_ref().map(AsRawFd::as_raw_fd));

@@ -118,7 +118,8 @@ fn stays_loaded() -> bool {
 
 /// The address of the dynamic section of the program itself.
 fn dynamic_section_of_program() -> Option<u64> {
-    // SAFETY: getauxval only looks up a number. The numbers come from the kernel, or from a loader that was run as a command.
+    // SAFETY: getauxval only looks up a number. The values in the auxiliary vector come from the kernel, or from a loader that
+    // was run as a command.
     let (first, count) = unsafe { (libc::getauxval(libc::AT_PHDR), libc::getauxval(libc::AT_PHNUM)) };
     let headers = match first {
         0 => &[][..],

@@ -9,9 +9,10 @@
 //! the same fork. Otherwise the waits of many calls would add up while the thread holds a lock of the host.
 //!
 //! A thread has a `Parting` while code memory still shows a file whose bytes the thread is about to change. A child that is
-//! forked in this time would execute the changed bytes of the file. The time is short, because the thread waits for no disk. So
-//! a fork may wait longer for a thread with a `Parting` than for a thread inside the lock. If a fork stops waiting while the
-//! thread still has the `Parting`, the thread detects this, and does not change the file.
+//! forked while the thread has the `Parting` would execute the changed bytes of the file. The thread has the `Parting` only for
+//! a short time, because the thread waits for no disk. So a fork may wait longer for a thread with a `Parting` than for a
+//! thread inside the lock. If a fork stops waiting while the thread still has the `Parting`, the thread detects this, and does
+//! not change the file.
 
 use std::cell::Cell;
 use std::ptr;
@@ -101,8 +102,8 @@ fn is_any(count: &AtomicU32) -> bool {
 }
 
 fn subtract(count: &AtomicU32) {
-    // If a thread forks while the thread is counted, the count begins with 0 in the child. When the thread leaves in the child,
-    // a count of 0 must not be decremented.
+    // If a thread forks while the thread is counted, the count begins with 0 in the child. So the child may call this function
+    // when the count is 0, and the count must then stay 0.
     let _ = count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1));
 }
 
@@ -265,7 +266,7 @@ mod tests {
             assert!(try_enter().is_some() && !is_any(&counts().inside) && !is_any(&counts().forks));
         });
         // After the end of its usual waiting time, a fork still waits for a thread with a `Parting`. If a fork does not wait
-        // for the `Parting`, the thread detects this fork.
+        // for a thread with a `Parting`, that thread detects the fork.
         let inside = enter();
         let parting = Parting::begin().unwrap();
         std::thread::scope(|scope| {

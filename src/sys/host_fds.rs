@@ -91,8 +91,8 @@ fn ring() {
 }
 
 /// Makes the delegate end the process (`thread::end_process`), so that exit handlers can use the descriptors that the host has
-/// left open. The caller is the writer. The writer must not wait until the process ends, because an exit handler waits for the
-/// writer. If the delegate has to call `exit` itself, the delegate does no more tasks.
+/// left open. The caller is the writer. An exit handler waits for the writer, so the writer must not wait for the end of the
+/// process. If the delegate has to call `exit` itself, the delegate does no more tasks.
 pub fn end_process() {
     match tid() {
         Some(_) => {

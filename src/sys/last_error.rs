@@ -21,7 +21,7 @@ pub struct Refusal {
     /// A text in which `{}` stands for a number, and `{x}` for a number in hexadecimal digits. Empty if no text was noted.
     text: &'static str,
     numbers: [u64; 3],
-    /// The name of the code that the error is about. A long name is cut, and a short name is followed by NULs. If there is no
+    /// The name of the code that was not registered. A long name is cut, and a short name is followed by NULs. If there is no
     /// name, all bytes are NULs.
     code: [u8; NAME_MOST],
 }
@@ -64,7 +64,7 @@ fn noted(error: u32) -> Refusal {
     }
 }
 
-/// Notes the name of the code that an error is about. Must be called before the error is returned.
+/// Notes the name of the code that is not registered because of an error. Must be called before the error is returned.
 #[cold]
 #[inline(never)]
 pub fn note_code(error: u32, name: &[u8]) {
@@ -94,7 +94,7 @@ impl Refusal {
         !self.text.is_empty()
     }
 
-    /// Returns the name of the code that the refusal is about. A long name is cut. `None` if there is no name.
+    /// Returns the name of the code that was not registered. A long name is cut. `None` if there is no name.
     pub fn code(&self) -> Option<Cow<'_, str>> {
         let name = self.code.split(|&byte| byte == 0).next().filter(|name| !name.is_empty())?;
         Some(String::from_utf8_lossy(name))

@@ -25,7 +25,7 @@ use super::sort::sort;
 const FORMAT_DYNAMIC: i32 = 0;
 const FORMAT_IP_OFFSET: i32 = 4;
 
-/// The addresses of libunwind's symbols. If the process does not have a symbol, the address of the symbol is 0.
+/// The addresses of libunwind's symbols. The address of a symbol is 0 if the process does not have that symbol.
 #[repr(C)]
 struct Functions {
     register: Option<unsafe extern "C" fn(*mut Info)>,

@@ -74,12 +74,12 @@ pub fn within(start: u64, end: u64) -> io::Result<Vec<Mapping>> {
     Ok(found)
 }
 
-/// Looks up the attributes of mappings, which must be in order of their addresses. Each of these mappings must be a part of a
-/// single mapping of the kernel.
+/// Looks up the attributes of mappings, which must be in order of their addresses. Each of these mappings must lie in a single
+/// VMA of the kernel.
 ///
 /// The kernel has no quick way to report attributes. The kernel visits the page tables of all memory at lower addresses than
 /// the mappings. This takes 50 microseconds in a small process, plus 12 microseconds for each other mapping, plus 20
-/// milliseconds for each GiB of small pages in use. So callers that replace memory often should not call this function.
+/// milliseconds for each GiB of small pages in use. So code that often replaces memory should not call this function.
 pub fn look_up_attributes(mappings: &mut [Mapping]) -> io::Result<()> {
     let Some(last) = mappings.last().map(|last| last.end) else { return Ok(()) };
     mappings.iter_mut().for_each(|mapping| mapping.attributes.add_policy(mapping.start));

@@ -191,9 +191,9 @@ pub fn has_written(data: &Metadata) -> Option<bool> {
     Some(data.modified().ok()? >= start()?)
 }
 
-/// Whether this process has certainly written to the file. If the last write was in the first moments of this process, an
-/// earlier process with the same pid may have made this write, for example process 1 of the last container. So the result is
-/// then false.
+/// Whether this process has certainly written to the file. The result is false if the last write was in the first moments of
+/// this process, because an earlier process with the same pid may have made this write. An example of such a process is process
+/// 1 of the last container.
 pub fn has_certainly_written(data: &Metadata) -> bool {
     let too_early = Duration::from_nanos(2 * clock::tick_ns() as u64);
     start().zip(data.modified().ok()).is_some_and(|(start, modified)| modified > start + too_early)

@@ -78,7 +78,7 @@ fn shows_our_numbers() -> bool {
 }
 
 /// The start time in the text of `/proc/PID/stat`: field 22 (proc(5)). `None` if the process has ended. If only the first
-/// thread has ended, `/proc/PID/stat` shows the state of an ended process, but more than one thread.
+/// thread has ended, `/proc/PID/stat` shows the state of an ended process, but a number of threads above 1.
 fn start_in(stat: &str) -> Option<u64> {
     // The second field is the program's name in parentheses, and the name may contain parentheses too.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();

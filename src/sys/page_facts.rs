@@ -118,7 +118,8 @@ mod tests {
     fn a_witness_notices_a_child_that_lives() {
         let before = Witness::new().unwrap();
         let mut pipe = [0; 2];
-        // SAFETY: without a stack for the child, clone is a fork. The child waits for the end of its parent's pipe, and exits.
+        // SAFETY: without a stack for the child, clone is a fork. The child waits until the parent closes the pipe, and then
+        // exits.
         let child = unsafe {
             assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
             let child = libc::syscall(libc::SYS_clone, libc::c_long::from(libc::SIGCHLD), 0, 0, 0, 0) as libc::pid_t;

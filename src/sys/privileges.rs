@@ -8,7 +8,7 @@ use rustix::thread::capabilities;
 
 use super::process::user;
 
-/// The error text for a file that this process would map and other processes could open.
+/// The error text for a refusal to map a file that other processes could open.
 pub const WHY_NO_FILE: &str = "this process has more rights than others of its user, which could write to the file";
 
 /// Whether the program was started with more rights than its caller has: setuid, setgid, or with file capabilities.

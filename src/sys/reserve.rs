@@ -44,8 +44,8 @@ pub fn is_there(bytes: usize) -> bool {
     is_there
 }
 
-/// Like `is_there`, but returns true without a check for a size that the reserve can provide. Some functions of other libraries
-/// make allocations that cannot report a failure. Callers call `may_take` before they call such functions.
+/// Like `is_there`, but if the reserve can provide `bytes` bytes, returns true without a check. Some functions of other
+/// libraries make allocations that cannot report a failure. Callers call `may_take` before they call such functions.
 pub fn may_take(bytes: usize) -> bool {
     const LITTLE: usize = 64 << 10;
     bytes <= LITTLE || is_there(bytes)

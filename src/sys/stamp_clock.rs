@@ -48,8 +48,8 @@ impl Timekeeper {
     /// moved, the returned time is not before this end or move.
     ///
     /// The new code may be at the old address of code that has ended or moved, so the new code's time has to be later. The
-    /// counter alone might be read slightly too early, so `last_end` is the lower limit. If a thread can see that code has
-    /// ended, the thread is sure to read a `last_end` that is not before this end.
+    /// counter alone might be read slightly too early, so `last_end` is the lower limit. A thread that can see the end of code
+    /// always reads a `last_end` at or after this end.
     ///
     /// The time stamp for the end of the new code needs no lower limit. Another thread can see the new code only after the
     /// registering thread has read the counter. So if another thread unregisters the new code, the time stamp of that thread is

@@ -177,7 +177,7 @@ extern "C" {
     fn pthread_setcancelstate(state: libc::c_int, before: *mut libc::c_int) -> libc::c_int;
 }
 
-/// Whether the host wants no thread of this library.
+/// Whether the host has forbidden threads of this library.
 static FORBIDDEN: AtomicBool = AtomicBool::new(false);
 
 /// Forbids threads of the library in this process and its children, or allows them again.

@@ -25,7 +25,7 @@ struct State {
 // SAFETY: only the holder of the lock has a guard, so one thread at a time uses the value.
 unsafe impl<T: Send> Sync for TimedLock<T> {}
 
-/// A guard. While it exists, no other thread can use the value.
+/// While this guard exists, no other thread can use the value.
 pub struct Locked<'l, T>(&'l TimedLock<T>);
 
 impl<T> TimedLock<T> {

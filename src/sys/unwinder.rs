@@ -17,8 +17,8 @@ use super::libunwind;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// libgcc before version 13 keeps the tables in a list, and each search reads the list from its beginning. For an address,
-    /// libgcc searches only the table that begins closest below the address. So a table must describe all code from its own
-    /// beginning to the beginning of the next table. If all tables follow this rule, the ranges of tables may overlap.
+    /// libgcc searches only the table that begins closest below the address. So tables may overlap, but each table must
+    /// describe all code from its own beginning to the beginning of the next table.
     List,
     /// libgcc from version 13 on keeps the tables in a tree. No two tables may overlap.
     Tree,
@@ -29,7 +29,7 @@ pub enum Dialect {
     Offsets,
 }
 
-/// The addresses of the unwinder's functions. If no library of the process has a function, the address of the function is 0.
+/// The addresses of the unwinder's functions. The address of a function is 0 if no library of the process has that function.
 #[repr(C)]
 struct Functions {
     register_info: Option<unsafe extern "C" fn(*const u8, *mut c_void)>,
@@ -105,8 +105,8 @@ pub fn dialect() -> Option<Dialect> {
 }
 
 /// Returns which version of libgcc unwinds in this process, or `None` if another library unwinds. libgcc has no function that
-/// returns its version. But when a table is registered, libgcc before version 13 links the table's object into a list, and a
-/// later libgcc leaves the link untouched.
+/// returns its version. But the object of a registered table shows the version: libgcc before version 13 links the object into
+/// a list, and a later libgcc leaves the link untouched.
 ///
 /// A process that unwinds with LLVM libunwind may also have functions with the names of libgcc's functions. Older versions of
 /// LLVM libunwind have such functions, which do nothing. If the process has a later version of LLVM libunwind, libgcc may be in
@@ -191,7 +191,7 @@ impl Registered {
     /// `__register_frame_info`.
     ///
     /// libgcc reads the code's address and size when the table is registered, and again when the table is deregistered. While
-    /// libgcc registers or deregisters the table, the FDE has the address and size of `part`. The rest of the time, the FDE has
+    /// libgcc registers or deregisters the table, the FDE has the address and size of `part`. At all other times, the FDE has
     /// the address and size of the whole code.
     ///
     /// # Safety
@@ -203,8 +203,8 @@ impl Registered {
         let mut object: Box<Object> = Box::new([0; 8]);
         let whole = table.get_mut(addr_at..addr_at + size_of::<Code>())?.as_mut_ptr().cast::<Code>();
         let begin = table.as_ptr();
-        // SAFETY: `whole` points to 16 bytes of the table, and the object has room for libgcc's data. The conditions in the
-        // section `# Safety` are the caller's promise.
+        // SAFETY: `whole` points to 16 bytes of the table, and the object has room for libgcc's data. The caller promises the
+        // conditions in the section `# Safety`.
         unsafe {
             let code = whole.read_unaligned();
             whole.write_unaligned(part.into());
@@ -237,9 +237,9 @@ impl Registered {
 }
 
 /// libgcc has an `Object` for each registered array. `RETIRED` keeps the `Object`s of deregistered arrays for a while. When a
-/// search has succeeded, libgcc up to version 12 releases its lock, and then reads the array's `Object` once more. Before this
-/// read, another thread may deregister the array. Even an array of live code may be deregistered, because this library can move
-/// live code to another array.
+/// search has succeeded, libgcc up to version 12 releases its lock, and then reads the array's `Object` once more. After libgcc
+/// has released its lock, and before it reads the `Object`, another thread may deregister the array. Even an array of live code
+/// may be deregistered, because this library can move live code to another array.
 static RETIRED: FreeLater<Box<Object>> = FreeLater::new();
 
 impl Drop for Registered {

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU8;
 
 use once_cell::race::OnceRef;
 
-/// The numbers of requests (include/valgrind.h). Some requests are for one tool, and other tools ignore them
+/// valgrind's request numbers (include/valgrind.h). Some requests are for one tool, and other tools ignore them
 /// (memcheck/memcheck.h, helgrind/helgrind.h, drd/drd.h).
 const RUNNING_ON_VALGRIND: usize = 0x1001;
 const DISCARD_TRANSLATIONS: usize = 0x1002;

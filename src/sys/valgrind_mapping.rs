@@ -115,7 +115,7 @@ unsafe fn show(start: u64, len: u64, origin: &Origin<'_>) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// No page is given out twice, not even where one piece of address space ends and the next begins.
+    /// `data_page` never returns the same page twice, even when it begins a new piece of address space.
     #[test]
     fn data_pages_are_new() {
         let count = 2 * ROOM as usize / page_size() + 3;

@@ -89,9 +89,9 @@ fn remove_stale(dir: &Dir, name: &OsStr) -> io::Result<()> {
     if opened.as_ref().map_or_else(|| is_locked(dir, name), |file| !lock(file)) {
         return Err(refuse(io::ErrorKind::AlreadyExists, "is written by a living process with the same pid"));
     }
-    // At this point, this process does not use the file. If the file has this library's mark, the file is no longer needed. An
-    // earlier process has left the file, or this process has left the file before it called execve(2). If the file has no mark,
-    // but was written since this process started, another library in this process has written the file.
+    // At this point, this process does not use the file. If the file has this library's mark, the file is no longer needed. The
+    // file was left behind by an earlier process, or by this process before a call of execve(2). If the file has no mark, but
+    // was written since this process started, another library in this process has written the file.
     if data.mode() & OURS == 0 {
         match other_writers::has_written(&data) {
             Some(false) => {}

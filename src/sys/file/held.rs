@@ -99,9 +99,9 @@ impl Drop for Held {
     }
 }
 
-/// `file` has a descriptor number in the host's table. Returns the variable for this number. The variable contains the serial
-/// number of the `Held` that got this descriptor number last. Several `Held`s may get the same descriptor number one after
-/// another, if the host closes their descriptors.
+/// Returns the variable that contains the serial number of the last `Held` that got the descriptor number of `file`. The
+/// descriptor must be in the host's table. Several `Held`s may get the same descriptor number one after another, if the host
+/// closes their descriptors.
 fn holder_of(file: &File) -> &'static AtomicU32 {
     static HOLDERS: [AtomicU32; 1 << 12] = [const { AtomicU32::new(0) }; 1 << 12];
     // Two descriptor numbers may share an element of `HOLDERS`. Then the library treats the older descriptor as if the host

@@ -50,9 +50,9 @@ pub fn open_same(path: &Path, expected: Identity) -> io::Result<File> {
 /// Opens a file that this library wrote in a process that is now dead, to append to the file. The file must have one of the
 /// identities `known`. Returns the file and its identity.
 ///
-/// The identities may be forged. So the file must pass `check_plain`, must have the library's mark, and must certainly have one
-/// of the identities (`Identity::is_surely`). A lock on the file means that the writer of the file is alive. The call accepts a
-/// locked file only if `may_be_locked` is true.
+/// The identities may be forged. So the call accepts the file only if the file passes `check_plain`, has the library's mark,
+/// and certainly has one of the identities (`Identity::is_surely`). A lock on the file means that the writer of the file is
+/// alive. The call accepts a locked file only if `may_be_locked` is true.
 pub fn take_over(dir: &Dir, name: &OsStr, known: &[Identity], may_be_locked: bool) -> io::Result<(File, Identity)> {
     let refuse = |why| Err(refuse(io::ErrorKind::InvalidData, why));
     let found = dir.open_file(name, OFlags::PATH, 0)?;

@@ -35,7 +35,7 @@ pub struct Words {
     pub state: AtomicU32,
     /// The time stamp of the fork.
     pub forked_at: AtomicU64,
-    /// The address of the inherited writer's state.
+    /// The address of the state of the writer that the child has inherited.
     pub writer: AtomicPtr<()>,
 }
 

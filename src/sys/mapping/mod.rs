@@ -38,8 +38,9 @@ pub(super) fn done(result: libc::c_int) -> io::Result<()> {
 /// A mapping that is unmapped when this value is dropped.
 ///
 /// The crate memmap2, which `marker` uses, cannot map inaccessible memory, or memory that forked children share. The crate
-/// rustix 1.1.6 has two faults in its calls of the C library. rustix calls `posix_madvise` for all kinds of advice except one.
-/// rustix passes `MAP_FIXED` instead of `MREMAP_FIXED` to mremap, so the kernel refuses the call of mremap.
+/// rustix 1.1.6 has two faults in its calls of the C library. rustix calls `posix_madvise` instead of `madvise` for all kinds
+/// of advice except one. rustix passes `MAP_FIXED` instead of `MREMAP_FIXED` to mremap, so the kernel refuses the call of
+/// mremap.
 #[derive(Debug)]
 pub struct OwnedMapping {
     start: NonNull<u8>,

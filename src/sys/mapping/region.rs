@@ -91,7 +91,7 @@ impl Region {
         for offset in range.clone().step_by(SMALLEST_PAGE) {
             let at = self.mapping.at(&(offset..range.end)) as u64;
             let mut byte = [0];
-            // This call writes the byte that is already there. Nobody else writes to the page yet.
+            // The byte is read, and written back unchanged. Nobody else writes to the page yet.
             let known = process_memory::read(std::process::id(), at, &mut byte) == 1;
             if !known || memory.write_at(&byte, at)? != 1 {
                 return Err(io::ErrorKind::StorageFull.into());

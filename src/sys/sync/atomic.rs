@@ -13,7 +13,8 @@ use std::sync::atomic as inner;
 
 /// A line of the source: `WEAK_LINE` is the number of the line, and `WEAK_FILE` is the end of the file's path. Atomic accesses
 /// in this source line are relaxed, and fences in this source line do nothing. The number 0 means that there is no such line.
-/// The two values are read by relaxed loads. Stronger loads would order memory accesses that are not ordered without this test.
+/// The two values are read by relaxed loads, because stronger loads would order memory accesses that are unordered in normal
+/// builds.
 static WEAK_LINE: AtomicU32Plain = AtomicU32Plain::new(NOT_ASKED);
 static WEAK_FILE: AtomicPtrPlain<String> = AtomicPtrPlain::new(std::ptr::null_mut());
 

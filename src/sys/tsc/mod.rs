@@ -26,8 +26,8 @@
 //!   `LATE_TICKS` of its beginning, or not at all. Until the new line is published, threads take stamps from the old line. A
 //!   stamp from the old line is at most 2 ns later than the stamp from the new line for the same counter value. This difference
 //!   does no harm, because a thread needs much longer than 2 ns to take a stamp and publish data. The writer may be interrupted
-//!   between its last reading of the counter and the store that publishes the line. If the clock is not slewed, each
-//!   millisecond of such an interruption increases the maximum difference of 2 ns by about 1 ns.
+//!   between its last reading of the counter and the store that publishes the line. If the clock is not slewed, the maximum
+//!   of 2 ns grows by about 1 ns for each millisecond of this interruption.
 
 use std::fs::File;
 use std::io::Read;
@@ -38,8 +38,8 @@ use crate::sys::sync::outside::Mutex;
 
 /// The length of a line. After the end of a line, threads read the clock until the writer publishes a new line.
 const REACH_NS: u64 = 100_000_000;
-/// A line is drawn through two samples. The time between the two samples is the span. A span has at least `SHORTEST_SPAN_NS`.
-/// The line is at most twice as long as the span.
+/// A line is drawn through two samples. The time between the two samples is the span. A span is at least `SHORTEST_SPAN_NS`
+/// long. The line is at most twice as long as the span.
 const SHORTEST_SPAN_NS: u64 = 20_000_000;
 /// Before the first line is drawn, the rates of two spans are compared. The rates may differ by this many parts in a million,
 /// because of the slewing of NTP (500 parts) and the error of a reading. If the rates differ by more than `ALIKE_PPM`, the
@@ -124,8 +124,8 @@ impl Line {
     }
 
     /// Returns the minimum for stamps that threads will take from the clock or from the next line. The counter's value is now
-    /// `tsc`, and the clock's time is `ns`. All stamps that threads have taken from the line are at or before the maximum of
-    /// the result and `ns`.
+    /// `tsc`, and the clock's time is `ns`. Each stamp that a thread has taken from the line is at or before the result, or at
+    /// or before `ns`.
     fn height(&self, tsc: u64, ns: u64) -> u64 {
         let (ticks, reach) = (tsc.wrapping_sub(self.tsc), u64::from(self.reach));
         let was_set_back = (ticks as i64) < 0;
@@ -195,8 +195,8 @@ impl Calibration {
         Calibration { line: Line::none(floor), older: sample, newer: sample }
     }
 
-    /// Begins a new calibration. Threads use the old line until the new calibration is published. So the new calibration has a
-    /// minimum for its stamps: the latest stamp that the old line can give before the publication.
+    /// Begins a new calibration. Threads use the old line until the new calibration is published. The minimum for stamps of the
+    /// new calibration is the latest stamp that the old line can give before the publication.
     fn restart(&self, sample: Sample) -> Calibration {
         Calibration::start(sample, self.line.height(sample.tsc.wrapping_add(2 * LATE_TICKS), sample.ns))
     }
@@ -281,7 +281,7 @@ struct Published {
     /// writer is interrupted.
     count: AtomicUsize,
     lines: [PublishedLine; 2],
-    /// The last stamp that a thread took from the clock while such stamps were raised (`HELD_NS`).
+    /// The last stamp that a thread took from the clock while stamps from the clock were raised (`HELD_NS`).
     last_held: AtomicU64,
 }
 

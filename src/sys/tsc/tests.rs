@@ -157,8 +157,8 @@ fn a_line_that_is_ahead_runs_slower_and_does_not_step_back() {
     assert!(fake.stamp(&calibration.line).abs_diff(fake.ns()) < 600);
     fake.run(&mut calibration, 10 * MS, 5);
     assert!(fake.stamp(&calibration.line).abs_diff(fake.ns()) < 200);
-    // `Calibration::start` gets the earliest time at which a line may begin. `Calibration::next` makes no line until the clock
-    // has nearly reached the earliest time.
+    // The second argument of `Calibration::start` is the earliest time at which a line may begin. `Calibration::next` makes no
+    // line until the clock has nearly reached the earliest time.
     let sample = fake.sample();
     let waiting = Calibration::start(sample, sample.ns + 30 * MS);
     fake.pass(25 * MS);
@@ -266,7 +266,7 @@ fn a_suspend_is_no_time() {
         fake.run(&mut calibration, 10 * MS, 100);
         fake.suspend(suspended);
         let worst = fake.run(&mut calibration, 10 * MS, 20);
-        // The error includes the time until the new calibration is published.
+        // The limit allows 40 µs for the time until the new calibration is published.
         assert!(worst <= suspended + 40_000, "{worst} ns after {suspended} ns");
         assert!(fake.run(&mut calibration, 10 * MS, 10) < 200 && calibration.line.exists());
     }
