@@ -1,8 +1,8 @@
 //! The two functions of a collector for Intel's JIT profiling API.
 //!
-//! A runtime that uses this API loads the library that the variable `INTEL_JIT_PROFILER64` names, looks up both functions, and
-//! calls them through pointers. The names, numbers and structs are from jitprofiling.h in Intel's ittapi, version 2026. The
-//! file jitprofiling.c in ittapi 2026 shows how a runtime finds the functions.
+//! A runtime that uses this API loads the library that the variable `INTEL_JIT_PROFILER64` names, looks up `Initialize` and
+//! `NotifyEvent`, and calls them through pointers. The names, numbers and structs are from jitprofiling.h in Intel's ittapi,
+//! version 2026. The file jitprofiling.c in ittapi 2026 shows how a runtime finds the functions.
 
 #![allow(non_snake_case, reason = "names of the API")]
 

@@ -65,8 +65,8 @@ pub extern "C" fn jitsym_region_adopt(session: *mut jitsym, addr: *mut c_void, s
 /// move. `exec`: where the region begins. `size`: the new size in bytes, rounded up to whole pages; a size below the
 /// current size changes nothing.
 ///
-/// Existing memory keeps its [locks and advice](regions.md#locks-advice-and-keys) (`mlock`, `madvise`). The added memory has
-/// none.
+/// Existing memory keeps its [locks and advice](regions.md#locks-advice-and-keys) (`mlock`, `madvise`). The added memory has no
+/// locks or advice.
 ///
 /// `JITSYM_ERR_SINK_FAILED` means that the host has closed the region's file, and the library cannot reopen it.
 ///

@@ -49,7 +49,7 @@ pub fn close(handle: u64) -> Result<()> {
     }
 }
 
-/// Undoes `before_code` for code whose registration has failed: subtracts the code from the counts of the regions.
+/// Undoes `Regions::before_code` for code whose registration has failed.
 #[cold]
 pub fn not_registered(addr: u64, size: u64, flags: u8) {
     if let Ok(process) = process::current() {
@@ -109,8 +109,8 @@ impl Ref {
     }
 
     /// Unregisters code. `lay_down` writes the record. `tell` removes the code's frame tables from the unwinder, and is called
-    /// only if `wanted` contains `Sinks::BY_CALLERS`. The fork lock prevents a fork between the two calls. Otherwise the
-    /// child's unwinder would still have the tables of unregistered code.
+    /// only if `wanted` contains `Sinks::BY_CALLERS`. The fork lock prevents a fork between `lay_down` and `tell`. Otherwise
+    /// the child's unwinder would still have the tables of unregistered code.
     #[inline]
     fn end(
         &self,
@@ -152,8 +152,8 @@ impl Ref {
 
     #[cold]
     fn wait_until_known(&self) -> Result<()> {
-        /// A debugger may stop all threads during the wait. However long a debugger stops all threads, the stop uses up at most
-        /// one `STEP` of the waiting time.
+        /// A debugger may stop all threads during the wait. A stop of any length uses up at most one `STEP` of the waiting
+        /// time.
         const STEP: Duration = Duration::from_millis(50);
         // Under valgrind only one thread runs at a time, so the writer may wait long before it runs. If `is_called` returns
         // true, a debugger has stopped the writer, and soon stops the other threads.

@@ -120,7 +120,7 @@ impl Config {
             remove_files: options.remove_files || is_on("JITSYM_REMOVE"),
             remember: remember && late,
             late,
-            // Here, too, the environment overrides the option.
+            // The variable `JITSYM_ADOPT` overrides the option even without `env_wins`.
             adopt: adopt.unwrap_or(options.adopt) && !for_valgrind,
             bridge,
             // Whether the gdb sink may start by itself. With the bridge, the gdb sink must not start, because debuggers already

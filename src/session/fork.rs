@@ -5,8 +5,8 @@
 //! writer. The sessions continue in this state: all code that was live at the fork is registered, and its ids are valid. If a
 //! child never uses the parent's sessions, for instance because the child executes another program, the child leaves no files.
 //!
-//! If the child cannot use the inherited state, its calls with the parent's sessions return `Error::Forked`. This happens, for
-//! example, after a raw clone system call, which runs no fork handlers.
+//! If the child cannot use the inherited state, its calls with the parent's sessions return `Error::Forked`. For example, the
+//! child cannot use the state after a raw clone system call, which runs no fork handlers.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,8 +28,8 @@ use crate::sys::futex::keeping_errno;
 use crate::sys::{clock, fork_lock, panic_guard, reserve, thread};
 use crate::writer::{Inheritance, Writer};
 
-/// The maximum total time that a fork waits for the library. A fork waits longer in only two cases. A thread may be making
-/// private copies of the pages of a file mapping (`fork_lock::Parting`). Or the child may be copying shared memory
+/// The maximum total time that a fork waits for the library. A fork waits longer than `PATIENCE` only while a thread makes
+/// private copies of the pages of a file mapping (`fork_lock::Parting`), or while the child copies shared memory
 /// (`COPY_PATIENCE`).
 const PATIENCE: Duration = Duration::from_millis(75);
 
@@ -218,7 +218,7 @@ fn take_note_in_child(underway: Underway) {
     // `copy` then belongs to the interrupted fork.
     let copy = copy.filter(|_| depth == 1);
     // While the child copies memory, the parent's threads may continue, and may change the state that they share with the
-    // child. So the child reads the shared state before the copy.
+    // child. So the child reads the shared state before it begins to copy.
     let mut rest = if held { found.rest_in_child(parent.host.page.shared) } else { found.rest };
     if let Some(shared) = shared {
         copy.inspect(|copy| copy.begin());
@@ -237,14 +237,14 @@ fn take_note_in_child(underway: Underway) {
         shared.pool.memory().leave_in_child();
     }
     copy.into_iter().for_each(ChildCopy::end);
-    // Another thread of the parent may have been inside a call for longer than a fork waits. The child has no such thread, but
-    // the locks that the thread held are still locked in the child.
+    // Another thread of the parent may have been inside a call for longer than a fork waits. The locks that the parent's thread
+    // held are still locked in the child, although the thread does not exist there.
     let is_whole = parent.allocator.arenas.is_free() && parent.collector.state.is_free();
     let rest = if is_whole { rest } else { Rest::Disturbed };
     words.writer.store(found.writer, Ordering::Relaxed);
     words.state.store(rest as u32, Ordering::Release);
     if shared.is_some_and(|shared| shared.fork() == Fork::AtOnce) && has_open_sessions(parent) {
-        // If this fails, the next call tries again and reports the failure.
+        // If `take_over` fails here, the next call tries again and reports the failure.
         process::shielded(|| _ = take_over(parent, None));
     }
 }
@@ -359,7 +359,7 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
 
     let process = Process::new(parent.generation, Some(parent))?;
     let mut shared = Shared::new(&config, &process.host.last_error)?;
-    // After this point, no step fails in a way that requires another attempt.
+    // After this point, no failure requires another attempt.
     process.allocator.arenas.take_over(&parent.allocator.arenas);
     process.collector.state.take_over(&parent.collector.state);
     let forked_at = words.forked_at.load(Ordering::Relaxed);

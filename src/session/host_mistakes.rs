@@ -18,7 +18,7 @@ use crate::sys::{debug, maps, process_memory, reserve, thread};
 
 /// Of each kind of finding, at most this many are printed one by one. At exit, the number of further findings is printed.
 const SAID_MOST: u32 = 20;
-/// If another thread holds the lock of the table for longer than this, a call is not checked.
+/// The maximum time that a call waits for the lock of the table. If the lock is not free by then, the call is not checked.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// At most this many flushes examine the memory mappings of a piece of code.
 const LOOKS_MOST: u8 = 2;

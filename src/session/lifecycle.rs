@@ -156,15 +156,15 @@ impl Lifecycle {
         self.unstarted.as_ref().map(|unstarted| &unstarted.config)
     }
 
-    /// Returns the inherited state with which this process could not start its sinks. A child of this process gets this state
-    /// in turn.
+    /// Returns the inherited state that this process could not use, because its sinks could not start. A child of this process
+    /// gets this state in turn.
     pub fn hand_down(&mut self, forked_at: u64) -> Option<Inheritance> {
         self.unstarted.take().map(|unstarted| Inheritance { forked_at, ..unstarted.inheritance })
     }
 
     fn start_with(&mut self, parts: Parts, config: Config, inheritance: &mut Option<Inheritance>) -> Result<()> {
         let Parts { host, shared, regions } = parts;
-        // A session that writes nothing starts no writer. Such a session also does not recover files of dead processes.
+        // A session that writes nothing starts no writer, and recovers no files of dead processes.
         if !config.starts_writer() {
             shared.status.set_sinks(Sinks::NONE, Sinks::NONE);
             return Ok(());
@@ -223,8 +223,8 @@ impl Lifecycle {
             self.starting.take().map(|starting| starting.is_open.give_up());
         } else if let Some(inheritance) = inheritance.take() {
             if let Some(inherited) = &inheritance.regions {
-                // The calling thread, not the writer, takes over the regions. The reason is that only the descriptor table of
-                // the calling thread contains the inherited descriptors.
+                // The calling thread, not the writer, takes over the regions, because only the calling thread's descriptor
+                // table contains the inherited descriptors.
                 regions.inherit(&shared.status, inherited);
             }
             inherit.give(inheritance);
@@ -332,7 +332,7 @@ impl Lifecycle {
     /// Adds a session to the open sessions. Starts the new session's sinks that do not run yet. If the new session is the first
     /// with the option `remember`, the writer begins to remember code.
     ///
-    /// A sink that has failed or was disabled is started only if no other sink for the session runs or can be started.
+    /// Starts sinks that have failed or were disabled only if the session would otherwise have no running sink.
     pub fn join(&mut self, shared: &Shared, config: &Config) -> Result<()> {
         let Some(running) = &self.running else { return Ok(()) };
         let status = &shared.status;
@@ -475,7 +475,7 @@ impl Lifecycle {
             match self.starting.take().map(|starting| (starting.is_open.give_up(), starting.config)) {
                 // The files were opened just now.
                 Some((Some(true), config)) => self.running = Some(Running::new(config)),
-                // The writer ends by itself as soon as it has opened its files.
+                // After `give_up`, the writer ends by itself once it has opened its files.
                 _ => return Err(error),
             }
         }

@@ -28,8 +28,8 @@ pub fn open(options: &Options) -> Result<u64> {
         None => process::current_or_new()?,
     };
     if !process.host.page.kept_by_kernel {
-        // Before Linux 4.14, a child detects the fork only by the fork handler. On such a kernel, a child of a raw clone system
-        // call never detects the fork.
+        // Before Linux 4.14, a child detects the fork only by the fork handler, and a child of a raw clone system call never
+        // detects the fork.
         fork::watch();
     }
     if process.host.is_broken() {

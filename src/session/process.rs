@@ -96,8 +96,8 @@ pub fn current_or_new() -> Result<&'static Process> {
     // SAFETY: no other thread has this state yet, and the state is freed only if it was not published.
     let process = unsafe { &*new };
     if let Some(faster) = process.publish() {
-        // SAFETY: as above. The fork page of the dropped state stays mapped. Few fork pages leak like this, because only the
-        // first sessions of a process can race to publish a state.
+        // SAFETY: as above. The fork page of the dropped state stays mapped. Few fork pages leak, because only the first
+        // sessions of a process can race to publish a state.
         drop(unsafe { Box::from_raw(new) });
         return Ok(faster);
     }
@@ -208,8 +208,8 @@ impl Process {
         self.lifecycle.try_lock()?.unstarted_config().cloned()
     }
 
-    /// Returns the inherited state with which this process could not start its sinks. A child of this process gets this state
-    /// in turn.
+    /// Returns the inherited state that this process could not use, because its sinks could not start. A child of this process
+    /// gets this state in turn.
     pub fn hand_down(&self, forked_at: u64) -> Option<Inheritance> {
         self.lifecycle.try_lock()?.hand_down(forked_at)
     }

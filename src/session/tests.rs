@@ -63,7 +63,7 @@ fn a_flush_finds_what_is_stamped_ahead() {
     let mut queue = ThreadQueue::new(shared).unwrap();
     const AHEAD: u64 = 8_000_000;
     queue.append(&EndAhead(0x7000, AHEAD)).unwrap();
-    // A thread whose clock is ahead of the writer's clock would store such a future time in its request.
+    // Sets a time in the future, like a thread whose clock is ahead of the writer's clock.
     shared.requests().asked_at = shared.clock.now() + AHEAD;
     session.flush(LONG).unwrap();
     assert_eq!(names(&seen()), []);

@@ -11,7 +11,7 @@ pub struct Begin {
     pub config: Config,
     /// Whether to recover the files of dead processes first.
     pub recover: bool,
-    /// The channel through which the thread returns the writer when it no longer uses the writer.
+    /// The channel through which the thread returns the writer after use.
     pub home: Give<Box<Writer>>,
     /// The channel through which the thread reports whether a sink could be opened.
     pub opened: Give<bool>,

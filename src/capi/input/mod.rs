@@ -1,7 +1,7 @@
 //! Input from C, checked and converted to the types of the Rust API.
 //!
-//! Saved registers and bytes are used by reference. All other C structs are copied, except on the fast path of a registration.
-//! A struct from an older or a newer header has another size than the struct of this version. Such a struct is copied over a
+//! Saved registers and bytes are used by reference. C structs other than saved registers are copied, except on the fast path of
+//! a registration. If a struct comes from an older or a newer header, and thus has another size, the struct is copied over a
 //! struct of zeros.
 //!
 //! If a struct has the size of this version's struct, the fast path of a registration does not copy the struct. The fast path
@@ -92,14 +92,13 @@ unsafe fn copy_other<T: Plain>(from: *const u8, size: usize) -> Result<T> {
 /// Copies a struct whose first field is the struct's size.
 ///
 /// # Safety
-/// `from` is NULL or points to a struct. The struct begins with a `size_t`, and has as many readable bytes as this
-/// number.
+/// `from` is NULL or points to a struct. The struct begins with a `size_t`, which is the number of the struct's readable bytes.
 #[inline(always)]
 unsafe fn read<T: Plain>(from: *const T) -> Result<T> {
     if from.is_null() {
         return Err(Error::Null.because("the pointer to a struct is NULL", []));
     }
-    // A larger size is an error of the caller, so such a struct is not read.
+    // If the size is larger than this, the caller has made an error, and the struct is not read.
     const LARGEST: usize = 4096;
     // SAFETY: by the caller's promise the struct is readable. The size is the first field of every struct that is read
     // this way.

@@ -36,7 +36,7 @@ pub unsafe fn template(
     }
     // SAFETY: by the caller's promise the struct is readable. The first field of the struct is the struct's size.
     let known_size = unsafe { from.cast::<usize>().read_unaligned() } == size_of::<jitsym_unwind>();
-    // SAFETY: as above. The comparison has shown that the struct has this size.
+    // SAFETY: as above. The comparison has shown that the struct has the size of `jitsym_unwind`.
     if known_size && unsafe { cache.is_ready(from.cast::<usize>().add(1).cast::<unwind::Raw>(), code_size) } {
         // SAFETY: as above. The fields of this struct have the same values as the fields of the last struct, which was valid.
         // Only the data that the struct's pointers refer to may differ.
@@ -75,7 +75,8 @@ unsafe fn decode_and_encode(
     cache.template(&input.as_unwind(), code_addr, code_size)
 }
 
-/// A checked `jitsym_unwind`. Rows are stored here, because they have another layout than in C.
+/// A checked `jitsym_unwind`. Rows are converted and stored here, because an `UnwindRow` has another layout than a
+/// `jitsym_unwind_row`.
 #[allow(clippy::large_enum_variant, reason = "it lives on the stack, for the time of a call")]
 pub enum UnwindInput<'a> {
     Ready(Unwind<'a>),

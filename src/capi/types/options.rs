@@ -14,7 +14,7 @@ pub enum jitsym_init_flag {
     JITSYM_INIT_ENV_WINS = 1,
     /// If `sinks` is 0, start only the sinks that JITSYM names.
     ///
-    /// The variable `JITSYM_ADOPT` and a run under valgrind also start sinks.
+    /// Sinks also start under valgrind, or if the variable `JITSYM_ADOPT` requests adoption.
     JITSYM_INIT_OFF_BY_DEFAULT = 2,
     /// Write no unwinding records to the jitdump (ddprof stops at them).
     JITSYM_INIT_NO_UNWIND = 4,
@@ -57,7 +57,7 @@ pub enum jitsym_init_flag {
     /// Start no thread in this process and its children: calls write pending records.
     ///
     /// The flag is for hosts that must stay single-threaded, and for sandboxes that forbid threads.
-    /// [docs/conventions.md](conventions.md#without-threads) lists what is different.
+    /// [docs/conventions.md](conventions.md#without-threads) lists the differences.
     JITSYM_INIT_NO_THREADS = 16384,
 }
 
@@ -108,7 +108,7 @@ pub struct jitsym_options {
     pub flags: u32,
     /// Absolute directory of the perf map. NULL: JITSYM_DIR, else /tmp.
     ///
-    /// perf looks in `/tmp` only.
+    /// perf looks for perf maps only in `/tmp`.
     pub map_dir: *const c_char,
     /// Directory of jitdump and regions. NULL: JITSYM_DIR, else JITDUMPDIR, else /tmp.
     ///
@@ -126,9 +126,9 @@ pub struct jitsym_options {
     ///
     /// A value outside this range is replaced by the nearest value inside it. The memory starts with 16 KiB, and grows [under
     /// load](conventions.md#memory). If the bound is at least 8 MiB, the largest possible record is 4 MiB smaller than the
-    /// bound. If the bound is below 8 MiB, the largest possible record is half as large as the bound. A larger record is
-    /// refused (`JITSYM_ERR_NO_MEMORY`). From a bound of 64 MiB on, the memory takes at least 256 MiB of address space, if
-    /// available. The first session of a process sets the bound.
+    /// bound. If the bound is below 8 MiB, the largest possible record is half as large as the bound. A record above the
+    /// maximum size is refused (`JITSYM_ERR_NO_MEMORY`). With a bound of 64 MiB or more, the memory takes at least 256 MiB of
+    /// address space, if available. The first session of a process sets the bound.
     pub max_memory: u64,
     /// Milliseconds that a call waits if memory for records is full. 0 means 10.
     ///

@@ -105,7 +105,7 @@ pub struct jitsym_stats {
     ///
     /// Each new name begins a generation, which [docs/regions.md](regions.md#epochs) calls an epoch.
     pub region_generations: u64,
-    /// Generations that began late or never. Samples may then have wrong names or stacks.
+    /// How often a generation began late or did not begin. Samples may then have wrong names or stacks.
     pub region_late: u64,
     /// Regions that got no file, and memory that could not be adopted.
     ///

@@ -104,7 +104,7 @@ pub struct jitsym_unwind {
     /// From `epilogue_begin` to `epilogue_end`, the frame is as at the function's entry. Set `epilogue_begin` to 0 if control
     /// does not leave the code through such an epilogue. Use ROWS for code with several epilogues.
     pub epilogue_begin: u32,
-    /// FRAME_POINTER, FIXED_FRAME: where the return ends. 0 means the end of the code.
+    /// FRAME_POINTER, FIXED_FRAME: where the return instruction ends. 0 means the end of the code.
     ///
     /// From `epilogue_end` to the end of the code, the frame is as before the epilogue.
     pub epilogue_end: u32,

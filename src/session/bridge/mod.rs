@@ -2,7 +2,7 @@
 //! these objects in a session. So perf knows all functions that gdb knows.
 //!
 //! A thread reads the lists every few milliseconds. After each change, a library calls `__jit_debug_register_code`, in which a
-//! debugger has a breakpoint. This library also defines a `__jit_debug_register_code`. If the other library's call reaches this
+//! debugger has a breakpoint. This library also defines a `__jit_debug_register_code`. If another library calls this library's
 //! definition, the bridge reads the list during the call, before the new code runs.
 
 mod objects;
@@ -114,7 +114,7 @@ fn run() {
         if current_shared().is_some_and(|shared| shared.signal_flush.exits_elsewhere(thread::id())) {
             return;
         }
-        // When the host's last thread ends, a writer ends the process. If no writer runs, the bridge's thread ends the process.
+        // When the host's last thread ends, a writer ends the process, or the bridge's thread if no writer runs.
         if turn % 128 == 0 && !has_writer() && last_thread::first_has_ended() && last_thread::is_this_one() {
             return thread::end_process(|| ());
         }
@@ -226,7 +226,7 @@ fn compare(state: &mut State) -> Result<bool> {
     Ok(changed)
 }
 
-/// Handles the changes that libraries report at this moment.
+/// Handles the changes that the libraries' descriptors show now.
 fn follow(state: &mut State) -> Result<bool> {
     let pid = std::process::id();
     let changes = state.lists.told_of(pid);
@@ -274,7 +274,7 @@ fn begin(state: &mut State, pid: u32, listed: Listed, print: Fingerprint) -> Res
 /// the addresses of the object's code.
 struct Fingerprint {
     sum: u64,
-    /// The length of the object in bytes. The entry may state a greater length.
+    /// The length of the object in bytes, which may be less than the length in the entry.
     len: u64,
 }
 
@@ -303,7 +303,7 @@ fn fingerprint(pid: u32, listed: &Listed) -> Result<Option<Fingerprint>> {
     Ok(Some(Fingerprint { sum: hasher.finish(), len }))
 }
 
-/// The session of the bridge, which is opened for the first object. A process with empty lists has no such session.
+/// The bridge's session, which is opened for the first object. If the lists of a process are empty, the bridge has no session.
 fn session() -> Result<Ref> {
     let known = SESSION.load(Ordering::Acquire);
     if known != 0 {

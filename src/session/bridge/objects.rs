@@ -263,9 +263,9 @@ impl<'a> UnwindTables<'a> {
     }
 }
 
-/// The byte of a CIE that describes the encoding of code pointers. The augmentation string of the CIE must be `zR`: the CIE
-/// describes code pointers only. The code pointers must have four bytes, and must be relative to the section of the code.
-/// Otherwise the result is `None`.
+/// The byte of a CIE that describes the encoding of code pointers. The augmentation string of the CIE must be `zR`, so the
+/// augmentation data has only the encoding of code pointers. The code pointers must have four bytes, and must be relative to
+/// the section of the code. Otherwise the result is `None`.
 fn text_relative(cie: &mut [u8]) -> Option<&mut u8> {
     // Skips the length, the 0 that marks a CIE, and the version.
     const AUGMENTATION: usize = 9;

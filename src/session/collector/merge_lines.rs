@@ -133,8 +133,8 @@ pub fn placed<'a>(method: u32, source: &'a Source, inlined: &'a [Inlined]) -> Re
     order.extend(inlined);
     order.sort_unstable_by_key(|entry| (entry.begin, Reverse(entry.end), entry.parent));
     // `same` contains functions with the same range, sorted by caller. A caller is known if the caller is the method or is
-    // already in the list `placed`. For each known caller, the caller's first function in `same` is added to `ready`. `is_done`
-    // keeps a function from being added to `ready` twice.
+    // already in the list `placed`. For each known caller, the first function in `same` that has this caller is added to
+    // `ready`. `is_done` keeps a function from being added to `ready` twice.
     let (mut ready, mut is_done) = (room_for::<usize>(count)?, room_for::<bool>(count)?);
     is_done.resize(count, false);
     let mut at = 0;
@@ -172,11 +172,11 @@ pub fn placed<'a>(method: u32, source: &'a Source, inlined: &'a [Inlined]) -> Re
 /// The functions that are already in the result of `placed`, ordered by their start offsets.
 struct Open<'a> {
     of: Vec<&'a Inlined>,
-    /// For each function in `of`: the entry that `last` had for the function's `id` before the function was added. `None` if
-    /// `last` had no such entry.
+    /// For each function in `of`: the value that `last` had for the function's `id` before the function was added. `None` if
+    /// `last` had no function for this `id`.
     before: Vec<Option<u32>>,
-    /// For each `id`: the latest function with this `id`. `around` removes functions that end at or before the start of the
-    /// entry that it gets.
+    /// For each `id`: the latest function with this `id`. `around` removes functions that end at or before the start of its
+    /// argument `entry`.
     last: HashMap<u32, Option<u32>>,
 }
 

@@ -27,7 +27,7 @@ pub trait Given: Copy {
     fn name(&self) -> &[u8];
     /// The address of the code's bytes. May be used only if `is_usual` returns true.
     fn bytes(&self) -> *const u8;
-    /// A template of the record of the code's unwind tables. The caller copies the template for code of this size.
+    /// A template of the record of the code's unwind tables.
     fn template<'c>(&self, cache: &'c mut Cache, addr: u64, size: u64) -> Result<Option<&'c UnwindingTemplate>, Error>;
     /// Whether the bytes after the code contain no other code.
     fn has_gap(&self) -> bool;
@@ -107,8 +107,8 @@ impl Local {
             let Some(index) = self.indices.next() else { break 'registered None };
             let Some(id) = self.id_pool.take(&shared.ids, code.addr(), size, false) else { break 'registered None };
             let load_record = Load { pid: self.pid, tid: self.tid, addr: code.addr(), size, index, name_len };
-            // The times are written even if the lines or the unwind tables are absent. If a record is absent, the next record
-            // begins at the absent record's address, and overwrites the time. SAFETY: as above.
+            // The times are written even if the record of the lines or of the unwind tables is absent. An absent record has no
+            // bytes, so the next record overwrites the absent record's time. SAFETY: as above.
             unsafe {
                 put_time(out.sub(lines_len), timestamp);
                 put_time(out, timestamp);

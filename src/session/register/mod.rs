@@ -97,7 +97,7 @@ pub fn register_as_usual(
         registered = local.register_in_next_chunk(code, flags);
     }
     thread.in_use.set(false);
-    // The call publishes the record, and then checks that the session is still open, for the same reason as `Ref::still_open`.
+    // The check that the session is still open comes after the publication of the record. `Ref::still_open` explains why.
     registered.map(|id| if local.is_open() { Ok(id) } else { Err(Error::Closed) })
 }
 
@@ -149,8 +149,8 @@ fn if_off<T>(result: Result<T>, value: T) -> Result<T> {
     }
 }
 
-/// Waits until the writer has read the bytes of stable code. The record has only the address of the bytes, and the host may
-/// reuse their memory as soon as its call returns.
+/// Waits until the writer has read the bytes of stable code. The record has only the address of the bytes. As soon as the call
+/// returns, the host may reuse the memory of the bytes.
 #[inline]
 fn wait_until_read(shared: &Shared, unread: bool) {
     if unread {
@@ -212,8 +212,8 @@ impl Local {
     #[cold]
     #[inline(never)]
     fn register_in_next_chunk(&mut self, code: impl Given, flags: Option<u8>) -> std::result::Result<Id, Option<u8>> {
-        // The number of bytes that a chunk must have in addition to the code: for the code's name, its unwind tables, and a few
-        // rows of its line table.
+        // The number of free bytes that a chunk needs besides the bytes of the code: for the code's name, its unwind tables,
+        // and a few rows of its line table.
         const AROUND_CODE: usize = 4096;
         // The slow path is fast enough for code of this size or more.
         const LARGE: u64 = 32 * 1024;
@@ -259,8 +259,8 @@ impl Local {
             event.flags |= flag::INLINES;
         }
         if !wanted.want_groups() {
-            // No running sink reads the code's lines and unwind tables. So `size` only checks the lines and tables, and the
-            // record omits them.
+            // No running sink reads the code's lines and unwind tables. So the record omits the lines and tables, and
+            // `Group::size` is called only to check the lines.
             group.size()?;
             group.lines = Lines::Rows(&[]);
             group.unwind = None;
@@ -295,8 +295,9 @@ impl Local {
 
 /// The records of the code's inlined functions: the record in the project's format, and the record for samply. The record for
 /// samply is made from the record in the project's format. The record in the project's format has only two readers: the sink
-/// for debuggers and the region sink. If neither sink can use the record, the record is left out. The region sink also
-/// counts if the code's memory may become part of a region later. Invalid inlines are an error even if no sink reads them.
+/// for debuggers and the region sink. If neither sink can use the record, the record is left out. The region sink can use the
+/// record even if the code's memory becomes part of a region only later. Invalid inlines are an error even if no sink reads
+/// them.
 fn inlines_of(
     shared: &Shared,
     wanted: Sinks,

@@ -29,10 +29,10 @@ extern "C" fn end(_: *mut c_void) {
     });
 }
 
-/// Makes the C library call `end` when the calling thread ends, so that `end` wakes the writer. This is needed only while a
-/// writer runs. If memory is short, this function returns false, and the thread will end without waking the writer. If this
-/// thread is the host's last thread, the writer may notice the end late: when another watched thread ends, or when the writer
-/// next checks the threads.
+/// Makes the C library call `end` when the calling thread ends, so that `end` wakes the writer. Callers need this function only
+/// while a writer runs. If memory is short, this function returns false, and the thread will end without waking the writer. If
+/// this thread is the host's last thread, the writer may notice the end late: when another watched thread ends, or when the
+/// writer next checks the threads.
 pub fn watch_thread(shared: &Shared) -> bool {
     let watched = at_end_of_thread(end);
     if watched {

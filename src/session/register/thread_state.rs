@@ -88,7 +88,7 @@ impl Local {
 
 impl Drop for Local {
     fn drop(&mut self) {
-        // In a forked child, this state is a copy of the parent's state, and the chunk of the copy is not mapped.
+        // In a forked child, this state is a copy of the parent's state, and refers to a chunk that is not mapped in the child.
         if !self.process.is_this_one() {
             return;
         }
