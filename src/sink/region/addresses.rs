@@ -157,8 +157,8 @@ pub unsafe fn unmap_own(range: Range<u64>, inode: Option<u64>, base: u64, beside
 
 /// The parts of a range that are mappings of the file with this inode number. `maps` is a list that the caller has read.
 ///
-/// A file in another file system may have the same inode number. The comparison with `base` excludes such a file, because the
-/// first byte of such a file would be mapped at another address.
+/// If a file in another file system has the same inode number, the comparison with `base` excludes this file. The first byte of
+/// this file would be mapped at another address.
 pub fn own_parts(
     maps: &[Mapping],
     inode: Option<u64>,

@@ -28,8 +28,8 @@ use crate::sys::{debug, reserve, thread};
 const REACH: u64 = 0x7000_0000;
 /// No mapping lies below this address.
 const LOWEST: u64 = 1 << 16;
-/// The maximum distance from the header page up to the code. The file has a hole between the header page and the code, so the
-/// distance is limited.
+/// The maximum distance from the header page up to the code. This limit also limits the size of the hole that the file has
+/// between the header page and the code.
 const HEADER_REACH: u64 = 16 << 20;
 /// The header page of the first region at an address lies this number of pages below the code, if these pages are free. If a
 /// region ends and another region is made at its address, the later header page lies nearer to the code.
@@ -42,7 +42,7 @@ const ARENA_LEAST: u64 = 64 << 10;
 const GROWTH_NEAR: u64 = 32 << 20;
 /// If the process has more regions than this, a newly adopted region keeps no open descriptor in the host's descriptor table.
 const OPEN_MOST: usize = 256;
-/// How many times a swap is tried if forks disturb the swap.
+/// How many times `swap` is tried if forks disturb `swap`.
 const ATTEMPTS: u32 = 4;
 
 impl Regions {
@@ -187,7 +187,7 @@ impl Regions {
 
     fn swap_range(&self, status: &Status, pieces: &[Mapping], place: &Placement) -> Result<&'static Region> {
         // The object may begin one page below the code, in memory of the host (see `place_beside`). If the code is a single
-        // executable mapping, the object of the region's first file begins at the code.
+        // executable mapping, the object at first begins at the code.
         let is_in_memory_below = (place.base, place.header_len) == (place.start - page_size() as u64, 0);
         let at_code = is_in_memory_below && matches!(pieces, [one] if one.is_executable());
         let mut attempts = 1;
@@ -210,7 +210,8 @@ impl Regions {
         Ok(region)
     }
 
-    /// Publishes a region whose memory has been swapped. After an error the memory is plain again, and the file is removed.
+    /// Publishes a region whose memory `swap` has replaced by mappings of the file. After an error the memory is plain again,
+    /// and the file is removed.
     pub(super) fn publish_swapped(&self, status: &Status, pieces: &[Mapping], parts: Parts) -> Result<&'static Region> {
         let path = parts.naming.path.clone();
         self.publish(status, parts).inspect_err(|_| {

@@ -185,8 +185,8 @@ impl Regions {
     fn join_late(&self, status: &Status, wait: &Wait, it: &Mapping) -> bool {
         let is_functions = wait.is_function && (it.start, it.end) == (wait.start, wait.end);
         // A group's code includes only functions that were registered after their memory had joined. This function was
-        // registered earlier, so the memory joins at the earliest possible time, 1. The time 0 would mean that the memory has
-        // not joined.
+        // registered earlier, so the memory joins at the time 1, which is the earliest possible time. The time 0 would mean
+        // that the memory has not joined.
         let joined = is_functions.then(|| self.join(status, it, (it.start, it.end - it.start), 1)).flatten();
         joined.inspect(|region| self.has_older_code(region)).is_some()
     }

@@ -25,8 +25,8 @@ pub const NOT_NOW: u64 = 5_000_000;
 /// The pause after a failed adoption, in nanoseconds. After this pause, there may be enough memory, or enough room for a file.
 pub const FAILED: u64 = 10_000_000_000;
 
-/// The pause between the first and the second check of waiting memory, in nanoseconds. Each check reads the list of mappings,
-/// so each later pause is twice as long as the pause before it, up to `LAST_PAUSE`.
+/// The pause between the first and the second check of waiting memory, in nanoseconds. Each later pause is twice as long as the
+/// pause before it, up to `LAST_PAUSE`, to save checks: each check reads the list of mappings.
 const FIRST_PAUSE: u64 = 10_000_000;
 const LAST_PAUSE: u64 = 1_000_000_000;
 
@@ -106,8 +106,7 @@ impl Candidates {
     }
 
     /// Whether the check of a range is put off. The check of a declined range is put off. If the pages wait to become
-    /// executable, the check is put off for `NOT_NOW` nanoseconds after the last registration that found the pages not
-    /// executable.
+    /// executable, each registration that finds the pages not executable puts off the check for `NOT_NOW` nanoseconds.
     pub fn has_put_off(&self, (start, end): (u64, u64), pages: &Range<u64>, now: u64) -> bool {
         let mut table = lock(&self.table);
         if self.shown.has(start, end, || now) {
@@ -160,7 +159,7 @@ impl Candidates {
         self.put_again(wait);
     }
 
-    /// Adds a range to the waiting ranges again. The range was removed for a check, but the check did not take place.
+    /// Adds a range to the waiting ranges again, and does not change the time of the range's next check.
     pub fn put_again(&self, wait: Wait) {
         self.change(|Table { waiting, .. }| {
             if waiting.try_reserve(1).is_ok() {

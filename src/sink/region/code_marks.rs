@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(marks.after(0, 1000, 2), None);
         marks.set(500, 1, 3);
         assert_eq!((marks.after(0, 1000, 1), marks.after(100, 30, 2)), (Some(3), None));
-        // There are no marks after the end.
+        // There are no marks after the end of the region.
         marks.set(990, 100, 3);
         assert_eq!(marks.after(2000, 10, 1), None);
         // A late mark of an older epoch does not hide the marks of a newer epoch.
@@ -204,7 +204,7 @@ mod tests {
         assert!(!marks.begin(10, 0) && !marks.any(10, 1));
         marks.no_code();
         assert!(!marks.begin(0, 1000) && marks.begin(0, 1000));
-        // Nothing is recorded after the end.
+        // Nothing is recorded for code after the end of the region.
         assert!(!marks.begin(5000, 10) && !marks.begin(5000, 10));
     }
 }

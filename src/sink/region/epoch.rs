@@ -49,8 +49,8 @@ const LEFT_MOST: u32 = 256;
 /// earlier name.
 const SETTLE_TIME: u64 = 20_000_000;
 
-/// When code dies, a turn (see `turn`) begins only if the last turn is more than this number of nanoseconds ago. For each turn,
-/// the writer copies the contents of the file. During this pause, perf takes some samples.
+/// When code dies, a turn (see `turn`) begins only if the last turn is more than this number of nanoseconds ago. After each
+/// call of `turn`, the writer copies the contents of the file. During this pause, perf takes some samples.
 const TURN_PAUSE: u64 = 10_000_000;
 
 /// perf probably takes no sample within this number of nanoseconds. The object's beginning does not move twice within this
@@ -166,7 +166,7 @@ impl Region {
     }
 
     /// Whether the object should begin at another address in the next epoch. Only used for memory whose protection the host
-    /// changes. If the protection of a part was changed, a mapping may show only this part of the region. So a mapping may
+    /// changes. If the protection of a part of the region was changed, a mapping may cover only this part. So a mapping may
     /// begin in the middle of the region. The object's beginning therefore stays until code replaces dead code.
     fn is_to_turn(&self, now: u64) -> bool {
         let naming = self.naming();
@@ -213,10 +213,10 @@ impl Region {
         }
         let dir = if naming.names.len() < NAMES_MOST { naming.dir().ok() } else { None };
         let was_at_code = naming.begins_at_code();
-        // The object's beginning moves only if there is room for a split. Without a split, the same file would have one name
-        // for the old beginning and one name for the new beginning. The beginning also moves only if perf has had enough time
-        // to take a sample since the previous move. If perf has taken no sample since the previous move, perf continues to use
-        // the tables that it read before the previous move.
+        // The object's beginning moves only if there is room for a split, and if perf has had enough time to take a sample
+        // since the previous move. Without a split, the same file would have one name for the old beginning and one name for
+        // the new beginning. If perf has taken no sample since the previous move, perf continues to use the tables that it read
+        // before the previous move.
         let turns = turns && self.has_room(status, &mut naming, now) && now > naming.turned_at.saturating_add(BRIEF);
         let at_code = if turns { !was_at_code && self.can_begin_at_code(&naming) } else { was_at_code };
         let name_of = |epoch| naming.name_of(epoch, at_code);
@@ -249,8 +249,8 @@ impl Region {
             tables
         });
         if shown.is_err() {
-            // perf does not learn the new name for the mapping of the code, or for the mapping of the tables. If perf 6 knows
-            // the two mappings under different names, it does not find the tables.
+            // For at least one of two mappings, perf does not learn the new name: the mapping of the code or the mapping of the
+            // tables. If perf 6 knows the two mappings under different names, it does not find the tables.
             status.counters.region_late.add(1);
         }
         self.named_at.store(now, Ordering::Relaxed);
@@ -263,9 +263,8 @@ impl Region {
     /// learns the present name of the file. This call may make the view longer. The kernel merges the new mapping with the rest
     /// of the view, and perf records the whole view as one mapping. If the host has locked the view, or has set advice by
     /// madvise, the kernel merges nothing. In this case this function maps the whole view again, with the attributes that the
-    /// view had before. On some file systems (overlayfs), the kernel never merges mappings. On such a file system, looking up
-    /// the attributes in each call would take too long. So if mappings never merge, this function looks up the attributes only
-    /// of a locked view.
+    /// view had before. On some file systems (overlayfs), the kernel never merges mappings. If mappings never merge, this
+    /// function looks up the attributes only of a locked view. A look-up in each call would take too long.
     pub(super) fn map_code(&self, file: &File, from: u64, end: u64) -> io::Result<()> {
         let (start, old, protection) = (self.start(), self.len(), self.exec.load(Ordering::Relaxed));
         let map = |from: u64| {
@@ -321,7 +320,8 @@ impl Region {
         }
         let Ok(file) = naming.file() else { return 0 };
         let bytes = file.metadata().map_or(0, |data| data.blocks() * 512);
-        // The copy does not contain the text. The text takes room in the file, except for the text of private memory on a disk.
+        // The copy does not contain the text. If the memory is private and the file is on a disk, the text takes no room in the
+        // file. In all other cases, the text takes room in the file.
         bytes.saturating_sub(if self.is_private() && file::is_on_disk(&file) { 0 } else { self.len() })
     }
 

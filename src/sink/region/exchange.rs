@@ -72,7 +72,8 @@ fn forked() -> io::Error {
 /// Turns exchanged pieces into plain memory again.
 pub(super) fn take_back(pieces: &[Mapping]) {
     for piece in pieces {
-        // If a piece cannot become plain memory, it stays a mapping of the file. The mapping has the right bytes too.
+        // If a piece cannot become plain memory, it stays a mapping of the file. The mapping has the bytes that plain memory
+        // would have.
         let _ = make_plain(std::slice::from_ref(piece));
     }
 }
@@ -169,8 +170,8 @@ fn write_zeros(to: &File, page: u64) -> io::Result<()> {
 }
 
 /// Replaces mappings by plain memory with the same bytes, protections and attributes. If there is not enough memory for all
-/// mappings, nothing changes. If the kernel cannot move the copy of a piece to the address of the piece, the pieces before it
-/// have already been replaced.
+/// mappings, nothing changes. If the kernel cannot move the copy of a piece to the address of the piece, only the pieces before
+/// this piece are replaced.
 pub(super) fn make_plain(pieces: &[Mapping]) -> io::Result<()> {
     let mut copies = Vec::new();
     copies.try_reserve(pieces.len())?;

@@ -41,12 +41,12 @@ impl Regions {
     }
 
     /// Gives a forked child its own copies of the memory that it shares with its parent. Runs before anything else in the
-    /// child. Calls `go_on` once the parent may change this memory. The argument of `go_on` is true if the child no longer
-    /// shares memory with the parent. If no copy can be made, the memory becomes inaccessible in the child.
+    /// child. Calls `go_on` as soon as the parent may change this memory. The argument of `go_on` is true if the child no
+    /// longer shares memory with the parent. If no copy can be made, the memory becomes inaccessible in the child.
     ///
     /// Only the forking thread exists in the child, so nothing else in the child uses the memory. The parent's other threads
-    /// may write to the memory during the copy. Such a write does no harm, because the kernel copies the bytes, and accepts
-    /// writes to a file that it is reading.
+    /// may write to the memory during the copy. Writes during the copy do no harm, because the kernel copies the bytes, and
+    /// accepts writes to a file that is being read.
     pub fn part_in_child(&self, status: &Status, go_on: impl FnOnce(bool)) {
         let may_have_names = status.sinks().has(Sinks::REGION) && !privileges::are_more();
         let mut is_parted = true;
@@ -83,7 +83,7 @@ impl Regions {
         }
         for old in parent.all().filter(|region| region.gone() == NEVER) {
             let had_file = match old.file.try_lock() {
-                // The child must not use this file, because its descriptor is the parent's.
+                // The child must not use this file, because the file's descriptor belongs to the parent.
                 Ok(mut file) => file.take().is_some(),
                 Err(_) => true,
             };
@@ -141,7 +141,8 @@ fn set_file(region: &Region, file: Option<Arc<Held>>, path: Option<PathBuf>) {
     region.exec.store(READ_EXEC, Ordering::Relaxed);
     region.set_inode(file.as_ref().map_or(0, |file| file.identity().inode));
     // If another thread held the lock of `naming` at the fork, the lock stays locked in the child, so `naming` cannot store the
-    // file. Until the child makes another file, the library then cannot enlarge the region or give pages of the region back.
+    // file. Without the file in `naming`, the library cannot enlarge the region or give pages of the region back until the
+    // child makes another file.
     if let Ok(mut naming) = region.naming.try_lock() {
         naming.set_file_of_child(file, path);
     }
@@ -313,8 +314,8 @@ fn plain(old: &Region) -> Parts {
     };
     let may_be_plain = match old.kind {
         Backing::TwoViews { .. } => false,
-        // `release` unmaps the whole range of a created region without a file, so the whole range must still belong to the
-        // region.
+        // If the library created a region and the region has no file, `release` unmaps the whole range of the region. So the
+        // whole range must still belong to the region.
         Backing::Private { adopted, .. } => adopted || is_whole(),
     };
     let is_plain = may_be_plain && old.make_plain().is_ok();

@@ -79,8 +79,8 @@ impl Regions {
         }
         // SAFETY: the caller gives these pages up. The file has zeros there.
         let dropped = unsafe { code_memory::drop_pages(addr, size) };
-        // The file has other bytes than zeros in the header page. So the process gets its own copy of this page, filled with
-        // zeros.
+        // The header page of the file contains bytes that are not zero. So the process gets its own copy of this page, filled
+        // with zeros.
         dropped
             .and_then(|()| if shows_header { exchange::own_zeros(addr) } else { Ok(()) })
             .map_err(|_| Error::NoMemory)
@@ -102,8 +102,8 @@ impl Regions {
         all.find(|region| !region.pages.any_lost(start, start + 1)).or(first).ok_or(Error::Region)
     }
 
-    /// Ends a region. A created region is unmapped. An adopted region becomes plain memory again, with the same bytes. The
-    /// writer should already have written the code in the region.
+    /// Ends a region. A region that the library created is unmapped. A region that the library adopted becomes plain memory
+    /// again, with the same bytes. The writer should already have written the code in the region.
     pub fn release(&self, status: &Status, start: u64) -> Result<()> {
         let _changing = self.begin_change()?;
         let region = self.starting(start)?;
@@ -202,8 +202,8 @@ impl Regions {
 }
 
 /// Unmaps the library's mappings of a region. If the region was adopted, only the header page and the tables beside the code
-/// are unmapped. A created region is unmapped completely. Memory that the host has mapped in the same range stays. `inode` is
-/// the number that the region's file had.
+/// are unmapped. A region that the library created is unmapped completely. Memory that the host has mapped in the same range
+/// stays. `inode` is the number that the region's file had.
 ///
 /// # Safety
 /// Nobody may use the memory of a created region any longer.

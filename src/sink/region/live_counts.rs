@@ -8,7 +8,8 @@ use crate::api::error::{Error, Result};
 /// The size of a part, in bytes. Hosts are likely to give memory back in blocks of this size.
 const PART: u64 = 64 << 10;
 
-/// A flag in the count of a part. The flag is set if the host may have unmapped the part since the last check.
+/// A flag bit in the count of the live code of a part. The bit is set if the host may have unmapped the part since the last
+/// check.
 const IN_DOUBT: u32 = 1 << 31;
 
 /// The initial value of a count, so that a subtraction before the matching addition does no harm.
@@ -42,8 +43,8 @@ impl Tally {
         both & IN_DOUBT == 0
     }
 
-    /// Subtracts code that has ended. When a host gives memory back, it may give back all unused memory at once, even memory
-    /// that never contained code. So when a part loses its last code, all parts without code get the flag `IN_DOUBT`.
+    /// Subtracts ended code from the counts. When a host gives memory back, it may give back all unused memory at once, even
+    /// memory that never contained code. So when a part loses its last code, all parts without code get the flag `IN_DOUBT`.
     pub fn subtract(&self, offset: u64, size: u64) {
         let gone = |part: &AtomicU32| part.fetch_sub(1, Ordering::Relaxed) & !IN_DOUBT <= NONE + 1;
         if self.parts(offset, size).iter().filter(|part| gone(part)).count() > 0 {
@@ -96,15 +97,14 @@ mod tests {
         assert!(tally.settle(0, 3 * PART) && !tally.settle(0, 3 * PART));
         tally.doubt(2 * PART, 1);
         assert!(!tally.add(2 * PART, 1));
-        // The end of this code is counted a second time. In spite of this error, the end of code that is added later sets the
-        // flag.
+        // The end of this code is counted a second time. Nevertheless, the flag is set when code that was added later ends.
         tally.subtract(0, 64);
         assert!(tally.settle(0, PART) && tally.add(0, 64) && tally.add(0, 64));
         tally.subtract(0, 64);
         assert!(tally.settle(0, PART));
         tally.clear();
         assert!(!tally.add(0, 3 * PART));
-        // There are no parts after the end. The tally of a region that the host cannot unmap has no parts.
+        // There are no parts after the end of the region. The tally of a region that the host cannot unmap has no parts.
         assert!(tally.add(3 * PART, 64));
         let none = Tally::new(0).unwrap();
         none.subtract(0, 64);

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use super::state::Region;
 
 /// The maximum number of regions at a time. The writer has one open file for each region. A process may usually have 1024 open
-/// files, so at least 256 of these files remain for other uses.
+/// files, so this limit leaves at least 256 open files for other uses.
 pub const MOST: usize = 768;
 
 /// All regions, and their index. Regions are never freed, so a call that races with the end of a region finds valid memory.
@@ -89,8 +89,8 @@ impl Places {
 
     fn memory(&self) -> Option<&Memory> {
         if self.memory.get().is_none() {
-            // Several threads may allocate the memory at the same time. All of them then use the memory of the thread that
-            // calls `set` first.
+            // If several threads allocate the memory at the same time, all threads use the memory of the thread that calls
+            // `set` first.
             let _ = self.memory.set(Memory::new()?);
         }
         self.memory.get().map(Box::as_ref)

@@ -23,7 +23,7 @@ pub struct Pages {
 }
 
 /// Two times for each page: when the page joined the mapping group, and when the page left the group. If code was registered in
-/// a page between the two times of this page, the code is in the file of the mapping group.
+/// a page while the page belonged to the mapping group, the code is in the file of the mapping group.
 #[derive(Debug)]
 struct Times {
     /// 0 if no mapping has joined at this page yet.

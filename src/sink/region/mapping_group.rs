@@ -9,8 +9,8 @@
 //! Each page joins a mapping group only once. If the host later maps other memory at the address of the page, the new mapping
 //! joins a second group. The second group covers the same range of addresses. So a mapping group has no epochs, and its file
 //! keeps one name. perf with libunwind computes the addresses of the tables from the lowest mapping of the file with this name.
-//! perf finds the tables only if the lowest mapping is the mapping of the header page. In a mapping group, the lowest mapping
-//! is always the mapping of the header page, because all mappings of the file have the same name.
+//! perf finds the tables only if the lowest mapping is the mapping of the header page. In a mapping group, the mapping of the
+//! header page is always the lowest mapping of the file, and all mappings of the file have the same name.
 
 use std::iter;
 use std::sync::atomic::Ordering;

@@ -1,5 +1,5 @@
-//! Holds the names and the descriptors of a region's file. The host's threads map the file by one descriptor. The writer has a
-//! separate descriptor table, and uses another descriptor.
+//! Holds the names and the descriptors of a region's file. The host's threads map the file through a descriptor in the host's
+//! descriptor table. The writer has a separate descriptor table, and uses another descriptor.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -141,7 +141,8 @@ impl Naming {
     /// The path of the file that a forked child gets.
     pub(super) fn path_for_child(&self, child: u32) -> Option<PathBuf> {
         // If this file was made at the fork, this process is a child that has not taken over its parent's state. This process
-        // has no writer, so nobody would remove files that were made for its children. So its children get no files.
+        // has no writer, so nobody would remove files that were made for its children. So children of this process get no
+        // files.
         self.named().filter(|_| !self.is_of_child)?;
         Some(self.path.with_file_name(name_for_child(child, self.of, self.begins_at_code())))
     }

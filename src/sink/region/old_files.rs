@@ -172,8 +172,8 @@ mod tests {
         assert!(room.has(OLD_BYTES / 4, 7) && !room.has(OLD_BYTES / 4 + 1, 7));
         drop(half);
         assert!(room.has(OLD_BYTES / 4 * 3, 7) && !room.has(OLD_BYTES / 4 * 3 + 1, 7));
-        // If no recent file takes room, a single file may have up to `MOST_BYTES`. After twice `KEPT_FOR`, a file of
-        // `MOST_BYTES` no longer takes room.
+        // If no recent file takes room, a single file may have up to `MOST_BYTES`. A file of `MOST_BYTES` no longer takes room
+        // once the file is twice `KEPT_FOR` old.
         assert!(room.has(MOST_BYTES, 7 + KEPT_FOR) && !room.has(MOST_BYTES + 1, 7 + KEPT_FOR));
         room.pause_after(MOST_BYTES, 7 + KEPT_FOR);
         assert!(!room.has(1, 7 + 2 * KEPT_FOR) && room.has(MOST_BYTES, 7 + 3 * KEPT_FOR));

@@ -38,7 +38,7 @@ impl Regions {
     }
 
     /// Marks as lost those parts of a region that are no longer mappings of the region's file. Returns whether any part is
-    /// left. If no part is left, the region is gone.
+    /// left. If no part is left, the region is marked as gone.
     pub(super) fn check(&self, status: &Status, region: &Region, maps: &[Mapping]) -> bool {
         // A region without a file cannot be recognized in the list of mappings.
         if !region.naming().has_file() {
@@ -53,7 +53,7 @@ impl Regions {
     }
 
     /// Marks a range as lost, except for the parts that `left` yields. These parts must be in order of their addresses. If the
-    /// whole region is lost, the region is gone. Returns false if memory for the record of lost pages is lacking.
+    /// whole region is lost, the region is marked as gone. Returns false if memory for the record of lost pages is lacking.
     pub(super) fn lose(
         &self,
         status: &Status,

@@ -121,7 +121,7 @@ impl Place {
     }
 }
 
-/// Returns how many of the first pieces are neighbours, and the range that these pieces cover.
+/// Returns the number of pieces at the start of `pieces` that are neighbours, and the range that these pieces cover.
 fn neighbours(pieces: &[(u64, usize)]) -> (usize, Range<u64>) {
     let mut range = pieces[0].0..pieces[0].0;
     let is_near = |range: &Range<u64>, &(offset, len): &(u64, usize)| {

@@ -73,8 +73,8 @@ const WAITING_MAX: usize = 64 << 20;
 const READING: Duration = Duration::from_secs(5);
 /// The maximum distance that unwind tables can express. Unwinders use signed 32-bit distances.
 const UNWINDING_MAX: u64 = i32::MAX as u64;
-/// After the text and the tables of private memory, this number of bytes in the file stays zero, because the host may
-/// enlarge the memory.
+/// In the file of private memory, this number of bytes after the text and the tables stays zero, because the host may enlarge
+/// the memory.
 const GROWTH: u64 = 64 << 20;
 
 /// A piece of code.
@@ -140,8 +140,8 @@ impl RegionFile {
         eh_frame.saturating_add(2 * hdr).saturating_add(PAGE - 1) / PAGE * PAGE
     }
 
-    /// Turns an empty file into the file of a region without code. From now on, only this `RegionFile` may write to the file
-    /// outside of the text.
+    /// Turns an empty file into the file of a region without code. From now on, only this `RegionFile` may write to the parts
+    /// of the file outside of the text.
     pub fn create(file: Arc<Held>, layout: Layout) -> io::Result<RegionFile> {
         let (eh_frame, slots) = split(layout.tables, layout.tables_len);
         let tables_end = layout.tables + layout.tables_len;

@@ -88,7 +88,7 @@ impl Space {
 pub struct Part {
     at: u64,
     room: u64,
-    /// The offset and the length of the range that the section had before it was cleared.
+    /// The offset and the length of the range that the section had before the section was cleared.
     other: (u64, u64),
     /// Whether the section always stays in its present range.
     fixed: bool,
@@ -203,7 +203,7 @@ impl Part {
         Ok(())
     }
 
-    /// Releases the range that the section had before it was cleared. No header mentions this range.
+    /// Releases the range that the section had before the section was cleared. No header mentions this range.
     pub fn leave_other(&mut self, space: &mut Space) {
         let (at, room) = std::mem::take(&mut self.other);
         if room > 0 && space.left.try_reserve(1).is_ok() {

@@ -38,7 +38,7 @@ impl RegionFile {
         }
     }
 
-    /// Returns how many symbols come before the symbol with the number 1 in the symbol table. The null symbol always comes
+    /// Returns how many symbols of the symbol table come before the symbols in `self.symbols`. The null symbol always comes
     /// first. If the text begins at address 0, a second symbol for the code at address 0 follows.
     pub(super) fn symbols_before_code(&self) -> usize {
         1 + usize::from(self.layout.text == 0)

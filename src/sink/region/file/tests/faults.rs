@@ -41,8 +41,8 @@ fn the_file_is_in_order_between_any_two_writes() {
         if random.below(3) == 0 {
             region.file.write(random.below(2) == 0).unwrap();
         } else if random.below(3) == 0 {
-            // If much code is added at once, `add` calls `write_parts`, and does not write the header page. This branch also
-            // calls only `write_parts`.
+            // If much code is added at once, `add` calls `write_parts`, and does not write the header page. This branch does
+            // not write the header page either.
             region.file.write_parts().unwrap();
         }
         if number % 130 == 100 {
@@ -64,8 +64,8 @@ fn the_file_is_in_order_between_any_two_writes() {
     assert!(count > 1000 && most > 100, "{count} {most}");
 }
 
-/// Checks what holds at any time: readers can read every structure to its end. Until a new header is written, the old header
-/// may lack rows, or may still describe dead code.
+/// Checks that a reader can read every structure of the file to its end. This must be possible at any time. Until a new header
+/// is written, the old header may lack rows, or may still describe dead code.
 fn read_anytime(bytes: &[u8]) -> usize {
     let elf = ElfFile64::<object::Endianness>::parse(bytes).unwrap();
     let section = |name: &str| elf.section_by_name(name).map_or(&[][..], |section| section.data().unwrap());

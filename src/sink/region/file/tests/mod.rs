@@ -216,7 +216,7 @@ fn code_in_any_order_is_found_after_each_write() {
         let mut random = Random(9);
         for number in 0..400 {
             let slot = order(number, &mut random);
-            // The sizes are arbitrary. In the random order some code replaces older code.
+            // The sizes are arbitrary. If the order is random, some code replaces older code.
             let size = 20 + random.below(1200);
             let begin = slot * 2000 + random.below(700);
             region.add(begin, Truth::new(number, size));
