@@ -21,8 +21,8 @@ pub const CHUNK: u64 = 64 << 10;
 /// The arena holds back at most this many bytes, or a quarter of the bytes in use, whichever is larger.
 pub const RESTING_MIN: u64 = 1 << 20;
 
-/// The free `CHUNK`s are returned to the file system only if the number of free bytes that still have memory exceeds both this
-/// number and the number of bytes in use. The reason is that a returned page costs as much as a new page when it is used again.
+/// Free `CHUNK`s are returned to the file system only if many free bytes still have memory: more bytes than this number, and
+/// more bytes than are in use. The reason is that a returned page costs as much as a new page when it is used again.
 const KEPT_MIN: u64 = 1 << 20;
 
 /// One region, divided into pieces. The *place* of a piece is the offset of the piece in the region, in bytes.
@@ -35,7 +35,7 @@ pub struct Arena {
     pub max_len: u64,
     /// Whether the sink for regions ran when the region was made. Otherwise the region never has a file.
     pub named: bool,
-    /// All memory below this offset is in use, held back or free. `begin` allocates the memory from this offset on.
+    /// Each byte below this offset belongs to `pieces`, `resting` or `free`. `begin` allocates the memory from this offset on.
     top: u64,
     /// The pieces that callers own. The key is the offset of a piece in the region, and the value is the length of the piece.
     pieces: BTreeMap<u64, u64>,
@@ -183,8 +183,9 @@ impl Arena {
     /// The ranges of whole `CHUNK`s that the caller should return to the file system. The list is empty if few bytes are free.
     pub fn unused(&self) -> Vec<Range<u64>> {
         let mut found: Vec<Range<u64>> = Vec::new();
-        // `given_back` can also contain memory that is held back, so the result of the subtraction can be negative. If the
-        // memory of a new piece could not be provided again, the piece is freed, and its memory is held back.
+        // `given_back` can also contain memory that is held back, so the result of the subtraction can be negative. When the
+        // memory of a returned `CHUNK` cannot be provided again for a new piece, the piece is freed, and its memory is held
+        // back.
         if self.free_len.saturating_sub(self.given_back.len() as u64 * CHUNK) <= KEPT_MIN.max(self.in_use) {
             return found;
         }

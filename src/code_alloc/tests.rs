@@ -154,8 +154,8 @@ impl Drop for Seed {
     }
 }
 
-/// Allocates and frees pieces, with a source that fails at random. Each piece has the requested size, alignment and distance,
-/// and overlaps no other piece. After all pieces are freed, one region is left.
+/// Allocates and frees pieces, with a source that fails at random. Each piece has the requested size and alignment, can be
+/// reached from `near`, and overlaps no other piece. After all pieces are freed, one region is left.
 #[test]
 fn pieces_at_random() {
     const NEAR: u64 = 1 << 44;

@@ -1,5 +1,5 @@
 //! A sink for tests, which counts the calls of its methods. This file is also an example for a new sink. A new sink also needs
-//! a line in `KINDS`, and a number for its bit.
+//! a line in `KINDS`, and an unused bit of `Sinks` (`Kind::bit`).
 
 use std::collections::BTreeMap;
 use std::io;

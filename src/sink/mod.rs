@@ -1,5 +1,5 @@
-//! The sinks write registered code in one form each, such as a perf map or a jitdump. Each sink has a folder, whose code
-//! decides what and when to write.
+//! Each sink reports registered code in one form, such as a perf map or a jitdump. Each sink has a folder. The code in the
+//! folder decides what and when the sink writes.
 //!
 //! The byte layouts of the outputs are in `format`.
 

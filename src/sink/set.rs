@@ -30,7 +30,8 @@ pub struct SinkSet {
     /// The jitdump is not in `others`, because a forked child and recovery read from the jitdump by methods that the trait
     /// `Sink` does not have.
     dump: Jitdump,
-    /// The sink for regions is not in `others`, because the applier calls methods that the trait `Sink` does not have.
+    /// The sink for regions is not in `others`, because the applier calls methods of this sink that the trait `Sink` does not
+    /// have.
     pub region: RegionSink,
     others: Vec<(&'static Kind, Box<dyn Sink>)>,
     /// Whether the configuration asks to remove the files at the end.
@@ -91,8 +92,8 @@ impl SinkSet {
         let status = self.status.clone();
         let mut started = Sinks::NONE;
         for (kind, sink) in self.each().filter(|(kind, _)| sinks.has(kind.bit)) {
-            // Opening the sink for regions cannot fail, because this sink has no output to open. The sink for regions starts
-            // without any other sink only if nobody asked for another sink.
+            // Opening the sink for regions cannot fail, because this sink has no output to open. If other sinks were asked for
+            // too, but none of them could start and no other sink runs, the sink for regions does not start.
             if kind.bit == Sinks::REGION && started.with(status.sinks()) == Sinks::NONE && sinks != kind.bit {
                 continue;
             }
@@ -137,8 +138,8 @@ impl SinkSet {
     fn close_each(&mut self, sinks: Sinks, how: Close) {
         let status = self.status.clone();
         for (kind, sink) in self.each().filter(|(kind, _)| sinks.has(kind.bit)) {
-            // A removal (`Close::Remove`) does not pass the write gate. A call of the host may wait for the removal. If the
-            // removal waited at a shut write gate, the removal and the call would wait until the process ends.
+            // A removal (`Close::Remove`) does not use the write gate, because a call of the host may wait for the removal. If
+            // the removal waited at a shut write gate, the removal and the call would wait until the process ends.
             let closed =
                 if how == Close::Remove { sink.close(how) } else { status.write_gate.pass(|| sink.close(how)) };
             if let Err(error) = closed {
@@ -229,7 +230,7 @@ impl SinkSet {
         self.dump.path().is_some().then(|| self.dump.let_go())
     }
 
-    /// Completes the sinks of a forked child after they are open. Removes code from the unwinder if the child does not take
+    /// A forked child calls this method after its sinks are open. Removes code from the unwinder if the child does not take
     /// over the code. If the child does not run the sink for debuggers, empties the list of objects that debuggers read. If the
     /// child's jitdump runs, passes the contents of the parent's jitdump to the child's jitdump. `dump` is the value that
     /// `let_go` returned. `registry` is the parent's registry.

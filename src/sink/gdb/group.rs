@@ -34,7 +34,7 @@ impl Entry {
     }
 }
 
-/// Functions that one object describes. `listed` has the object after the object was added to the list that debuggers read.
+/// Functions that one object describes. `listed` is this object, for the list that debuggers read.
 #[derive(Debug, Default)]
 pub struct Group {
     /// The entries are sorted by address, except in the group of fresh code.
@@ -47,7 +47,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// Makes a group from copies of entries. Each entry comes with the group that has the entry's texts.
+    /// Makes a group from copies of entries. Each entry is paired with its present group, which has the entry's texts.
     pub fn of<'a>(entries: impl Iterator<Item = (&'a Group, &'a Entry)> + Clone) -> io::Result<Group> {
         let mut group = Group::default();
         group.entries.try_reserve(entries.clone().count())?;

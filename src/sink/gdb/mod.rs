@@ -2,7 +2,8 @@
 //!
 //! A debugger reads these objects when it attaches, and when the process reports a new object. A core file contains the
 //! objects. Some sinks need the same records as this sink. If such a sink runs, this sink runs too, even if the host has not
-//! asked for it. While no debugger listens, a sink that the host has not asked for lists only a limited number of functions.
+//! asked for it. If the host has not asked for this sink, the sink lists only a limited number of functions while no debugger
+//! listens.
 
 mod group;
 pub mod objects;

@@ -94,8 +94,8 @@ impl Objects {
         }
         let number = self.fresh.entries.len() as u32;
         let Code { id, addr, size, name, .. } = *code;
-        // Debuggers get the name without file and line, because users of a debugger do not type file and line after `break`.
-        // The line table has the file and the line.
+        // A name may end with a file and a line. Debuggers get only the part before them, because users of a debugger type only
+        // this part after `break`. The line table has the file and the line.
         let name = without_place(name, info);
         let entry = Entry { id, addr, size, at: 0, name_len: 0, info_len: 0, is_apart: false };
         if self.fresh.push(entry, name, info).is_some() {
@@ -198,8 +198,8 @@ impl Objects {
     }
 
     /// Replaces each object that contains ended code by an object without that code. If `in_parts` is true, splits large
-    /// objects, because the host waits while a debugger reads a new object. When more code ends after the split, only a small
-    /// object has to be replaced.
+    /// objects, so that only a small object has to be replaced when more code ends. The host waits while a debugger reads the
+    /// new object.
     pub fn take_out_dead(&mut self, in_parts: bool) -> io::Result<()> {
         for number in 0..self.groups.len() {
             if self.groups[number].as_ref().is_some_and(|group| group.dead > 0) {
@@ -242,7 +242,8 @@ impl Objects {
     fn merge(&mut self) -> io::Result<()> {
         let now = Instant::now();
         loop {
-            // The sort brings groups of the same window and level together. Within a level, the smallest groups come first.
+            // After the sort, groups with the same window and the same level are neighbours, and the smallest of these groups
+            // come first.
             let mut all = Vec::new();
             all.try_reserve(self.groups.len())?;
             for (number, group) in self.groups.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Adds and ends code at random, and compares what readers of ELF and DWARF find in the objects with the live code.
+//! Adds and ends code at random, and checks that readers of ELF and DWARF find exactly the live code in the objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -107,7 +107,7 @@ fn code_at_random() {
     let seed = Seed::new();
     let mut random = Random(seed.0);
     let (mut objects, mut truth, mut ids) = (Objects::default(), BTreeMap::new(), BTreeMap::new());
-    // The code lies in two windows. Some of the code is dense, and some has gaps.
+    // The code lies in two windows (ranges of `WINDOW` bytes). Some of the code is dense, and some has gaps.
     const PLACES: u64 = 3000;
     let place =
         |number: u64| [0x7000_0000_0000, 0x7000_8000_0000][(number % 2) as usize] + number * (16 + number % 3 * 64);

@@ -132,7 +132,7 @@ impl Jitdump {
             let (mut groups, mut offset) = (0, self.len);
             let result = self.append(&pieces, &lens, &mut groups);
             let size = lens[..groups].iter().sum::<usize>() as u64;
-            // If somebody else has appended to the file meanwhile, the groups lie after those bytes.
+            // If somebody else has appended bytes to the file meanwhile, the groups lie after the appended bytes.
             offset = offset.max(self.len - size);
             for (order, group) in &first[..groups] {
                 self.contents.places.set(*order, group.len() as u64, offset);

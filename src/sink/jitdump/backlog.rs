@@ -24,8 +24,8 @@ pub struct Places(BTreeMap<u64, u64>);
 const NOWHERE: u64 = u64::MAX;
 
 impl Places {
-    /// Notes that a sequence of consecutive groups has been written. Groups that follow the sequence count as unwritten until a
-    /// later call of `set` covers these groups.
+    /// Notes that a sequence of consecutive groups has been written. The groups after the sequence count as written only if
+    /// another call of `set` covers these groups.
     pub fn set(&mut self, order: u64, len: u64, offset: u64) {
         self.0.entry(order + len).or_insert(NOWHERE);
         if order.checked_sub(1).and_then(|last| self.get(last)).is_some_and(|last| last + 1 == offset) {
@@ -138,7 +138,7 @@ pub struct Contents {
 }
 
 impl Contents {
-    /// Describes a file that has no groups yet. `next` is the position of the first group.
+    /// Describes a file that has no groups yet. `next` is the position that the first group will get.
     pub fn new(own: OwnedFile, next: u64) -> Contents {
         Contents { own, next, ..Contents::default() }
     }

@@ -59,7 +59,8 @@ impl Jitdump {
         live.home == Home::Plain && live.stored.is_none_or(|stored| self.contents.is_inherited(stored))
     }
 
-    /// Writes groups of the listed code, but not more groups than one system call writes. Returns whether listed code is left.
+    /// Writes groups of the listed code, but not more groups than one system call writes. Returns whether the list still has
+    /// code.
     pub fn write_more(&mut self, registry: &mut Registry, timestamp: u64) -> bool {
         self.flush();
         let (mut batch, mut lens, mut pending) = (Vec::new(), Vec::new(), Vec::new());

@@ -56,8 +56,8 @@ pub struct Jitdump {
     len: u64,
     /// The maximal length of the file.
     most: u64,
-    /// The offset up to which room was allocated in advance for the file. If a file system gains nothing by such an allocation
-    /// (`file::gains_by_reserve`), no room is allocated, but `reserved` is set as if room had been allocated.
+    /// Disk space was allocated in advance for the file up to this offset. If a file system gains nothing by such an allocation
+    /// (`file::gains_by_reserve`), no space is allocated, but `reserved` is set as if space had been allocated.
     reserved: u64,
     /// Set when the sink is opened. True if the sink continues its earlier file, and if this file still has everything that the
     /// sink had written.

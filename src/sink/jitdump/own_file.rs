@@ -42,9 +42,9 @@ impl Jitdump {
         !self.dead && file.is_some_and(|(file, len)| len < self.len || !self.is_ours(file))
     }
 
-    /// Whether another library in this process uses the sink's file. Also true if another library uses a different file that
-    /// now has the name of the sink's file. If the result is true, the sink must no longer use the name. If `is_cut` is true,
-    /// also waits a short time for a library that is about to open the file.
+    /// Whether another library in this process uses the sink's file. Also true if the name of the sink's file now belongs to a
+    /// different file, and another library uses that different file. If the result is true, the sink must no longer use the
+    /// name. If `is_cut` is true, also waits a short time for a library that is about to open the file.
     pub(super) fn is_taken(&mut self, is_cut: bool) -> bool {
         let Some(identity) = self.contents.own.identity else { return false };
         let file = self.contents.own.held().and_then(Held::checked).ok();

@@ -34,7 +34,7 @@ impl Jitdump {
         let replaced = self.fill(&fresh, groups).and_then(|(places, len)| {
             let identity = file::look_at(&fresh)?;
             announce(Sinks::JITDUMP, FileState { identity, len });
-            // Writing the groups took a while. Another library may have opened the old file meanwhile.
+            // Another library may have opened the old file while this sink wrote the groups.
             if !elsewhere && self.is_taken(!was_cut && self.is_cut()) {
                 return Err(io::Error::new(file::TAKEN, "is written by another library in this process by now"));
             }

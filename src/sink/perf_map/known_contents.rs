@@ -6,8 +6,7 @@ use std::time::Duration;
 
 /// The minimal time between two rewrites. A flush does not wait.
 pub const REWRITE_INTERVAL: Duration = Duration::from_millis(50);
-/// The sink also waits after a rewrite for at least the duration of that rewrite, multiplied by this number. A flush does not
-/// wait.
+/// After a rewrite, the sink also waits at least this many times as long as the rewrite took. A flush does not wait.
 pub const REWRITE_SHARE: u32 = 20;
 
 /// The sink remembers the first `MARK` bytes of the file, and the final `MARK` bytes of the sink's most recent write.

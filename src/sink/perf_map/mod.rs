@@ -42,8 +42,8 @@ pub static KIND: Kind = Kind {
 #[derive(Debug)]
 pub struct PerfMap {
     status: Arc<Status>,
-    /// The file. When the sink closes the file, the sink maps the file's marker. The marker shows that the file is still in
-    /// use.
+    /// The file. When the sink closes the file, the sink maps the file's marker, so that other copies of this library see that
+    /// the file is still in use.
     own: OwnedFile,
     dialect: Dialect,
     /// The maximal length of the file.
@@ -52,7 +52,7 @@ pub struct PerfMap {
     marks: Marks,
     /// Whether others in this process write to the file. The lines of a shared file cannot be changed.
     shared: bool,
-    /// Whether the current process recovers the map of a dead process. No other writers run in a dead process.
+    /// Whether the current process recovers the map of a dead process. Such a map has no other writers any longer.
     dead: bool,
     /// Lines of an earlier program of this process that are not in the registry yet.
     earlier: Vec<u8>,
@@ -284,9 +284,8 @@ impl Sink for PerfMap {
         let path = config.map_dir.join(FileKind::PerfMap.name(self.status.pid));
         let is_first = self.own.identity.is_none();
         if self.path() != Some(path.as_path()) || self.dialect != config.dialect {
-            // The marker of a shared file stays. By the marker, other copies of this library detect that the file is in use.
-            // Without the marker, another copy of this library could replace the file, and the lines of other writers would be
-            // lost.
+            // The marker of a shared file stays. The marker tells other copies of this library that the file is in use. Without
+            // the marker, another copy of this library could replace the file, and the lines of other writers would be lost.
             if !self.shared {
                 self.own.set_marker(None);
             }

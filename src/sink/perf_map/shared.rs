@@ -139,7 +139,7 @@ impl PerfMap {
         Ok(())
     }
 
-    /// The lines of all known code that the file lacks.
+    /// All lines of known code that are missing from the file.
     fn missing(&self, registry: &Registry) -> io::Result<Vec<u8>> {
         let (file, len) = self.own.held()?.checked_len()?;
         let mut there = Vec::new();

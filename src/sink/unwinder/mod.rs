@@ -1,4 +1,4 @@
-//! Reports live code to the unwinder of the process, for C++ exceptions, `backtrace` and the end of threads.
+//! Reports live code to the unwinder of the process, which C++ exceptions, `backtrace` and `pthread_exit` use.
 //!
 //! The unwinder must know the unwind table of code before the code runs, and must forget the table when the code ends. So
 //! while this sink runs, calls either wait for the writer, or report code to the unwinder themselves (`told_in_calls`).

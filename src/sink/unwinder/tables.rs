@@ -18,8 +18,8 @@ const PIECES_MAX: usize = 8192;
 /// An unwinder with a list may have this many tables, and two more tables for every `PIECES_MAX` pieces of live code. If there
 /// are more tables, some tables are merged.
 const TABLES: usize = 16;
-/// Two tables are merged only if at most this many bytes lie between them. In a larger gap between two tables, other libraries
-/// may have code, and may have registered tables for this code.
+/// Two tables are merged only if at most this many bytes lie between them. If the gap between two tables is larger, other
+/// libraries may have code there, and may have registered tables for this code.
 const GAP: u64 = 64 << 10;
 /// How many bytes of memory an unwinder may need to register a table. `is_room` allocates this many bytes, and frees them. The
 /// value is below 64 KiB, because glibc tidies up its heap when a piece of at least 64 KiB is freed.
@@ -47,7 +47,7 @@ struct Known {
 /// list must contain all code between its first piece and its last piece.
 #[derive(Debug)]
 struct Table {
-    /// This field precedes `pieces`, because `known` refers to the pieces and must be dropped first.
+    /// This field refers to the pieces and must be dropped first, so it stands before the field `pieces`.
     known: Known,
     /// The pieces, in the order of addresses. There is at least one piece.
     pieces: Vec<Piece>,

@@ -296,8 +296,8 @@ fn calls_tell_of_code_where_it_lives() {
     moving.end().unwrap();
     put(first, AT);
     assert!(!found(AT) && !found(AT + 2000));
-    // The range has more pieces of code than `remove_in` removes before it lets other threads take the lock. Code outside of
-    // the range stays.
+    // The range has more than `AT_A_TIME` pieces of code, so `remove_in` releases the lock before it has removed all of them.
+    // Code outside of the range stays.
     let all: Vec<u64> = (0..200).map(|i| AT + i * SIZE).collect();
     all.iter().for_each(|&at| _ = register(&mut id_pool, at));
     told_in_calls::remove_in(AT + SIZE, AT + 199 * SIZE).unwrap();

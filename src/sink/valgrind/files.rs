@@ -25,7 +25,7 @@ pub const NOT_FOR_CODE: io::ErrorKind = io::ErrorKind::Unsupported;
 pub struct Files {
     pid: u32,
     /// Directories for the files. The last directory of the list is used. If files in the last directory cannot be mapped as
-    /// executable, the sink removes this directory from the list, unless the list has no other directory.
+    /// executable, and the list has another directory, the sink removes the last directory from the list.
     dirs: Vec<PathBuf>,
     dir: Option<Dir>,
     mode: u32,

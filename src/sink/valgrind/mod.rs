@@ -185,7 +185,7 @@ impl Sink for Valgrind {
         match code.origin {
             Origin::Registered(_, _, load) => {
                 if let CodeBytes::Here(bytes) = load.code() {
-                    // The bytes are written to files together with their padding, which valgrind may take for uninitialized.
+                    // The files also get the padding in the code, which valgrind may take for uninitialized.
                     valgrind::make_defined(bytes);
                 }
             }

@@ -21,7 +21,8 @@ use crate::sys::sort::sort;
 /// A group is extended to all pages of a function that crosses the group's boundary, if the extended group has at most this
 /// many functions.
 const FUNCTIONS_MAX: usize = 512;
-/// A group is extended to the next page when code is registered there, if the extended group has at most this many functions.
+/// If code is registered in the page that follows a group, and the extended group has at most this many functions, the group is
+/// extended to this page.
 const NEIGHBOURS_MAX: usize = 32;
 
 #[derive(Debug)]
@@ -121,7 +122,7 @@ impl Groups {
         }
     }
 
-    /// Forgets all code. File numbers that were used before are never used again.
+    /// Forgets all code. The file numbers of all later groups are higher than all numbers used before this call.
     pub fn begin(&mut self) {
         *self = Groups { next_number: self.next_number, ..Groups::new(self.page_size) };
     }
@@ -347,9 +348,10 @@ impl Groups {
         })
     }
 
-    /// Frees the file numbers of removed groups, after groups from `take_due` were reported to valgrind. `is_all`: whether all
-    /// of these groups were reported. If `is_all` is false, valgrind may still know the old files. Then the numbers of the old
-    /// files are never used again: the number is a part of the file's name, and valgrind must not know two files by one name.
+    /// Allows the file numbers of removed groups to be used again, if `is_all` is true. `is_all`: whether all groups from
+    /// `take_due` were reported to valgrind. If `is_all` is false, valgrind may still know the old files. Then the numbers of
+    /// the old files are never used again: the number is a part of the file's name, and valgrind must not know two files by one
+    /// name.
     pub fn all_told(&mut self, is_all: bool) {
         if is_all {
             self.free.append(&mut self.left);
@@ -365,7 +367,8 @@ impl Groups {
         }
     }
 
-    /// Splits pages into parts that have a limited number of functions each. If possible, a part ends between two functions.
+    /// Splits a range of pages into parts that have a limited number of functions each. If possible, a part ends between two
+    /// functions.
     fn split(&self, pages: Range<u64>) -> Vec<Range<u64>> {
         if pages.end - pages.start == self.page_size {
             return vec![pages];
@@ -437,8 +440,8 @@ impl Groups {
                 self.left.push(group.number);
             }
             // If the old group's content is reused, only new code is added to the content. So the content is reused only if all
-            // code outside the old group is new. Older code outside the old group may be in no file, because valgrind has
-            // refused to read the file of this code. Such older code would be missing from the new content.
+            // code outside the old group is new. If valgrind refused to read the file of older code outside the old group, this
+            // code may be in no file now. Such older code would be missing from the new content.
             content = group.content.filter(|_| is_one && self.others_are_fresh(&pages, &(start..group.end), fresh));
         }
         self.groups.insert(pages.start, Group { end: pages.end, number, content });

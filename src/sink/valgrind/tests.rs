@@ -15,7 +15,7 @@ const PAGES: u64 = 200;
 const BEGIN: u64 = 0x7000_0000;
 
 /// The files that valgrind knows. The key is the address of a file's first page. The value has the end of the last page, the
-/// number of the file, and the ids of its functions.
+/// file's number, and the ids of the file's functions.
 #[derive(Default)]
 struct Known(BTreeMap<u64, (u64, u32, BTreeSet<u64>)>);
 
