@@ -48,7 +48,7 @@ struct Head {
     contents: Witness,
 }
 
-/// How many events of the chunk are consumed so far. Each round of the writer that consumes events of the chunk stores this
+/// How many events of the chunk are consumed so far. In each round that consumes events of the chunk, the writer stores this
 /// count together with the number of the round. The two cells are for the last two rounds that stored a count. The number of
 /// the last committed round decides which cell is valid (see `spool::layout`).
 #[derive(Debug)]
@@ -89,7 +89,7 @@ pub fn size_for(body: usize) -> Option<usize> {
     (size <= u32::MAX as usize).then_some(size)
 }
 
-/// Size of the chunk that a thread without a chunk requests, if its record has a body of at least `body` bytes.
+/// Size of the chunk that a thread requests if the thread has none. The body of the thread's record has at least `body` bytes.
 pub fn first_size_for(body: usize) -> usize {
     if body + HEAD + size_of::<Event>() > FIRST_SIZE {
         CHUNK_SIZE
@@ -117,7 +117,7 @@ impl Chunk {
     /// chunk.
     pub unsafe fn init(start: NonNull<u8>, size: usize) -> Chunk {
         let chunk = Chunk(start);
-        // loom's atomics have to be constructed.
+        // loom's atomics are not plain words, so the head has to be constructed.
         #[cfg(jitsym_loom)]
         // SAFETY: the caller's promise.
         unsafe {

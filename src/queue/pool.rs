@@ -162,7 +162,8 @@ impl Pool {
     #[inline]
     fn count_free(&self) -> usize {
         // The small chunks are counted before the full-size chunks. If a small chunk is enlarged between the two counts, the
-        // chunk is counted twice. If the full-size chunks were counted first, such a chunk would not be counted at all.
+        // chunk is counted twice. In the opposite order, a chunk that is enlarged between the two counts would not be counted
+        // at all.
         let small = self.small.len();
         small + self.whole.len()
     }
@@ -231,8 +232,8 @@ impl Pool {
         is_made
     }
 
-    /// Adds `more` to the count of held bytes, before these bytes are used for a chunk. If the new count would exceed the
-    /// limit, changes nothing and returns false.
+    /// Adds `more` to the count of held bytes. Called before a chunk gets `more` bytes of memory. If the new count would exceed
+    /// the limit, changes nothing and returns false.
     fn may_hold(&self, more: usize) -> bool {
         let add = |held: usize| held.checked_add(more).filter(|&sum| sum <= self.max_bytes);
         self.bytes_held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
@@ -316,8 +317,8 @@ impl Pool {
 
     /// Makes free chunks in advance, as long as chunks use fewer than `ample` units. Until a thread fills a chunk, one small
     /// chunk is kept free. While threads need larger chunks, about one chunk for each thread is kept free. These chunks have
-    /// the size that the threads will need next. Once the threads need full-size chunks, this function makes chunks until
-    /// chunks use `ample` units.
+    /// the size that the threads will need next. Once the threads need full-size chunks, the number of free chunks is limited
+    /// only by `ample`.
     ///
     /// Only the writer calls this function. The writer makes a few chunks in each round. If the writer's writes take too long,
     /// threads may need more than `ample` chunks. In this case threads make chunks themselves (`take_new`).

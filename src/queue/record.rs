@@ -19,7 +19,7 @@ pub enum EventKind {
     /// Code was registered. The body is the code's group.
     #[default]
     Load,
-    /// Code was moved. The body has the bytes of the code at its new address, or the address of these bytes, or is empty.
+    /// Code was moved. The body contains the code bytes at the new address, contains the address of these bytes, or is empty.
     Move,
     /// Code was unregistered. The record has no body.
     Unregister,

@@ -4,7 +4,7 @@
 
 use crate::sys::mapping::Table;
 
-/// With fewer bytes of garbage than this, no compaction is made.
+/// A compaction is made only if there are more bytes of garbage than this.
 const GARBAGE_MIN: usize = 64 * 1024;
 
 /// The bytes of all pieces. Each piece has one owner, which drops it.
@@ -37,8 +37,8 @@ impl ByteStrings {
         self.garbage += len;
     }
 
-    /// Whether more than half of the bytes are garbage. If so, a compaction removes more bytes than it copies. So all
-    /// compactions together copy fewer bytes than were added.
+    /// Whether more than half of the bytes, and more than `GARBAGE_MIN` bytes, are garbage. If so, a compaction removes more
+    /// bytes than it copies. So all compactions together copy fewer bytes than were added.
     #[inline]
     pub fn is_wasteful(&self) -> bool {
         self.garbage > GARBAGE_MIN && self.garbage > self.bytes.len() / 2

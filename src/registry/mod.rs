@@ -45,7 +45,7 @@ impl Registry {
     /// Adds a registration, for which `make_room` has made room. If the new code overlaps live code of the same home, the
     /// registrations of the older code end, and their ids are pushed to `overwritten`.
     pub fn insert(&mut self, id: u64, live: &Live, name: &[u8], overwritten: &mut Vec<u64>) -> MapChange {
-        // The slot of an id from `Ids` is always free, so the condition is false for such an id.
+        // If `id` comes from `Ids`, its slot is free, so nothing is removed here.
         if self.id_in(id as u32) != 0 {
             self.remove(self.id_in(id as u32));
         }

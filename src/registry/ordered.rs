@@ -36,8 +36,7 @@ struct Block {
 pub struct Place {
     /// The index of the block in `heads`.
     head: usize,
-    /// Number of the block's entries before this position. If this number is 0, no entry of the whole map is before the
-    /// position.
+    /// Number of the block's entries before this position. This number is 0 only if the map has no entry before the position.
     at: usize,
 }
 
@@ -91,7 +90,7 @@ impl Ordered {
         self.from(0).map(|(_, value)| value)
     }
 
-    /// Adds an entry at its place. The map must have room, and must not have an entry with this key.
+    /// Adds an entry at `place`, the position of `key`. The map must have room, and must not have an entry with this key.
     #[inline]
     pub fn insert(&mut self, place: Place, key: u64, value: u32) {
         let is_full = self.heads.get(place.head).is_none_or(|head| head.len as usize == MOST);

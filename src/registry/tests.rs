@@ -362,8 +362,8 @@ fn code_in_regions_has_places_of_its_own() {
     assert!(registry.has_live_in(Home::Region, 150, 151));
     let of = |home: Option<Home>| registry.live_by_place(home).unwrap().collect::<Vec<_>>();
     assert_eq!((of(Some(Home::Plain)), of(Some(Home::Region)), of(None)), (ids([2]), ids([3]), ids([2, 3])));
-    // Dead code in a region keeps its name until the code is forgotten, or until new code in the region replaces the code. New
-    // code outside of regions does not replace dead code in a region.
+    // Dead code in a region keeps its name until the code is forgotten, or is replaced by new code in the region. New code
+    // outside of regions does not replace dead code in a region.
     assert_eq!(registry.remove(id(3)), Some(in_region(100, 80)));
     registry.forget_dead(Home::Plain);
     assert_eq!(lines(&registry), "200+50 elsewhere");

@@ -12,8 +12,8 @@ use crate::sink::Round;
 use crate::sys::reserve;
 
 /// The time between a child's first call and the first write of inherited code to the child's files. If a child ends before
-/// this time is over, the child does not write the inherited code. In this case, a recording that covers the fork takes the
-/// names of the inherited code from the parent's files.
+/// this time is over, the child does not write the inherited code. In this case, if a recording covers the fork, the profiler
+/// finds the names of the inherited code in the parent's files.
 const INHERIT_AFTER: Duration = Duration::from_secs(2);
 /// The child writes the inherited code in parts, with a pause after each part. The duration of the pause is this number times
 /// the duration of the write.
@@ -102,8 +102,8 @@ impl Writer {
         let time = self.until.max(applier.last_time);
         let written = applier.sinks.write_inherited(!self.is_inheriting, &mut applier.registry, time);
         // The inherited code gets the time `time`. A record that is published late may have a time before `time`, and may
-        // register code that overlaps the inherited code. Because of the new `last_time`, such a record gets a time after
-        // `time`.
+        // register code that overlaps the inherited code. The new `last_time` makes the applier give this late record a time
+        // after `time`.
         applier.last_time = time + 1;
         self.round_inside(false);
         let pause = match written {

@@ -14,8 +14,8 @@ use crate::queue::requests::Requests;
 use crate::queue::shared::Shared;
 use crate::sys::{barrier, host_fds, thread};
 
-/// `RECORD_TIMEOUT` is how long an exit waits for threads that are writing a record. The exit gives up only after at least
-/// `RECORD_LOOKS` checks of these threads. A time limit alone is not enough, because the whole process may be stopped during
+/// `RECORD_TIMEOUT` is how long an exit waits for threads that are writing a record. The exit checks these threads at least
+/// `RECORD_LOOKS` times before it gives up. A time limit alone is not enough, because the whole process may be stopped during
 /// the wait.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(1);
 const RECORD_LOOKS: u32 = 100;
@@ -61,7 +61,8 @@ impl Writer {
     }
 
     /// Prepares for a new session: ends the registrations that the last session left, and accepts requests again. Discards the
-    /// records of calls that came too late for the last close. These calls have returned `Closed`.
+    /// records that were published too late to be written when the last session closed. The calls that made these records have
+    /// returned `Closed`.
     pub(super) fn begin(&mut self) {
         (self.off, self.inherit_at, self.is_inheriting) = (false, None, false);
         let Applier { registry, notices, .. } = &mut self.applier;

@@ -6,7 +6,8 @@ use crate::queue::chunk::Chunk;
 use crate::queue::record::{flag, Event, EventKind};
 use crate::sys::prefetch;
 
-/// While the event `n` is the next to be read, the event `n + 2 * AHEAD` is prefetched, and the name of the event `n + AHEAD`.
+/// While the event `n` is the next to be read, two things are prefetched: the event `n + 2 * AHEAD`, and the name of the event
+/// `n + AHEAD`.
 const AHEAD: u32 = 8;
 
 /// If the writer has more records to read than this, a fork waits only for the records of its own thread. The writer reads this
@@ -25,8 +26,8 @@ struct Reading {
 }
 
 /// The time stamp of an event, and a flag that is false for a registration and true for other events. If several events have
-/// the same time, registrations come first. The clock may stand still between the registration of code and the end of the same
-/// code, and the registration must precede the end.
+/// the same time, registrations come first. So code is registered before it ends, even if the clock stands still between the
+/// two events.
 type Order = (u64, bool);
 
 fn order(event: &Event) -> Order {
@@ -37,7 +38,7 @@ fn order(event: &Event) -> Order {
 pub struct Merge {
     /// One lane for each thread that has unread events.
     lanes: Vec<VecDeque<Reading>>,
-    /// The index of the lane that is being read. The `Order` belongs to the earliest event in all other lanes.
+    /// The index of the lane that is being read, and the `Order` of the earliest event in the remaining lanes.
     run: Option<(usize, Order)>,
     /// Chunks that have been read to their end.
     done: Vec<Reading>,
@@ -83,8 +84,7 @@ impl Merge {
         }
     }
 
-    /// Returns the index of the lane that has the earliest event. The returned `Order` belongs to the earliest event in all
-    /// other lanes.
+    /// Returns the index of the lane that has the earliest event, and the `Order` of the earliest event in the remaining lanes.
     fn next_run(&self) -> Option<(usize, Order)> {
         let mut earliest: Option<(Order, usize)> = None;
         let mut second = (u64::MAX, true);

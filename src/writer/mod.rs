@@ -87,7 +87,7 @@ pub struct Writer {
     asked_at: u64,
     /// Some calls wait until certain sinks have reported the calls' code. `to_be_told` is the number of the last request before
     /// this round. In this round, the sinks report the code of all calls whose request has a number up to `to_be_told`. `told`
-    /// is the number of the last request for which the sinks have done this.
+    /// is the number of the last request for which the sinks have reported the code.
     to_be_told: u64,
     told: u64,
     answered: u64,
@@ -107,7 +107,7 @@ pub struct Writer {
     is_inheriting: bool,
     /// All records stamped before this time have been read, except for records that were published late.
     until: u64,
-    /// Whether memory has run out, so that some records are still unread.
+    /// Whether memory has run out. Some records may then still be unread.
     short: bool,
     /// Before this time, the writer does not pause in the middle of a round. So the writer also makes progress in a process
     /// that forks all the time.
@@ -166,8 +166,8 @@ impl Writer {
         }
     }
 
-    /// The thread's body: runs until the writer is asked to stop, and passes the writer back through `home`, for the next
-    /// thread.
+    /// The body of the writer's thread. Runs until the writer is asked to stop, and then passes the writer to `home`, so that
+    /// the next thread can continue with it.
     pub fn run(mut self: Box<Self>, home: Give<Box<Writer>>) {
         self.shared.signal_flush.run();
         let stop = self.run_until_stopped();
@@ -204,7 +204,7 @@ impl Writer {
                 continue;
             }
             // Registers the process for the kernel's barriers only when no caller waits. In a process with several threads,
-            // this registration takes milliseconds. Until this registration, threads use fences.
+            // this registration takes milliseconds. Until the process is registered, threads use fences.
             if !has_registered && begin.elapsed() > BARRIERS_AFTER {
                 has_registered = true;
                 barrier::register();
@@ -346,8 +346,8 @@ impl Writer {
 
     /// Returns the time of this round. The round must read all records that were stamped before the last request, but a
     /// thread's clock may be ahead of the writer's clock. So this function waits until the writer's clock reaches the time of
-    /// the request, at most for `CLOCK_AHEAD`. The clocks can differ if the kernel stops the writer while the writer changes
-    /// the clock (`sys/tsc`). The old and the new clock then diverge until the writer continues.
+    /// the request, but not longer than `CLOCK_AHEAD`. The clocks can differ if the kernel stops the writer while the writer
+    /// changes the clock (`sys/tsc`). The old and the new clock then diverge until the writer continues.
     fn time_of_round(&self) -> u64 {
         let begin = Instant::now();
         // A signal handler cannot record the time of its request, so the latest possible time is used.

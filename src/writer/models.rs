@@ -1,5 +1,5 @@
 //! Checks the interactions between threads by loom models, which run the library's own code. loom runs the code in every
-//! possible order of events. Only the number of times that loom interrupts a thread which could continue is limited. For each
+//! possible order of events. The only limit is the number of times that loom interrupts a thread which could continue. For each
 //! order, loom tries every value that a load may return.
 //!
 //! Each model names the source lines on whose memory order it depends. If the memory order in one of these lines is weakened,
@@ -32,8 +32,8 @@ struct Model {
     /// The maximum number of times that loom interrupts a thread which could continue.
     switches: usize,
     body: fn(&World),
-    /// Source lines with a memory order. Each entry has the file and the text of a line. For each entry, the model runs once
-    /// with a weaker memory order in this line.
+    /// Source lines with a memory order. Each entry has the file and the text of a line. The model runs once for each entry,
+    /// with a weaker memory order in the entry's line.
     weak: &'static [(&'static str, &'static str)],
 }
 

@@ -78,8 +78,8 @@ impl Applier {
         self.name_in(region, &NewCode { id, time: 0, live, name, info, bytes: &[], is_told: false });
     }
 
-    /// New code may lie only partly in a region. Adds such code to the file of each such region. The map and the jitdump name
-    /// this code too.
+    /// Adds new code to the file of each region that contains only a part of the code. The map and the jitdump name this code
+    /// too.
     pub(super) fn name_parts(&mut self, id: u64, live: &Live, name: &[u8], origin: &Origin<'_>) {
         if !self.alive || !self.status.sinks().has(Sinks::REGION) {
             return;
@@ -147,8 +147,8 @@ impl Applier {
         true
     }
 
-    /// Ends a registration without an unregister call for the id of the registration. Other code has replaced the code, or the
-    /// host has ended all code in a range.
+    /// Ends a registration whose id no call has unregistered: other code has replaced the code, or the host has ended all code
+    /// in a range.
     pub(super) fn end_uncalled(&mut self, id: u64) {
         if let Some(live) = self.registry.remove(id) {
             self.has_ended(id, live.home);
@@ -308,9 +308,9 @@ impl Applier {
         }
     }
 
-    /// If only the region sink writes files, code outside of regions is in no file. The first flush that finds such code writes
-    /// a text to `last_error`. While the library adopts unknown memory, no text is written, because the memory of such code may
-    /// still become a region.
+    /// If only the region sink writes files, code outside of regions is in no file. The first flush that finds code in no file
+    /// writes a text to `last_error`. While the library adopts unknown memory, no text is written, because memory outside of
+    /// regions may still become a region.
     fn note_what_no_file_names(&self) {
         static IS_NOTED: AtomicBool = AtomicBool::new(false);
         let (sinks, live) = (self.status.sinks(), self.registry.live_count(Home::Plain));

@@ -25,9 +25,9 @@ impl Writer {
         ack.give(result);
     }
 
-    /// If a debugger listens, lets it set breakpoints in all regions, and starts the gdb sink if another sink runs. If the gdb
-    /// sink already runs by default, it has a limit. Such a gdb sink continues to run, but its limit is removed. The debugger
-    /// finds the sink's entries also during this change.
+    /// If a debugger listens, lets the debugger set breakpoints in all regions. If a debugger listens and another sink runs,
+    /// starts the gdb sink. A gdb sink that already runs by default has a limit. Such a gdb sink continues to run, but its
+    /// limit is removed. Even during this change, the debugger finds the sink's entries.
     pub(super) fn heed_debugger(&mut self) {
         self.applier.regions.heed_debugger();
         let status = &self.shared.status;
@@ -105,8 +105,8 @@ impl Writer {
         let has_all = applier.sinks.load_live(started.with(raised), &mut applier.registry, time);
         if started.has(Sinks::JITDUMP) {
             // The live code gets the time `time`. A record that is published late may have a time before `time`, and may
-            // register code that overlaps the live code. Because of the new `last_time`, such a record gets a time after
-            // `time`.
+            // register code that overlaps the live code. The new `last_time` makes the applier give this late record a time
+            // after `time`.
             applier.last_time = time + 1;
         }
         self.config = Some(config);
@@ -120,7 +120,7 @@ impl Writer {
         }
     }
 
-    /// Gives back all memory when no sink is wanted, including the chunks that threads hold. Returns whether all records were
+    /// When no sink is wanted, gives back all memory, including the chunks that threads hold. Returns whether all records were
     /// written to the files.
     ///
     /// Takes back the chunk of each thread. If a thread is writing a record, first waits until the record is written. If a

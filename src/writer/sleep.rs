@@ -9,11 +9,11 @@ use crate::sys::{barrier, host_fds};
 
 /// How long the writer writes nothing after it has answered a signal handler.
 const REST: Duration = Duration::from_millis(100);
-/// Once the process's first thread has ended, the writer checks at this interval whether other threads exist. The check whether
-/// a debugger is gone has this interval too.
+/// Once the process's first thread has ended, the writer checks at this interval whether other threads exist. At this interval,
+/// the writer also checks whether a debugger is gone.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
 /// How often the writer checks whether the process's first thread has ended. If the first thread has used the library, no check
-/// is needed, because the end of this thread wakes the writer.
+/// is needed, because the end of the first thread wakes the writer.
 const LOOK_SELDOM: Duration = Duration::from_secs(10);
 
 impl Writer {
@@ -33,7 +33,8 @@ impl Writer {
         if !is_asked && self.sources.iter().any(Source::has_unread) {
             self.end_with_the_last_thread();
         } else if !is_asked {
-            // A debugger that may write to code does not wake the writer when the debugger detaches.
+            // While a debugger may write to regions, the writer has to look again, because a debugger that detaches does not
+            // wake the writer.
             let look = self.applier.regions.any_writable().then_some(LOOK_AROUND);
             let again = self.applier.sinks.again_in().into_iter().chain(self.inherits_in()).chain(look).min();
             if last_thread::first_has_ended() {

@@ -164,8 +164,8 @@ fn fork_with(count: u64, is_own: bool, serve: fn(&mut Writer)) -> Option<(Rest, 
     found
 }
 
-/// A fork waits for all records if there are few records, or if the last record is the forking thread's own. Otherwise the fork
-/// does not wait for the start or the end of a round.
+/// A fork waits until all records are applied if there are few records, or if the last record is the forking thread's own.
+/// Otherwise the fork does not wait for the start or the end of a round.
 #[test]
 fn a_fork_waits_for_few_records_and_its_own() {
     let in_time = |count, is_own, serve| (0..100).find_map(|_| fork_with(count, is_own, serve)).expect("never in time");

@@ -7,7 +7,7 @@ use crate::queue::writer_in_calls::Turns;
 use crate::sys::panic_guard;
 
 struct InPlace {
-    /// The writer, and the sender to which the writer is passed when it ends. `None` after the writer has ended.
+    /// The writer, and the sender that passes the writer on once the writer has ended. `None` after the writer has ended.
     running: Option<(Box<Writer>, Give<Box<Writer>>)>,
 }
 

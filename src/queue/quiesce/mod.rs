@@ -4,16 +4,16 @@
 //! all published records.
 //!
 //! The forking thread asks the writer to quiesce, and waits for a limited time. The writer keeps the registering threads from
-//! beginning another record, makes a last round, and stays quiescent until the fork is over. If a slow disk blocks the
-//! writer, or if the writer has too many records of other threads to apply, the process forks without the last round. Then
+//! beginning another record, makes a last round, and stays quiescent until the fork is over. The process forks without this
+//! last round in two cases: a slow disk blocks the writer, or the writer has too many records of other threads to apply. Then
 //! the child finds that its data is incomplete. If the writer is changing the data at the moment of the fork, the child finds
 //! that its data is unusable.
 //!
 //! The waits of the registering threads and of the writer also have a limit. The host's own fork handlers run between the
 //! library's fork handler and the fork itself. A handler of the host may wait for a lock whose holder waits for the end of the
-//! fork. To end this deadlock, the threads and the writer continue after a while. A thread or writer that continues increments
-//! a counter in memory that the parent shares with the child (`WithChildren`). From the counter, the child learns whether
-//! somebody continued before the fork. The counter may also include somebody who continued just after the fork.
+//! fork. To end this deadlock, the threads and the writer continue after a while. If a thread or the writer continues, it
+//! increments a counter in memory that the parent shares with the child (`WithChildren`). From the counter, the child learns
+//! whether somebody continued before the fork. The counter may also include somebody who continued just after the fork.
 //!
 //! The child does not use the parent's `Quiesce`. A thread of the parent may have held the lock in the parent's `Quiesce` at
 //! the fork, and this thread does not exist in the child.
@@ -81,8 +81,8 @@ pub struct Found {
 impl Found {
     pub const NOTHING: Found = Found::inherited(Rest::Disturbed, ptr::null_mut());
 
-    /// The result for a fork in a process that is itself a forked child and has not used its inherited state yet. The new child
-    /// inherits the state that this process has inherited.
+    /// The result for a fork in a forked child that has not used its inherited state yet. The new child inherits the same
+    /// state.
     pub const fn inherited(rest: Rest, writer: *mut ()) -> Found {
         Found { rest, writer, writer_went_on: 0, thread_went_on: 0 }
     }
@@ -140,7 +140,7 @@ struct State {
     /// The time at which the first of the forks under way began.
     since: Option<Instant>,
     halted: Vec<Arc<ThreadSlot>>,
-    /// Whether the threads of `halted` are halted for the forks that wait or are under way.
+    /// Whether the threads in `halted` are halted: true from `hold_threads` until the last fork is over.
     held: bool,
 }
 
@@ -291,9 +291,9 @@ impl Quiesce {
         state.waiting > 0 && !RUNS_WRITER.get() && (state.pressing > 0 || state.is_behind(state.needed))
     }
 
-    /// Pauses the writer in the middle of its round, so that forks can begin. If `behind` is a time, a fork can begin if it
-    /// needs only records up to this time. If `behind` is `None`, a fork can begin only if it has stopped waiting for a last
-    /// round. The writer's round continues when the forks that began in the pause are over.
+    /// Pauses the writer in the middle of its round, so that forks can begin. If `behind` is a time, forks that need only
+    /// records up to this time can begin. If `behind` is `None`, only forks that have stopped waiting for a last round can
+    /// begin. The writer's round continues when the forks that began in the pause are over.
     pub fn give_way(&self) {
         let behind = self.state().behind;
         match behind {
@@ -358,9 +358,9 @@ impl Quiesce {
     /// Notes that the writer is quiescent. The writer's next `enter` waits until the fork is over.
     ///
     /// `whole` is true if the writer has applied all records while the threads were halted. If a fork has begun and ended since
-    /// `hold_threads`, the threads are no longer halted. If the threads are no longer halted and `whole` is true, this call
-    /// answers no fork. `to` is the time up to which the writer has applied all records. If a waiting fork needs records after
-    /// `to`, this call answers no fork.
+    /// `hold_threads`, the threads are no longer halted. If `whole` is true but the threads are no longer halted, the waiting
+    /// forks get no answer. `to` is the time up to which the writer has applied all records. If any waiting fork needs records
+    /// after `to`, the waiting forks get no answer.
     pub fn answer(&self, whole: bool, to: u64) {
         let mut state = self.state();
         state.moving = false;
@@ -404,8 +404,8 @@ impl Quiesce {
     /// The call first waits until the library is quiescent, but not longer than two thirds of `patience`. If the writer has too
     /// many records to apply, this wait ends once the writer has applied the records up to the time `needed`. If the writer is
     /// still changing data after the first wait, the call also waits until the writer pauses. Both waits together last for at
-    /// most `patience`. `wake` wakes the writer. If `again` is given, the call repeats `wake` with this pause between two
-    /// calls.
+    /// most `patience`. `wake` wakes the writer. If `again` is given, `wake` is called repeatedly during the first wait, with a
+    /// pause of at most `again` after each call.
     pub fn prepare(&self, needed: u64, patience: Duration, again: Option<Duration>, mut wake: impl FnMut()) -> Found {
         let begin = Instant::now();
         let grace = patience / 3;

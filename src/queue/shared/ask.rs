@@ -10,8 +10,8 @@ use crate::queue::writer_in_calls::TRY_AGAIN;
 use crate::sys::sync::{MutexGuard, PoisonError};
 use crate::sys::thread;
 
-/// Each wait for an answer consists of steps of this length. If the process is stopped during a step, the timeout is shortened
-/// only by the length of the step.
+/// Each wait for an answer consists of steps of this length. Each time the process is stopped, at most one step of the timeout
+/// passes.
 const STEP: Duration = Duration::from_secs(1);
 
 impl Shared {
@@ -54,8 +54,8 @@ impl Shared {
         }
     }
 
-    /// Sets the time of the request that the calling thread makes. The time of the request is not before the time of any record
-    /// that the calling thread has made.
+    /// Sets the time of the request that the calling thread makes. All records that the calling thread has made are stamped at
+    /// or before the time of the request.
     pub fn date(&self, requests: &mut Requests) {
         requests.asked_at = requests.asked_at.max(self.clock.now()).max(self.clock.now_after_ends());
     }

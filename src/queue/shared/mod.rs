@@ -167,9 +167,9 @@ impl Shared {
     }
 
     /// Whether the writer should now look for spools of children. If `any` is true, the result is true after one fork. If `any`
-    /// is false, the result is true after `FORKS` forks. If the result is true, the count begins again. If `any` is false, the
-    /// count begins again at 1, so that a later call with `any` returns true. The later call is for the last child, which may
-    /// still be alive now.
+    /// is false, the result is true after `FORKS` forks. If the result is true, the count begins again: at 0 if `any` is true,
+    /// otherwise at 1. The 1 counts the last child, which may still be alive now. So a later call with `any` returns true for
+    /// this child.
     pub fn children_are_due(&self, any: bool) -> bool {
         let are_due = self.forks.load(Ordering::Relaxed) >= if any { 1 } else { FORKS };
         if are_due {

@@ -33,8 +33,8 @@ impl Shared {
         self.attention.fetch_or(FORKING, Ordering::Relaxed);
     }
 
-    /// Sets whether the end of the process's first thread will wake the writer. If another thread calls this function, nothing
-    /// changes. After the ending thread has woken the writer, the thread may still run code of the host.
+    /// Sets whether the end of the process's first thread will wake the writer. Calls from other threads have no effect. After
+    /// the ending thread has woken the writer, the thread may still run code of the host.
     pub fn set_first_tells(&self, tells: bool) {
         if thread::id() == std::process::id() {
             self.first_tells.store(tells, Ordering::Relaxed);
@@ -135,8 +135,8 @@ impl Shared {
                 self.missed.store(true, Ordering::SeqCst);
                 return;
             }
-            // Each thread makes its request before it tries to take the lock. So this check also finds the requests of threads
-            // that found the lock taken. The writer does not run during a fork.
+            // Each thread makes its request before it tries to take the lock. So if a thread failed to take the lock, this
+            // check finds the request of that thread. The writer does not run during a fork.
             let has_missed = !self.status.quiesce.is_under_way() && self.missed.swap(false, Ordering::SeqCst);
             if !has_missed && !self.is_asked() {
                 return;
@@ -144,7 +144,7 @@ impl Shared {
         }
     }
 
-    /// After a fork: whether a call could not run the writer in place during the fork.
+    /// Called after a fork. Returns whether a call has failed to run the writer in place, for instance because of the fork.
     pub fn has_missed(&self) -> bool {
         self.missed.load(Ordering::SeqCst)
     }

@@ -88,7 +88,8 @@ impl SpoolFile {
     }
 
     /// Makes a spool and locks it. Returns `None` if another process has locked or removed the new spool before this process
-    /// could lock it. A process locks or removes a new spool if it assumes that the spool belongs to a dead process.
+    /// could lock it. Another process may lock or remove the new spool because it assumes that the spool belongs to a dead
+    /// process.
     fn create_locked(dir: &Path, owner: &Owner) -> io::Result<Option<SpoolFile>> {
         // A process may contain several copies of this library, so the pid and the start time are not unique. The time of
         // creation makes the name unique.

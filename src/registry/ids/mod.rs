@@ -47,8 +47,8 @@ pub struct Ids {
     ready: AtomicU32,
     /// The stack of free slots. The lower half is the slot on top, or `NO_SLOT`. The upper half changes with each push and pop.
     /// The lower half of a free slot's word is the next slot of the stack (the slot below), or `NO_SLOT`. A channel would be
-    /// slower than this stack. With a channel, registering threads would free memory that the writer has allocated. Each such
-    /// thread would wait for the lock of the writer's malloc arena.
+    /// slower than this stack. With a channel, registering threads would free memory that the writer has allocated, and would
+    /// wait for the lock of the writer's malloc arena.
     free: AtomicU64,
 }
 
@@ -64,8 +64,8 @@ impl Ids {
 
     /// For a forked child: returns a copy of the parent's ids. Only the ids in the registry stay live. A slot becomes free if
     /// its id is not in the registry. A thread of the parent may have reserved such a slot, but this thread does not exist in
-    /// the child. Code may have ended or moved before the parent's writer has read the record of this change. The id of such
-    /// code is no longer live, or has another address than in the registry. So the code is removed from the registry.
+    /// the child. Code may have ended or moved before the parent's writer has read the record of this change. Then the registry
+    /// still has the code, but the code's id is dead or has another address. So the code is removed from the registry.
     pub fn inherit(&self, registry: &mut Registry) -> Ids {
         let segments = self.segments.each_ref().map(|start| AtomicPtr::new(start.load(Ordering::Acquire)));
         let fresh = self.fresh.load(Ordering::Relaxed);
@@ -144,8 +144,8 @@ impl Ids {
         let mut ready = self.ready.load(Ordering::Relaxed).max(fresh);
         while ready < fresh.saturating_add(ahead(fresh)) {
             let Some(place) = self.place_or_new(ready) else { break };
-            // This exchange makes the kernel provide the page. The exchange only replaces 0 by 0. So it changes nothing, even
-            // if a registration already uses the slot.
+            // This exchange makes the kernel provide the page. The exchange only replaces 0 by 0, so the exchange changes
+            // nothing, even if a registration already uses the slot.
             let _ = place.word.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
             ready += IN_A_PAGE as u32;
         }

@@ -90,8 +90,8 @@ impl Replay {
         self.last_id
     }
 
-    /// Adds all code in the jitdump to the registry. A stale map may lack some of this code, and a move record needs the group
-    /// of its code from the jitdump.
+    /// Adds all code in the jitdump to the registry. There are two reasons: a stale map may lack code, and the record of a move
+    /// needs the group of the moved code from the jitdump.
     fn search_dump(&mut self) {
         let mut found = Vec::new();
         if let Some(dump) = self.applier.sinks.dump() {
@@ -143,7 +143,7 @@ impl Replay {
         let known = self.ids.get(&event.id).copied().filter(|&id| self.applier.registry.is_live(id));
         if known.is_none() && event.kind == EventKind::Move {
             // The writer has read the registration of this code in an earlier round, so the code is in the files. If this
-            // replay has registered other code at the old address, that other code has overwritten the moved code.
+            // replay has registered the code that is at the old address, that code has overwritten the moved code.
             let found =
                 self.applier.registry.id_at(Home::Plain, event.old_addr()).filter(|&id| id <= self.last_from_files);
             self.ids.extend(found.map(|id| (event.id, id)));

@@ -88,8 +88,8 @@ fn check(dir: &Dir, name: &OsStr, (pid, kind): (u32, FileKind), used: Option<&BT
     }
 }
 
-/// The pid and the kind that a file name stands for. For the name of a replacement file, these are the pid and the kind of the
-/// file that will be replaced. `None` if no process leaves files of this name.
+/// The pid and the kind that a file name stands for. The name of a replacement file stands for the pid and the kind of the file
+/// that will be replaced. `None` if no process leaves files of this name.
 fn named(name: &OsStr) -> Option<(u32, FileKind)> {
     // Files of the kind `Injected` are made by `perf inject`.
     let parsed = parse(name).filter(|(_, kind)| !matches!(kind, FileKind::Injected { .. }));

@@ -57,17 +57,17 @@ pub struct Report {
 /// some MiB of memory. If there are more spools than `LEFT_ALONE`, the session recovers the oldest spools, or removes spools
 /// that no process can recover. If the directory has less free space than `FOR_OTHERS`, every spool is recovered.
 const LEFT_ALONE: usize = 16;
-/// Spools may belong to processes that seem to be alive. If a session does not ask for recovery, the session opens these spools
-/// only if their number exceeds `LEFT_OPEN`. A process of an ended container may seem to be alive, because a living process has
+/// Spools may belong to processes that seem to be alive. A session that does not ask for recovery opens these spools only if
+/// there are more than `LEFT_OPEN` of them. A process of an ended container may seem to be alive, because a living process has
 /// the same pid.
 const LEFT_OPEN: usize = 64;
 /// How long to wait for another process that recovers a spool.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a session that opens waits for other processes' files, which may lie on a disk that hangs.
+/// How long the start of a session may wait for the files of other processes. These files may lie on a disk that hangs.
 const TIDY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Completes the files of this user's dead processes that have a spool in `dir` and whose pid is `wanted`.
+/// Completes the files of each dead process of this user that has a spool in `dir`, if `wanted` returns true for its pid.
 pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Report>> {
     let mut reports = Vec::new();
     for listed in list(dir)?.iter().filter(|listed| wanted(listed.pid)) {
@@ -338,7 +338,7 @@ impl Dead {
         // SAFETY: the region is `len` bytes long, and there is no other reference to the region yet.
         let bytes = unsafe { std::slice::from_raw_parts_mut(memory.start().as_ptr(), len) };
         self.file.file().read_exact_at(&mut bytes[..HEAD], offset)?;
-        // SAFETY: the region begins with `HEAD` bytes, and a chunk's head may have any values in these bytes.
+        // SAFETY: the region has at least `HEAD` bytes, and any bytes are a valid head of a chunk.
         let chunk = unsafe { Chunk::at(memory.start()) };
         let unread = chunk.consumed_up_to(self.header.committed());
         if !is_size_in(chunk.size(), room) || unread >= chunk.committed() {
@@ -411,8 +411,8 @@ impl Dead {
         is_alone && self.header.awaits_all() && self.has_name(Sinks::MAP, self.header.next_map())
     }
 
-    /// Records in the spool which file is about to replace the map. If this recovery is interrupted or fails, the next recovery
-    /// recognizes the old map and the new map.
+    /// Records in the spool the identity of the file that is about to replace the map. If this recovery is interrupted or
+    /// fails, the next recovery recognizes the old map and the new map.
     fn announce(&self, identity: Identity) {
         let (known, next) = (self.header.state().map, self.header.next_map());
         if known.is_none_or(|known| known.identity != next) && self.has_name(Sinks::MAP, next) {
@@ -422,8 +422,8 @@ impl Dead {
     }
 
     fn note(&self, (at, bytes): (u64, Vec<u8>)) {
-        // A failure to write is ignored. If the spool lacks `bytes`, the next recovery does not recognize the new map, and does
-        // not change this map. The new map is incomplete only if this recovery is interrupted.
+        // A failure to write is ignored. If the spool lacks `bytes`, the next recovery does not recognize the new map, and
+        // leaves the new map as it is. The new map is incomplete only if this recovery is interrupted.
         let _ = self.file.write_at(&bytes, at);
     }
 
