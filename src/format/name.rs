@@ -103,7 +103,7 @@ pub unsafe fn copy_plain(name: &[u8], to: *mut u8) -> bool {
     }
     let mut blocks = Blocks::new();
     // The last block may overlap the block before it. So every byte of the name is in a block of 16 bytes. The code has no
-    // loop, because a compiler would turn a loop that copies into a call of `memcpy`, and check the bytes in a second loop.
+    // loop, because a compiler would split the loop into a call of `memcpy` and a second loop that checks the bytes.
     // SAFETY: `name` has `len` bytes, and `len` bytes are writable at `to`. `len` is at least 16. So each block of 16 bytes
     // lies within the `len` bytes, and `name` is not empty.
     unsafe {
@@ -330,8 +330,8 @@ mod tests {
             let (mut name, few) = (Vec::new(), 1 + random.below(10));
             let len = [20, MAX as u64 - 10, MAX as u64 + 10][random.below(3) as usize];
             while (name.len() as u64) < len {
-                // A name contains only the first `few` elements of `parts`. Over all rounds, each element of `parts` is at the
-                // cut of some name.
+                // This loop uses only the first `few` elements of `parts`. Over all rounds, each element of `parts` is at the
+                // position where some name is cut.
                 name.extend_from_slice(parts[random.below(few) as usize]);
             }
             for part in parts {

@@ -41,8 +41,7 @@ architectures! {
     Riscv64 "riscv64" riscv64;
 }
 
-/// Whether code begins with instructions that set up a frame pointer as the defaults of
-/// [`FramePointer`](crate::api::code::FramePointer) describe.
+/// Whether code begins with a prologue that the defaults of [`FramePointer`](crate::api::code::FramePointer) describe.
 pub fn makes_frame_pointer(code: &[u8]) -> bool {
     NATIVE.is_some_and(|arch| arch.abi().prologues.iter().any(|prologue| code.starts_with(prologue)))
 }

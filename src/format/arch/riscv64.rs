@@ -4,11 +4,11 @@ use super::{Abi, Vendor};
 
 /// No single instruction makes the frame. The usual prologue is `addi sp,-16; sd ra,8(sp); sd s0,0(sp); addi s0,sp,16`.
 ///
-/// A description contains neither the code offset at which SP changes nor the size of a frame that is larger than 16 bytes.
-/// Once the frame pointer is set, the value of SP does not matter. Until then, ra and s0 still have the caller's values, and
-/// unwinders read these values from the registers. So the caller's pc and frame pointer are right at every instruction. The
-/// rule CFA = SP + 16, which applies from `pushed` to `set`, is right for the prologue above. Runtimes that need the right CFA
-/// at every instruction must describe their code in rows.
+/// A description does not contain the code offset at which SP changes. If a frame is larger than 16 bytes, the description does
+/// not contain the size of the frame. Once the frame pointer is set, the value of SP does not matter. Until then, ra and s0
+/// still have the caller's values, and unwinders read these values from the registers. So the caller's pc and frame pointer are
+/// right at every instruction. The rule CFA = SP + 16, which applies from `pushed` to `set`, is right for the prologue above.
+/// Runtimes that need the right CFA at every instruction must describe their code in rows.
 pub static ABI: Abi = Abi {
     elf_machine: 243,
     registers: &[0..=63],

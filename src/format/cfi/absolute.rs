@@ -85,9 +85,9 @@ impl Entry<'_> {
     }
 }
 
-/// Calls `body` for each entry of an `.eh_frame`. `addr` and `size` are the address and the size of the code. The section
-/// must have been made for the address `addr` + (`size`, rounded up to 8), which is right after the code. Entries for other
-/// code are left out. Returns `None` as soon as an entry is invalid or `body` returns `None`.
+/// Calls `body` for each entry of an `.eh_frame`. `addr` and `size` are the address and the size of the code. The section must
+/// have been made for an address right after the code. The distance from `addr` to this address is `size`, rounded up to a
+/// multiple of 8. Entries for other code are left out. Returns `None` as soon as an entry is invalid or `body` returns `None`.
 pub fn each_entry(
     section: &[u8],
     (addr, size): (u64, u64),

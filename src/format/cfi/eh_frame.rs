@@ -3,9 +3,9 @@
 //! Each CIE keeps its alignment factor for data, its return address column, its initial instructions, and its mark for signal
 //! trampolines or for key B. Personality routines and LSDAs are kept for the unwinder of the process ([`super::handlers`]).
 //!
-//! gimli can convert only whole tables, and cannot convert a section whose address is given separately. The arithmetic of gimli
-//! also overflows if the bytes are hostile. So this module reads the entries with `gimli::read` and passes them to
-//! `gimli::write` one instruction at a time.
+//! gimli can convert only whole tables, and cannot convert a section whose address is given separately. If the bytes are
+//! hostile, gimli's arithmetic overflows. So this module reads the entries with `gimli::read` and passes them to `gimli::write`
+//! one instruction at a time.
 
 use std::ops::Range;
 
@@ -67,7 +67,7 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Range<u64>, placement: &Pla
             CieOrFde::Fde(partial) => partial,
         };
         // The FDE's CIE must be one of the CIEs that this loop has already read. Without this rule, the CIEs of a hostile
-        // section could overlap other entries. A small section could then have a separate long CIE for each FDE.
+        // section could overlap other entries. Even a small section could have a separate long CIE for each FDE.
         let number = cies.binary_search_by_key(&partial.cie_offset().0, |cie| cie.from.offset());
         let number = number.map_err(|_| Error::UnwindFormat)?;
         let fde = partial.parse(|_, _, _| Ok(cies[number].from.clone())).map_err(read_error)?;
@@ -214,8 +214,8 @@ fn cie(
     Ok((to, state))
 }
 
-/// The part of an unwinder's state on which some instructions depend. Unwinders reject a table if an instruction is invalid in
-/// the current state.
+/// The part of an unwinder's state that decides which instructions are valid. Unwinders reject a table if an instruction is
+/// invalid in the current state.
 #[derive(Clone, Copy, Default)]
 struct CfaState {
     /// One bit for each state. The lowest bit is for the current state, and the other bits are for the remembered states. A
@@ -280,8 +280,8 @@ fn convert(
     use read::CallFrameInstruction as From;
     use CallFrameInstruction as To;
 
-    // gimli writes an offset as an `i32`, and divides the offset by the data alignment factor. The division of the lowest `i32`
-    // can overflow, so this offset is refused.
+    // gimli writes an offset as an `i32`, and divides the offset by the data alignment factor. If the offset is the lowest
+    // `i32`, the division can overflow, so this offset is refused.
     let narrow = |value: i64| i32::try_from(value).ok().filter(|&value| value != i32::MIN).ok_or(Error::UnwindFormat);
     let plain = |value: u64| i64::try_from(value).map_err(|_| Error::UnwindFormat).and_then(narrow);
     let signed = |factored: i64| factored.checked_mul(cie.data_alignment_factor()).ok_or(Error::UnwindFormat);

@@ -54,9 +54,9 @@ pub(super) struct Entries {
     pub b_key: bool,
 }
 
-/// Checks that there is enough memory to convert entries. If the entries are encoded, `entries` is their size in bytes.
-/// Otherwise `entries` is the number of their instructions. The check is necessary because a failed allocation in gimli ends
-/// the process.
+/// Checks that there is enough memory to convert entries. `entries` is the size of the entries in bytes if they are encoded,
+/// and the number of their instructions otherwise. The check is necessary because a failed allocation in gimli ends the
+/// process.
 pub(super) fn check_memory(entries: usize) -> Result<()> {
     /// The maximum memory for an instruction that is encoded in one byte. The list of instructions doubles its capacity when it
     /// is full.

@@ -1,10 +1,10 @@
 //! Hides personality routines and LSDAs in unwind entries, so that only this library finds them.
 //!
-//! Personality routines and LSDAs are addresses in this process, for the process's own unwinder. The unwind entries are also
-//! written to files, which other processes read. If an augmentation string contains the letters for the addresses, perf with
-//! libunwind follows the addresses as indirect pointers, and unwinds nothing. If the augmentation string lacks these letters,
-//! some readers do not skip the addresses in the augmentation data. gdb 13 does not skip addresses in a CIE, and llvm-dwarfdump
-//! does not skip addresses in an FDE.
+//! The addresses of personality routines and LSDAs belong to this process, and are for the process's own unwinder. The unwind
+//! entries are also written to files, which other processes read. If an augmentation string contains the letters for the
+//! addresses, perf with libunwind follows the addresses as indirect pointers, and unwinds nothing. If the augmentation string
+//! lacks these letters, some readers do not skip the addresses in the augmentation data. gdb 13 does not skip addresses in a
+//! CIE, and llvm-dwarfdump does not skip addresses in an FDE.
 //!
 //! So an FDE with a handler begins with `DW_CFA_GNU_args_size` instructions. The operands of these instructions contain the
 //! addresses of the personality routine and the LSDA. All readers accept these instructions, which change no register.

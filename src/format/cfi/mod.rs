@@ -64,7 +64,7 @@ impl Tables {
     }
 
     /// The largest code size, in bytes, for which the tables can be used. The distance from `.eh_frame_hdr` back to the code
-    /// must fit in 32 bits. If this distance fits, the shorter distance from the FDE to the code fits too.
+    /// must fit in 32 bits. The distance from the FDE back to the code is shorter, so it needs no separate limit.
     pub fn code_max(&self) -> u64 {
         const FARTHEST: u64 = 1 << 31;
         let farthest = if self.fde.is_some() { FARTHEST - self.eh_frame_size() as u64 } else { FARTHEST };

@@ -46,8 +46,8 @@ fn sign_size(abi: &Abi, signed: Option<SigningKey>) -> Result<u32> {
     }
 }
 
-/// Checks that the instruction that signs the return address fits before the next instruction. `first` is the offset at which
-/// the next instruction ends.
+/// Checks that the instruction that signs the return address fits before the first instruction of the frame. `first` is the
+/// offset at which the first instruction of the frame ends.
 fn check_signed(first: u32, sign: u32) -> Result<()> {
     if first < 2 * sign {
         let text = "the frame begins at byte {}, and the instruction that signs the return address precedes it";
@@ -56,8 +56,8 @@ fn check_signed(first: u32, sign: u32) -> Result<()> {
     Ok(())
 }
 
-/// Fills in the defaults of an epilogue. The epilogue must not begin before `standing`, where the frame is complete. After
-/// `begin` there must be room for an instruction of `sign` bytes.
+/// Fills in the defaults of an epilogue. The epilogue must not begin before `standing`, the offset at which the frame is
+/// complete. After `begin` there must be room for an instruction of `sign` bytes.
 fn resolve_epilogue(mut begin: u32, mut end: u32, standing: u32, sign: u32, code_size: u64) -> Result<(u32, u32)> {
     if begin == 0 {
         if end != 0 {
@@ -135,7 +135,7 @@ pub(super) fn entries(unwind: &Unwind, code_size: u64, placement: &Placement) ->
             }
             check_memory(program.instructions.len())?;
         }
-        // The caller handles descriptions of these kinds.
+        // The caller handles `Unwind::None` and `Unwind::EhFrame`.
         Unwind::None | Unwind::EhFrame { .. } => return Err(Error::Internal),
     }
 
@@ -211,16 +211,15 @@ impl Program {
         FrameState { signed: self.sign != 0, ..entry(self.abi) }
     }
 
-    /// Emits the state after the instruction that signs the return address. `first` is the offset at which the next
-    /// instruction ends; `None` if the return address is signed at the start.
+    /// Emits the state after the instruction that signs the return address. `first` is the offset at which the first
+    /// instruction of the frame ends; `None` if the return address is signed at the start.
     fn sign(&mut self, signed: Option<SigningKey>, first: Option<u32>) -> Result<()> {
         self.sign = sign_size(self.abi, signed)?;
         self.to(first.map_or(0, |first| first.saturating_sub(self.sign)), self.called());
         Ok(())
     }
 
-    /// Returns a new state with this CFA, in which the registers of `saved` are saved. Otherwise the new state equals the state
-    /// that `called` returns.
+    /// Returns the state that `called` returns, but with this CFA, and with the registers of `saved` in their slots.
     fn state(&self, cfa_register: u32, cfa_offset: i32, saved: &[SavedRegister]) -> Result<FrameState> {
         if !self.abi.general.contains(&cfa_register) {
             return Err(Error::UnwindRegister.because("the CFA cannot count from register {}", [cfa_register.into()]));
@@ -299,7 +298,7 @@ impl Program {
         self.sign(frame.signed, first_place(frame))?;
         let mut pushed = self.called();
         if frame.pushed != 0 {
-            // If the ABI has no `frame_record`, the instruction that stores the frame pointer also allocates stack memory. If
+            // If `abi.frame_record` is `None`, the instruction that stores the frame pointer also allocates stack memory. If
             // `pushed` equals `sp_set`, this instruction allocates the whole frame. Otherwise the instruction allocates
             // `fp_to_cfa` bytes, as in most code.
             let whole = frame.pushed == frame.sp_set;

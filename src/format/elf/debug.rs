@@ -63,14 +63,14 @@ pub const ARANGES_SIZE: u64 = 48;
 /// Offset of the function's address in a unit's entry in `.debug_aranges`. Each unit has one entry.
 const ARANGES_ADDR: u64 = 16;
 
-/// The address that replaces the address of dead code. The unit of dead code then describes at most the 4 GiB from this address
-/// on. No file has code in these 4 GiB.
+/// The address that replaces the address of dead code. The unit of dead code then describes at most the 4 GiB that begin at
+/// this address. No file has code in these 4 GiB.
 pub const NOWHERE: u64 = 1 << 62;
 
 /// Offset of the function's address in a unit.
 const UNIT_ADDR: usize = 12;
 
-/// The debug sections. Each pair describes a section. The number is the length of the section without the bytes in the vector.
+/// The debug sections. Each pair describes a section: the number of its earlier bytes, and a vector with the bytes that follow.
 /// New bytes are appended to the vector.
 #[derive(Debug)]
 pub struct Sections<'a> {

@@ -53,9 +53,10 @@ pub struct Image {
     pub text: Range<u64>,
     /// How much memory the loaded segment reserves for code. Code beyond this size is not in the segment.
     pub text_room: u64,
-    /// If the text begins at file offset 0, the header page lies where the beginning of the text belongs. A final copy contains
-    /// the bytes of the code, so the beginning of the text is stored elsewhere, and `first` is the range where it is stored. In
-    /// all other files, `first` is the range of the header page. `first` is empty if the text does not begin at file offset 0.
+    /// If the text begins at file offset 0, the header page takes the place of the beginning of the text. A final copy contains
+    /// the bytes of the code, so the beginning of the text is stored at another offset. In such a copy, `first` is the range of
+    /// these bytes. In all other files, `first` is the range of the header page. `first` is empty if the text does not begin at
+    /// file offset 0.
     pub first: Range<u64>,
     pub eh_frame: Range<u64>,
     pub eh_frame_hdr: Range<u64>,
@@ -94,10 +95,11 @@ impl Image {
         let text = &(self.text.start + self.first.end - self.first.start..self.text.end);
         let all = [
             section(name_at!(".text"), SHT_PROGBITS, code, text, 16),
-            // The header page lies where the beginning of the text belongs. So the code at the beginning has a separate
-            // section, whose range is `first`. The symbols of this code nevertheless refer to the `.text` section above. Old
-            // readers subtract from a symbol the address of its section, and add the file offset of the section. In a final
-            // copy, the address and the file offset of the separate section differ, so these readers would change the symbols.
+            // If the text begins at file offset 0, the header page takes the place of the beginning of the text. So the code at
+            // the beginning has a separate section, whose range is `first`. But the symbols of this code refer to the `.text`
+            // section above. Old readers take a symbol, subtract the address of its section, and add the file offset of the
+            // section. In a final copy, the address and the file offset of the separate section differ. If symbols referred to
+            // the separate section, old readers would change the values of these symbols.
             Entry { addr: self.text.start, ..section(name_at!(".text"), SHT_PROGBITS, code, &self.first, 16) },
             section(name_at!(".note.gnu.build-id"), SHT_NOTE, if self.begin == 0 { SHF_ALLOC } else { 0 }, &note, 4),
             section(name_at!(".eh_frame"), SHT_PROGBITS, SHF_ALLOC, &self.eh_frame, 8),

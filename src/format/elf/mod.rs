@@ -44,8 +44,8 @@ pub fn symbol(name: u32, addr: u64, size: u64) -> [u8; SYMBOL_SIZE] {
     symbol_in(TEXT.into(), name, addr, size)
 }
 
-/// A second symbol for code at address 0, which covers all bytes of the code except the first. This symbol is for readers that
-/// skip symbols at address 0, but accept symbols of any type (bcc src/cc/bcc_elf.c). Readers that accept only function symbols
+/// A second symbol for code at address 0. The symbol covers all bytes of the code except the first, and is for readers that
+/// skip symbols at address 0 but accept any type of symbol (bcc src/cc/bcc_elf.c). Readers that accept only function symbols
 /// skip this symbol. With a second function symbol, perf would show two rows for the code.
 pub fn symbol_after_0(name: u32, size: u64) -> [u8; SYMBOL_SIZE] {
     put_symbol(LOCAL_COMMON, TEXT.into(), name, 1, size - 1)

@@ -20,7 +20,7 @@ use crate::format::name_and_file::without_tier;
 /// The maximum number of functions in an object. Each function may need a separate section, and section numbers have only 16
 /// bits.
 pub const FUNCTIONS_MAX: usize = 60_000;
-/// All code of an object must be within this number of bytes, because distances in unwind tables have 32 bits with a sign.
+/// All code of an object must be within this number of bytes, because distances in unwind tables are signed 32-bit numbers.
 pub const SPAN_MAX: u64 = 0x7000_0000;
 /// Functions share a section if the gaps between them have at most this number of bytes. Fewer sections are better, because a
 /// debugger sorts all sections of all objects again for each new object.
@@ -41,9 +41,10 @@ pub struct Function<'a> {
 }
 
 /// The object for these functions, which must be sorted by address. The `bool` is true if other code may lie between a function
-/// and its predecessor. No section spans such a gap, because debuggers use only one of two sections that overlap. Returns
-/// `None` if there are too many functions, if the functions are too far apart, or if there is no memory. Invalid tables and
-/// invalid lines of a function are left out of the object.
+/// and its predecessor. In that case, the two functions have separate sections. A common section could overlap a section of the
+/// other code, and debuggers use only one of two sections that overlap. Returns `None` if there are too many functions, if the
+/// functions are too far apart, or if there is no memory. Invalid tables and invalid lines of a function are left out of the
+/// object.
 pub fn object<'a>(functions: impl Iterator<Item = (Function<'a>, bool)> + Clone) -> Option<Vec<u8>> {
     let mut texts: Vec<Range<u64>> = Vec::new();
     let mut parts = Parts::default();

@@ -60,8 +60,8 @@ struct Symbol {
 
 impl<'a> Image<'a> {
     /// Returns `None` if this module cannot read the object. Also returns `None` if the object's tables of symbols and
-    /// relocations together are larger than the object. Tables of such a total size overlap, so the same bytes would be read
-    /// several times.
+    /// relocations together are larger than the object. Tables that together are larger than the object overlap, so the same
+    /// bytes would be read several times.
     pub fn parse(bytes: &'a [u8]) -> Option<Image<'a>> {
         let is_elf = bytes.starts_with(b"\x7fELF\x02")
             && bytes.get(5) == Some(&if cfg!(target_endian = "little") { 1 } else { 2 });
@@ -219,8 +219,8 @@ impl<'a> Image<'a> {
         self.sections.iter().find(|section| section.flags & SHF_EXECINSTR != 0 && section.addr != 0)
     }
 
-    /// Address of a section. wasmtime sets only the address of the code section. The distance of another section from the code
-    /// section is the same in memory as in the file.
+    /// Address of a section. wasmtime sets only the address of the code section. The distance between another section and the
+    /// code section is the same in memory as in the file.
     fn addr_of(&self, section: &Section<'a>) -> u64 {
         match self.text() {
             Some(code) if self.is_linked && section.addr == 0 && section.flags & SHF_ALLOC != 0 => {
@@ -278,7 +278,8 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
 }
 
 /// The text at an offset. The text ends at a NUL, or after `most` bytes. If `strings` ends before the text ends, the result is
-/// empty. Texts can overlap, so only the limit `most` keeps the total size of many texts small.
+/// empty. Texts can overlap, so many texts together can be larger than `strings`. Only the limit `most` keeps their total size
+/// small.
 pub fn text_at(strings: &[u8], at: usize, most: usize) -> &[u8] {
     let from = strings.get(at..).unwrap_or_default();
     let part = &from[..from.len().min(most)];

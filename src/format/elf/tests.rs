@@ -50,8 +50,7 @@ fn what_is_empty_is_left_out() {
     // The file has abbreviations if it has `.debug_info`.
     (image.debug_info, image.debug_line, image.debug_aranges) = (0x5000..0x5010, 0x6000..0x6010, 0x7000..0x7030);
     assert_eq!(counts(&image.header_page()), [4, 12, 11]);
-    // The file has only one loaded segment if the segment begins at the code, or if the header page is directly before the
-    // code.
+    // There is only one loaded segment if `begin` is the start of the code, or if the code directly follows the header page.
     image.begin = 0x2000;
     assert_eq!(counts(&image.header_page()), [3, 12, 11]);
     (image.begin, image.text) = (0, 0x1000..0x3000);
@@ -279,7 +278,7 @@ fn broken_records_do_no_harm() {
         }
     }
     assert!(refused > 0);
-    // Two refused cases: there is no record at all, and the addresses in the record decrease.
+    // A unit is refused if there is no record. A unit is also refused if the addresses in the record decrease.
     assert!(unit(&record(&[])).is_none());
     let mut back = good.clone();
     let second = PREFIX_SIZE + 16 + 16 + 8;

@@ -12,10 +12,10 @@
 //! | strings, each with a NUL                                                       |
 //! ```
 //!
-//! A code offset applies up to the next code offset. The code offsets are sorted, because the reader uses a binary search.
-//! `source_position`, `function_name` and `file` are indices. `caller_index` is the index of the position of the call in the
-//! caller, or -1 if the function is not inlined. An unknown `file` is -1, and an unknown line or column is 0. If there is a
-//! DEBUG_INFO2 record, the reader ignores the lines of the DEBUG_INFO record.
+//! The source position at a code offset applies up to the next code offset. The code offsets are sorted, because the reader
+//! uses a binary search. `source_position`, `function_name` and `file` are indices. `caller_index` is the index of the position
+//! of the call in the caller, or -1 if the function is not inlined. An unknown `file` is -1, and an unknown line or column
+//! is 0. If there is a DEBUG_INFO2 record, the reader ignores the lines of the DEBUG_INFO record.
 
 use super::raw::{c_string, Fields, RawDebug, RawEntry, RawRecord, RawRecords};
 use super::record::{id, put_prefix};
@@ -93,7 +93,7 @@ impl<'a> Parts<'a> {
 
     /// The record without its prefix.
     fn whole(&mut self, group: &Group<'_>) -> Option<Vec<u8>> {
-        // The position of the call of a function has the same index as the function.
+        // For each inlined function, the source position of its call has the same index as the function.
         for index in 0..self.all.len() {
             let Inline { parent, call_file, call_line, call_column, .. } = self.all[index];
             self.put_position(group, parent.unwrap_or(NONE), call_file, call_line, call_column)?;

@@ -328,8 +328,8 @@ impl<'a> RawEntries<'a> {
         self.rest.bytes.len() / (DEBUG_ENTRY_FIXED_SIZE + 1)
     }
 
-    /// Returns the number of entries that are still unread, and the unread bytes. After the iteration has ended, an entry is
-    /// unread only if it is missing or incomplete in the record.
+    /// Returns the number of entries that are still unread, and the unread bytes. After the iteration has ended, only missing
+    /// or incomplete entries are still unread.
     pub fn rest(&self) -> (u64, &'a [u8]) {
         (self.left, self.rest.bytes)
     }
@@ -344,8 +344,8 @@ impl<'a> Iterator for RawEntries<'a> {
         let (fixed, rest) = self.rest.bytes.split_at_checked(DEBUG_ENTRY_FIXED_SIZE)?;
         let fixed = Fields { bytes: fixed, ..self.rest };
         let (addr, line, column) = (fixed.u64_at(0)?, fixed.u32_at(8)?, fixed.u32_at(12)?);
-        // Most entries have the same file name as the previous entry. For such an entry, `file` is the same slice as before,
-        // which callers recognise by its address.
+        // Most entries have the same file name as the previous entry. For such an entry, `file` is the slice of the previous
+        // entry. Callers recognise this slice by its address.
         if self.last.is_empty() || !rest.starts_with(self.last) {
             self.last = rest.get(..=c_string(rest)?.len())?;
         }

@@ -9,8 +9,8 @@ use crate::format::arch::{Arch, NATIVE};
 use crate::format::cfi::{self, Tables};
 use crate::format::jitdump::UnwindingTemplate;
 
-/// The words of a caller's `jitsym_unwind` after its size field. Some of the words are pointers, for example to the saved
-/// registers. So descriptions with equal words may have different tables.
+/// The words of a caller's `jitsym_unwind` after its size field. Descriptions with equal words may have different tables,
+/// because some of the words are pointers, for example to the saved registers.
 pub type Raw = [u64; RAW_WORDS];
 
 pub const RAW_WORDS: usize = 12;
@@ -37,8 +37,8 @@ impl Default for Recent {
 }
 
 impl Recent {
-    /// Whether the words are equal to the remembered words. The comparison uses neither `==` nor a loop, because compilers that
-    /// optimize for size would then make twice as many instructions.
+    /// Whether the words are equal to the remembered words. The comparison is written out, because compilers that optimize for
+    /// size make twice as many instructions for `==` or a loop.
     ///
     /// # Safety
     /// `raw` points to a readable `Raw`, which need not be aligned.

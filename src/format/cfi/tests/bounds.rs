@@ -183,7 +183,8 @@ fn descriptions_at_random() {
                 assert!(has_saved, "{fp:?} at {offset} of {size}");
             }
         }
-        // Equal frames must have equal tables, except for the size of the code, because the cache of tables relies on this.
+        // If the resolved frames are equal, `copy_to` must make the right tables for the other code size. The cache of tables
+        // relies on this.
         if resolve_frame_pointer(arch, &fp, size + 100) == Ok(frame) {
             let other = encode(arch, &unwind, CODE, size + 100).unwrap().unwrap();
             assert_eq!(tables.copied(size + 100), other.bytes);
