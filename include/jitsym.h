@@ -239,8 +239,8 @@ typedef struct jitsym_unwind {
   uint32_t fp_set;                           /* FRAME_POINTER: the end of mov rbp, rsp, which sets the frame pointer. */
   uint32_t epilogue_begin;                   /* FRAME_POINTER, FIXED_FRAME: where pop rbp or leave ends. 0: no
                                                 epilogue. */
-  uint32_t epilogue_end;                     /* FRAME_POINTER, FIXED_FRAME: where the return ends. 0 means the end of
-                                                the code. */
+  uint32_t epilogue_end;                     /* FRAME_POINTER, FIXED_FRAME: where the return instruction ends. 0
+                                                means the end of the code. */
   int32_t cfa_offset;                        /* FIXED_FRAME: CFA = SP + this. FRAME_POINTER: CFA = FP + this. */
   uint32_t saved_count;                      /* FRAME_POINTER, FIXED_FRAME: number of entries of saved. */
   const struct jitsym_saved_register *saved; /* See saved_count. */
@@ -326,8 +326,8 @@ typedef struct jitsym_code {
 typedef uint64_t jitsym_id;
 
 /* Registers code: from now on, samples in [addr, addr + size) belong to name. Call this when the bytes are final and
-   before the code runs. The call ends earlier code that overlaps this range. The call writes the id to out_id,
-   unless out_id is NULL. The id is 0 if no sink runs and no code is remembered (JITSYM_INIT_REMEMBER).
+   before the code runs. The new code replaces earlier code that overlaps this range. The call writes the id to
+   out_id, unless out_id is NULL. The id is 0 if no sink runs and no code is remembered (JITSYM_INIT_REMEMBER).
    Returns JITSYM_OK; a status that names what is wrong with code; JITSYM_ERR_DROPPED or _NO_MEMORY if there was no
    room; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY; for some sinks JITSYM_ERR_TIMEOUT and _SINK_FAILED. If
    code->bytes is set, the call takes no lock and makes no system call in the steady state. */
@@ -420,7 +420,8 @@ typedef struct jitsym_stats {
   uint64_t region_code;        /* Registrations and moves that were written to the file of a region. */
   uint64_t region_bytes;       /* Bytes written to the files of regions, earlier generations included. */
   uint64_t region_generations; /* How often a region's file got a new name, to separate new code from dead code. */
-  uint64_t region_late;        /* Generations that began late or never. Samples may then have wrong names or stacks. */
+  uint64_t region_late;        /* How often a generation began late or did not begin. Samples may then have wrong
+                                  names or stacks. */
   uint64_t region_refused;     /* Regions that got no file, and memory that could not be adopted. */
   uint64_t region_left_out;    /* Names, unwind tables and line tables that have no room in a region's file now. */
   uint64_t calls_refused;      /* Calls refused because of their arguments: see jitsym_last_error. */
