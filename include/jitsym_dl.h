@@ -18,8 +18,8 @@
  *   - Programs without a dynamic linker (-static) cannot use this file, because dlopen does not work properly in them.
  *   - A library of another ABI version is not used. The library is never unloaded.
  *   - All source files of a program, or of a shared library, share one state. Another shared library that includes this file
- *     has its own state, and uses the same libjitsym. If a session is passed to such a library, it must call jitsym_dl_load
- *     before it uses the session.
+ *     has its own state, and uses the same libjitsym. Such a library must call jitsym_dl_load before it uses a session that is
+ *     passed to it.
  *   - Once the library is loaded, a signal handler may call the functions that the three headers allow in signal handlers.
  *
  * While the library is not loaded, jitsym_version_number returns 0. jitsym_last_error with a NULL session gives the reason why
@@ -83,7 +83,7 @@ typedef struct jitsym_dl_functions {
 
 /*
  * The functions of the library or of the map, or NULL. The variable is weak, so that all source files of a program share it,
- * and hidden, so that nothing else does.
+ * and hidden, so that other libraries do not.
  */
 __attribute__((weak, visibility("hidden"))) const jitsym_dl_functions *jitsym_dl_loaded;
 
@@ -91,7 +91,7 @@ static inline const jitsym_dl_functions *jitsym_dl_get(void) {
   return __atomic_load_n(&jitsym_dl_loaded, __ATOMIC_ACQUIRE);
 }
 
-/* Tells whether the functions are those that write the map. */
+/* Tells whether `functions` write the map, instead of calling the library. */
 static inline int jitsym_dl_is_map(const jitsym_dl_functions *functions) {
   return functions->jitsym_version_number_ == NULL;
 }
@@ -135,7 +135,7 @@ static inline void jitsym_dl_say_why(void) {
   if (file != stderr) fclose(file);
 }
 
-/* Stores and prints the text of dlerror, and `more`. */
+/* Stores and prints the text of dlerror, followed by `more`. */
 static inline void jitsym_dl_note_error(const char *more) {
   const char *error = dlerror();
   jitsym_dl_take_why();
@@ -172,7 +172,7 @@ static inline jitsym_status jitsym_dl_load(const char *path) {
   if (before != NULL && !jitsym_dl_is_map(before)) return JITSYM_OK;
   if (JITSYM_MAP_GET(sessions) != 0) return JITSYM_ERR_CONFLICT;
   if (path == NULL && getauxval(AT_SECURE) == 0) path = getenv("JITSYM_LIB");
-  /* The library's soname. While the major version is 0, every minor version has its own. */
+  /* The library's soname, which every minor version changes while the major version is 0. */
   if (path == NULL || path[0] == 0) {
     path = "libjitsym.so.0.1";
     hint = "; the variable JITSYM_LIB may name the file";

@@ -2,7 +2,7 @@
  * Writes the perf map for jitsym_dl.h if libjitsym is missing (docs/linking.md). A program calls no function of this file.
  * Each call opens the map by its path, checks it, appends one line by one write, and closes it. If a map is older than the
  * process, the first call replaces it. A newer map gets further lines: another copy of this header, or another runtime in this
- * process, wrote that map. The first call of a forked child copies the parent's lines of the map.
+ * process, wrote that map. The first call of a forked child copies the parent's lines.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -90,7 +90,7 @@ static inline size_t jitsym_map_clean(char *to, const char *text, size_t size) {
     if (c < ' ' || (c >= 0x7f && c < 0xa0) || is_line_end) from = "_", copied = 1;
     if (c == 0xfffd) from = "\xef\xbf\xbd", copied = 3;
     if (is_space && used == 0) continue;
-    /* After a character that does not fit into `to`, all others are dropped. */
+    /* After a character that does not fit into `to`, the rest is dropped. */
     if (used + copied <= JITSYM_NAME_MAX) memcpy(to + used, from, copied);
     used += used + copied <= JITSYM_NAME_MAX ? copied : JITSYM_NAME_MAX + 1;
     if (!is_space) end = used;
@@ -137,7 +137,7 @@ static inline int jitsym_map_open(char *path, int pid, int access, struct stat *
   return -1;
 }
 
-/* Tells whether a file is newer than the process, or a clock tick older. True if /proc gives no start time. */
+/* Tells whether a file is at most a clock tick older than the process. True if /proc gives no start time. */
 static inline int jitsym_map_is_own(const struct stat *file) {
   char text[1024] = "", *at;
   long now[2] = {0, 0}, boot[2] = {0, 0}, tick = 1000 / sysconf(_SC_CLK_TCK);
@@ -149,7 +149,7 @@ static inline int jitsym_map_is_own(const struct stat *file) {
          (now[0] - boot[0]) * 1000LL + (now[1] - boot[1]) / 1000000 + strtoll(at, NULL, 10) * tick;
 }
 
-/* In a forked child: copies the parent's lines up to the last line at the fork. Returns -1 if that fails. */
+/* In a forked child: copies the parent's lines up to the last line before the fork. Returns -1 on failure. */
 static inline long jitsym_map_inherit(int fd, int parent) {
   char path[JITSYM_MAP_ROOM], block[8192];
   struct stat file;
@@ -181,7 +181,7 @@ static inline int jitsym_map_begin(struct stat *file) {
       if ((is_new = fd >= 0) == 0 && errno == EEXIST) continue;
     }
     if (fd < 0) return -1;
-    /* The lock lets one thread make the file. If another program holds it, the call waits 0.1 s, once. */
+    /* The lock lets one thread make the file. If another program holds the lock, the call waits 0.1 s, once. */
     if ((tries >= 1000 || syscall(SYS_flock, fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) && fstat(fd, file) == 0) {
       if (file->st_nlink == 1 && (is_new || tries >= 1000 || jitsym_map_is_own(file))) break;
       if (file->st_nlink == 1 && syscall(SYS_unlinkat, -1, path, 0) != 0) tries = 1010;
@@ -234,7 +234,7 @@ static inline long jitsym_map_use(char *text, size_t size, size_t *end) {
   return done;
 }
 
-/* Writes a line of the map. The id has 16 bits of the line's hash, below the file offset of the line's end. */
+/* Writes a line of the map. The id is the file offset of the line's end, followed by 16 bits of the line's hash. */
 static inline jitsym_status jitsym_map_line(uint64_t addr, uint64_t size, const char *name, size_t length, jitsym_id *out) {
   char text[JITSYM_MAP_ROOM + 32];
   size_t end = 0, used = (size_t)snprintf(text, 64, "\n%llx %llx ", (unsigned long long)addr, (unsigned long long)size);

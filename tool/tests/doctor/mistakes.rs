@@ -33,7 +33,7 @@ pub const MISTAKES: &[SetUp] = &[
     },
     SetUp {
         heading: "Another address",
-        done: "The program gives an address that is 64 too high.",
+        done: "The program gives an address that is 64 bytes too high.",
         without: "no names",
         make: |dir| mistaken("address", dir),
         cause: "2 of 2 functions lie 64 bytes lower than registered (jitsym_code.addr), such as FUNCTION",
@@ -118,7 +118,7 @@ pub const MISTAKES: &[SetUp] = &[
     },
     SetUp {
         heading: "Another address, in a recording",
-        done: "The program gives an address that is 64 too high. The recording does not show whether the code was registered at all.",
+        done: "The program gives an address that is 64 bytes too high. The recording does not show whether the code was registered.",
         without: "no names",
         make: |dir| {
             let data = dir.join("perf.data");

@@ -62,7 +62,7 @@ pub const SET_UPS: &[SetUp] = &[
     },
     SetUp {
         heading: "No room in /dev/shm",
-        done: "The file system is full. Only records of a killed program can be lost.",
+        done: "The file system is full. Only a killed program can lose records.",
         without: "code is missing after a `kill -9`",
         make: |dir| in_mount(dir, "size=4k", "JITSYM_SPOOL_DIR"),
         cause: "has no room",
@@ -163,7 +163,7 @@ pub const SET_UPS: &[SetUp] = &[
     },
     SetUp {
         heading: "perf inject that has failed",
-        done: "The program was recorded without `-k 1`. The user looks at the file that `perf inject` has left.",
+        done: "The program was recorded without `-k 1`. The user looks at the unfinished file of `perf inject`.",
         without: "perf prints `incompatible file format (rerun with -v to learn more)`",
         make: |dir| {
             let data = record(dir, &["-g"], &[]);
