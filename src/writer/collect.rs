@@ -113,8 +113,8 @@ impl Writer {
         }
     }
 
-    /// The kernel may hide the memory of this process from other processes of the same user (`sys/privileges`). In this case, the
-    /// library must not keep data in files that other processes of the user can open. So the writer removes the files of
+    /// The kernel may hide the memory of this process from other processes of the same user (`sys/privileges`). In this case,
+    /// the library must not keep data in files that other processes of the user can open. So the writer removes the files of
     /// regions, and moves the records to private memory.
     pub(super) fn heed_rights(&self) {
         let pool = &self.shared.pool;

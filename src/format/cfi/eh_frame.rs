@@ -4,8 +4,8 @@
 //! trampolines or for key B. Personality routines and LSDAs are kept for the unwinder of the process ([`super::handlers`]).
 //!
 //! gimli can convert only whole tables, and cannot convert a section whose address is given separately. If the bytes are
-//! hostile, gimli's arithmetic overflows. So this module reads the entries with `gimli::read` and passes them to `gimli::write`
-//! one instruction at a time.
+//! hostile, gimli's arithmetic may overflow. So this module reads the entries with `gimli::read` and passes them to
+//! `gimli::write` one instruction at a time.
 
 use std::ops::Range;
 

@@ -4,10 +4,10 @@
 //! all published records.
 //!
 //! The forking thread asks the writer to quiesce, and waits for a limited time. The writer keeps the registering threads from
-//! beginning another record, makes a last round, and stays quiescent until the fork is over. The process forks without this
-//! last round in two cases: a slow disk blocks the writer, or the writer has too many records of other threads to apply. Then
-//! the child finds that its data is incomplete. If the writer is changing the data at the moment of the fork, the child finds
-//! that its data is unusable.
+//! beginning another record, makes a last round, and stays quiescent until the fork is over. The process may fork without this
+//! last round, for instance because a slow disk blocks the writer, or because the writer has too many records of other threads
+//! to apply. Then the child finds that its data is incomplete. If the writer is changing the data at the moment of the fork,
+//! the child finds that its data is unusable.
 //!
 //! The waits of the registering threads and of the writer also have a limit. The host's own fork handlers run between the
 //! library's fork handler and the fork itself. A handler of the host may wait for a lock whose holder waits for the end of the

@@ -81,8 +81,8 @@ pub struct Shared {
     unread: AtomicI64,
     /// One bit for each kind of additional work that threads have to do after their next record (`wake`).
     attention: AtomicU8,
-    /// Whether a thread could not run the writer in place (`queue/writer_in_calls`), because another thread was running the writer or
-    /// a fork was under way.
+    /// Whether a thread could not run the writer in place (`queue/writer_in_calls`), because another thread was running the
+    /// writer or a fork was under way.
     missed: AtomicBool,
     /// Whether a lack of free chunks has woken the writer, and no round has begun since.
     hurried: AtomicBool,

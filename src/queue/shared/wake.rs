@@ -144,7 +144,8 @@ impl Shared {
         }
     }
 
-    /// Called after a fork. Returns whether a call has failed to run the writer in place, for instance because of the fork.
+    /// Called after a fork. Returns whether a call could not run the writer in place, because of the fork or because another
+    /// thread was running the writer.
     pub fn has_missed(&self) -> bool {
         self.missed.load(Ordering::SeqCst)
     }

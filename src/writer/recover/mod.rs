@@ -58,8 +58,8 @@ pub struct Report {
 /// that no process can recover. If the directory has less free space than `FOR_OTHERS`, every spool is recovered.
 const LEFT_ALONE: usize = 16;
 /// Spools may belong to processes that seem to be alive. A session that does not ask for recovery opens these spools only if
-/// there are more than `LEFT_OPEN` of them. A process of an ended container may seem to be alive, because a living process has
-/// the same pid.
+/// there are more than `LEFT_OPEN` of them, or if the directory has less free space than `FOR_OTHERS`. A process of an ended
+/// container may seem to be alive, because a living process has the same pid.
 const LEFT_OPEN: usize = 64;
 /// How long to wait for another process that recovers a spool.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
