@@ -49,7 +49,7 @@ pub fn close(handle: u64) -> Result<()> {
     }
 }
 
-/// Undoes `Regions::before_code` for code whose registration has failed.
+/// For code whose registration has failed: removes the code from the counts and marks of the regions (`Regions::before_code`).
 #[cold]
 pub fn not_registered(addr: u64, size: u64, flags: u8) {
     if let Ok(process) = process::current() {

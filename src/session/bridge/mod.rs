@@ -303,7 +303,7 @@ fn fingerprint(pid: u32, listed: &Listed) -> Result<Option<Fingerprint>> {
     Ok(Some(Fingerprint { sum: hasher.finish(), len }))
 }
 
-/// The bridge's session, which is opened for the first object. If the lists of a process are empty, the bridge has no session.
+/// The bridge's session, which is opened for the first object. If the lists were always empty, the bridge has no session.
 fn session() -> Result<Ref> {
     let known = SESSION.load(Ordering::Acquire);
     if known != 0 {

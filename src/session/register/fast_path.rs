@@ -27,7 +27,7 @@ pub trait Given: Copy {
     fn name(&self) -> &[u8];
     /// The address of the code's bytes. May be used only if `is_usual` returns true.
     fn bytes(&self) -> *const u8;
-    /// A template of the record of the code's unwind tables.
+    /// A template of the record of the code's unwind tables. The caller copies the template for code of this size (`copy_to`).
     fn template<'c>(&self, cache: &'c mut Cache, addr: u64, size: u64) -> Result<Option<&'c UnwindingTemplate>, Error>;
     /// Whether the bytes after the code contain no other code.
     fn has_gap(&self) -> bool;

@@ -28,8 +28,8 @@ use crate::sys::{debug, reserve, thread};
 const REACH: u64 = 0x7000_0000;
 /// No mapping lies below this address.
 const LOWEST: u64 = 1 << 16;
-/// The maximum distance from the header page up to the code. This limit also limits the size of the hole that the file has
-/// between the header page and the code.
+/// The maximum distance from the header page up to the code. The distance is limited because the file has a hole between the
+/// header page and the code.
 const HEADER_REACH: u64 = 16 << 20;
 /// The header page of the first region at an address lies this number of pages below the code, if these pages are free. If a
 /// region ends and another region is made at its address, the later header page lies nearer to the code.

@@ -49,8 +49,8 @@ const LEFT_MOST: u32 = 256;
 /// earlier name.
 const SETTLE_TIME: u64 = 20_000_000;
 
-/// When code dies, a turn (see `turn`) begins only if the last turn is more than this number of nanoseconds ago. After each
-/// call of `turn`, the writer copies the contents of the file. During this pause, perf takes some samples.
+/// When code dies, a turn (see `turn`) begins only if the last turn is more than this number of nanoseconds ago. The writer
+/// copies the contents of the file for each turn. During this pause, perf takes some samples.
 const TURN_PAUSE: u64 = 10_000_000;
 
 /// perf probably takes no sample within this number of nanoseconds. The object's beginning does not move twice within this
