@@ -2,22 +2,35 @@
 
 use std::process::Command;
 
-use anyhow::{bail, Context, Result};
+use anyhow::{Context, Result};
 
 use crate::run;
 
 /// The archive that the machine's own suite comes from. All suites of Debian lie in it.
 pub fn mirror() -> Result<String> {
+    let codename = own_codename()?;
+    choose(&targets()?, &[&codename, "stable", "testing", "unstable", "sid"])
+        .with_context(|| format!("apt knows no archive with the suite {codename} of Debian; name one with --mirror"))
+}
+
+/// The archive with the security updates of the machine's own suite. The updates of other suites lie in it too.
+pub fn security() -> Result<String> {
+    let codename = own_codename()?;
+    choose(&targets()?, &[&format!("{codename}-security"), "stable-security"])
+        .with_context(|| format!("apt knows no archive with the suite {codename}-security of Debian"))
+}
+
+fn own_codename() -> Result<String> {
     let release = std::fs::read_to_string("/etc/os-release").context("/etc/os-release")?;
-    let codename = codename(&release).context("/etc/os-release has no VERSION_CODENAME")?;
+    codename(&release).context("/etc/os-release has no VERSION_CODENAME")
+}
+
+/// A line of URI, suite and component for each archive that apt knows.
+fn targets() -> Result<String> {
     let mut indextargets = Command::new("apt-get");
     // Not what apt has fetched so far (a fresh machine has fetched nothing), but what it is told to fetch.
     indextargets.args(["indextargets", "--no-release-info", "--format", "$(REPO_URI)\t$(RELEASE)\t$(COMPONENT)"]);
-    let targets = run::stdout(&mut indextargets)?;
-    match choose(&targets, &codename) {
-        Some(uri) => Ok(uri),
-        None => bail!("apt knows no archive with the suite {codename} of Debian; name one with --mirror"),
-    }
+    run::stdout(&mut indextargets)
 }
 
 /// The suite of this machine, if it is Debian.
@@ -32,11 +45,9 @@ fn codename(os_release: &str) -> Option<String> {
     Some(value.trim().trim_matches('"').to_string())
 }
 
-/// From lines of URI, suite and component. A suite that is called otherwise (`bookworm-security`) lies in another archive; so
-/// may `stable`, which is looked at last.
-fn choose(targets: &str, codename: &str) -> Option<String> {
-    let names = [codename, "stable", "testing", "unstable", "sid"];
-    names.iter().find_map(|name| {
+/// The archive of the first of these suites that apt knows.
+fn choose(targets: &str, suites: &[&str]) -> Option<String> {
+    suites.iter().find_map(|name| {
         targets.lines().find_map(|line| {
             let fields: Vec<&str> = line.split('\t').collect();
             let [uri, suite, component] = fields[..] else { return None };
@@ -53,12 +64,11 @@ mod tests {
     fn the_archive_of_the_own_suite_is_taken() {
         let targets = "http://a.example/apt/\tcloud-bookworm\tmain\nhttp://s.example/sec/\tbookworm-security\tmain\n\
             http://c.example/contrib/\tbookworm\tcontrib\nhttp://d.example/debian/\tbookworm\tmain\n";
-        assert_eq!(choose(targets, "bookworm").as_deref(), Some("http://d.example/debian"));
-        assert_eq!(choose(targets, "trixie"), None);
-        assert_eq!(
-            choose("http://d.example/debian/\tstable\tmain\n", "forky").as_deref(),
-            Some("http://d.example/debian")
-        );
+        assert_eq!(choose(targets, &["bookworm", "stable"]).as_deref(), Some("http://d.example/debian"));
+        assert_eq!(choose(targets, &["bookworm-security"]).as_deref(), Some("http://s.example/sec"));
+        assert_eq!(choose(targets, &["trixie", "stable"]), None);
+        let stable = "http://d.example/debian/\tstable\tmain\n";
+        assert_eq!(choose(stable, &["forky", "stable"]).as_deref(), Some("http://d.example/debian"));
     }
 
     #[test]

@@ -22,17 +22,20 @@ pub struct Set {
     description: Option<(&'static str, &'static str)>,
     /// Debian's name of another architecture that packages are taken of.
     foreign: Option<&'static str>,
+    /// Whether the suite's security updates are taken too. `rustc-web` of Debian 12 is new enough only there.
+    security: bool,
     commands: &'static [&'static str],
 }
 
 impl Set {
     const fn new(name: &'static str, packages: &'static [&'static str], commands: &'static [&'static str]) -> Set {
-        Set { name, packages, alone: &[], sources: false, description: None, foreign: None, commands }
+        Set { name, packages, alone: &[], sources: false, description: None, foreign: None, security: false, commands }
     }
 
     /// Everything that there is in the set, as a name for it.
     fn recipe(&self) -> String {
-        format!("{LAYOUT} {}\n", [self.packages, self.alone].concat().join(" "))
+        let security = if self.security { " security" } else { "" };
+        format!("{LAYOUT} {}{security}\n", [self.packages, self.alone].concat().join(" "))
     }
 }
 
@@ -79,8 +82,8 @@ const CLEAN_PACKAGES: &[&str] = &[
     "sed",
     "tar",
 ];
-const CLEAN: Set = Set::new("clean", CLEAN_PACKAGES, &[]);
-const OLDER_CLEAN: Set = Set::new("older-clean", CLEAN_PACKAGES, &[]);
+const CLEAN: Set = Set { security: true, ..Set::new("clean", CLEAN_PACKAGES, &[]) };
+const OLDER_CLEAN: Set = Set { security: true, ..Set::new("older-clean", CLEAN_PACKAGES, &[]) };
 pub const BPFTRACE: Set = Set::new("bpftrace", &["bpftrace"], &["bpftrace"]);
 
 /// A compiler that makes code for another machine, and an emulator that runs it. The standard library has to be of the same
@@ -93,6 +96,7 @@ const CROSS_AARCH64: Set = Set {
     sources: false,
     description: None,
     foreign: Some("arm64"),
+    security: false,
     commands: &["rustc", "qemu-aarch64"],
 };
 const CROSS_RISCV64: Set = Set {
@@ -102,6 +106,7 @@ const CROSS_RISCV64: Set = Set {
     sources: false,
     description: None,
     foreign: Some("riscv64"),
+    security: false,
     commands: &["rustc", "qemu-riscv64"],
 };
 
@@ -244,7 +249,11 @@ impl Cache {
             bail!("{KEYRING} is missing: install debian-archive-keyring");
         }
         let kind = if set.sources { "deb-src" } else { "deb" };
-        fs::write(apt.join("sources.list"), format!("{kind} [signed-by={KEYRING}] {mirror} {suite} main\n"))?;
+        let mut list = format!("{kind} [signed-by={KEYRING}] {mirror} {suite} main\n");
+        if set.security {
+            list += &format!("{kind} [signed-by={KEYRING}] {} {suite}-security main\n", mirror::security()?);
+        }
+        fs::write(apt.join("sources.list"), list)?;
         fs::write(apt.join("status"), "")?;
         let archives = apt.join("cache/archives");
         let apt_get = || apt_get(&apt, set.foreign);
