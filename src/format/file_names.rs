@@ -20,7 +20,8 @@ pub enum FileKind {
     Region { number: u32, begins_at_code: bool, epoch: u32, parent: u32 },
     /// `jit-PID-vN.so`, which valgrind reads.
     ForValgrind { number: u32 },
-    /// `jitsym-PID-START-MADE.spool`, with the hexadecimal times at which the process was started and the spool was made.
+    /// `jitsym-PID-START-MADE.spool`. START is the time at which the process was started, and MADE is the time at which the
+    /// spool was made. Both times are hexadecimal.
     Spool { start: u64, made: u64 },
     /// `jitted-PID-INDEX.so`, which `perf inject` makes for each function in a jitdump.
     Injected { index: u64 },

@@ -77,7 +77,7 @@ fn is_line_end(c: char) -> bool {
     matches!(c, '\u{2028}' | '\u{2029}')
 }
 
-/// The name for code at `addr` that has no name.
+/// Makes a name for code without a name, from the address of the code.
 pub fn nameless(addr: u64) -> String {
     format!("jit_{addr:x}")
 }
@@ -141,8 +141,8 @@ unsafe fn copy_long_plain(name: &[u8], to: *mut u8) -> bool {
 /// `name.len()` bytes are writable at `to`.
 #[inline(never)]
 unsafe fn copy_short_plain(name: &[u8], to: *mut u8) -> bool {
-    // SAFETY: the caller's promise. `name` is a shared reference, so its bytes are not writable. The bytes at `to` are
-    // writable, so they do not overlap `name`.
+    // SAFETY: the caller's promise. `name` and the bytes at `to` do not overlap, because `name` is a shared reference, and the
+    // bytes at `to` are writable.
     unsafe { to.copy_from_nonoverlapping(name.as_ptr(), name.len()) };
     let is_printable = |byte: &u8| (0x20..0x7f).contains(byte);
     name.first() != Some(&b' ') && name.last() != Some(&b' ') && name.iter().all(is_printable)
@@ -330,8 +330,8 @@ mod tests {
             let (mut name, few) = (Vec::new(), 1 + random.below(10));
             let len = [20, MAX as u64 - 10, MAX as u64 + 10][random.below(3) as usize];
             while (name.len() as u64) < len {
-                // This loop uses only the first `few` elements of `parts`. Over all rounds, each element of `parts` is at the
-                // position where some name is cut.
+                // This loop uses only the first `few` elements of `parts`. For each element of `parts`, the test cuts some name
+                // at this element.
                 name.extend_from_slice(parts[random.below(few) as usize]);
             }
             for part in parts {

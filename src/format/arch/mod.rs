@@ -83,8 +83,8 @@ pub struct Abi {
     pub record_is_pushed: bool,
     /// The machine code of the default prologue, in each form that [`makes_frame_pointer`] recognizes.
     pub prologues: &'static [&'static [u8]],
-    /// Size of the instruction that signs the return address, and of the instruction that checks and removes the signature.
-    /// `None` if the architecture has no such instructions.
+    /// Size of the instruction that signs the return address. The instruction that checks and removes the signature has the
+    /// same size. `None` if the architecture has no such instructions.
     pub sign: Option<u32>,
     /// A register that each CIE describes as unchanged.
     pub kept: Option<Register>,

@@ -86,8 +86,8 @@ impl Entry<'_> {
 }
 
 /// Calls `body` for each entry of an `.eh_frame`. `addr` and `size` are the address and the size of the code. The section must
-/// have been made for an address right after the code. The distance from `addr` to this address is `size`, rounded up to a
-/// multiple of 8. Entries for other code are left out. Returns `None` as soon as an entry is invalid or `body` returns `None`.
+/// have been made for an address right after the code: `addr` plus `size`, with `size` rounded up to a multiple of 8. Entries
+/// for other code are left out. Returns `None` as soon as an entry is invalid or `body` returns `None`.
 pub fn each_entry(
     section: &[u8],
     (addr, size): (u64, u64),
@@ -108,7 +108,7 @@ pub fn each_entry(
         let cie_len = (u32_at(section, cie_at)? as usize).checked_add(4)?;
         let cie = section.get(cie_at..cie_at.checked_add(cie_len)?).filter(|cie| u32_at(cie, 4) == Some(0))?;
         let distance = i64::from(u32_at(entry, 8)? as i32);
-        // The distance counts from the field in which it is stored.
+        // The distance is relative to the field that contains it.
         let field = section_addr.checked_add(at as u64 + 8)?;
         let Some(start) = field.checked_add_signed(distance) else { continue };
         let range = u64::from(u32_at(entry, 12)?);

@@ -3,9 +3,9 @@
 //! Each CIE keeps its alignment factor for data, its return address column, its initial instructions, and its mark for signal
 //! trampolines or for key B. Personality routines and LSDAs are kept for the unwinder of the process ([`super::handlers`]).
 //!
-//! gimli can convert only whole tables, and cannot convert a section whose address is given separately. If the bytes are
-//! hostile, gimli's arithmetic may overflow. So this module reads the entries with `gimli::read` and passes them to
-//! `gimli::write` one instruction at a time.
+//! gimli converts only whole tables, and always assumes that the section is at address 0. If the bytes are hostile, gimli's
+//! arithmetic may overflow. So this module reads the entries with `gimli::read` and passes them to `gimli::write` one
+//! instruction at a time.
 
 use std::ops::Range;
 
@@ -21,8 +21,8 @@ use crate::api::error::{Error, Result};
 
 type Reader<'a> = EndianSlice<'a, LittleEndian>;
 
-/// The maximum length of a CIE in bytes. The length is limited, because each table of a single FDE has a copy of its CIE. The
-/// CIEs of compilers are much shorter.
+/// The maximum length of a CIE in bytes. The length is limited, because a CIE may be copied for each of its FDEs. The CIEs of
+/// compilers are much shorter.
 pub const CIE_MAX: usize = 1024;
 
 /// A CIE of the section, and its converted form. The converted form is made for the first FDE that uses the CIE.
@@ -153,7 +153,7 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Range<u64>, placement: &Pla
 ///
 /// An LSDA inside the code moves with the code. An LSDA outside of the code keeps its address when the code moves.
 fn handler(fde: &read::FrameDescriptionEntry<Reader>, section: u64, code: &Range<u64>) -> Option<Handler> {
-    // If an entry stores 0 as a pointer, the pointer is missing, even if its encoding is relative.
+    // If the stored value of a pointer is 0, the entry has no such pointer, even if the encoding is relative.
     let given = |pointer, encoding: DwEhPe, offset: usize, len: usize| {
         let (addr, is_indirect) = match pointer {
             Pointer::Direct(addr) => (addr, false),
@@ -310,8 +310,8 @@ fn convert(
         From::Restore { register } => To::Restore(register),
         From::RememberState => To::RememberState,
         From::RestoreState => To::RestoreState,
-        // A size above 32 bits is dropped, because no function pushes that number of bytes. The instruction may hide the
-        // address of a handler (see `handlers`).
+        // If the size does not fit in 32 bits, the instruction is dropped, because no function pushes so many bytes. The
+        // instruction may hide the address of a handler (see `handlers`).
         From::ArgsSize { size } => return Ok(u32::try_from(size).ok().map(To::ArgsSize)),
         From::NegateRaState => To::NegateRaState,
         From::Nop => return Ok(None),

@@ -3,8 +3,8 @@
 //!
 //! The layout of the tables is that of the ELF file that `perf inject --jit` makes of each function (linux
 //! tools/perf/util/genelf.c, `jit_add_eh_frame_info`). `.eh_frame` starts at the first multiple of 8 after the code, and
-//! `.eh_frame_hdr` follows without a gap. Every pointer in the tables is relative, so the same bytes are also valid when they
-//! are stored after the code in memory.
+//! `.eh_frame_hdr` follows without a gap. Every pointer in the tables is relative, so the tables are also valid if they are
+//! stored after the code in memory.
 
 pub mod absolute;
 pub(crate) mod b_key;
@@ -50,8 +50,8 @@ pub struct Tables {
 /// Offsets in the tables, one for each word whose value depends on the size of the code.
 #[derive(Clone, Copy, Debug)]
 pub struct Places {
-    /// The distances back to the code, one in the FDE and one in the table of `.eh_frame_hdr`. Each pair is the offset at
-    /// which a distance is stored, and the offset from which the distance counts.
+    /// The distances back to the code, one in the FDE and one in the table of `.eh_frame_hdr`. Each pair contains the offset at
+    /// which a distance is stored, and the offset from which the distance is measured.
     pub to_code: [(usize, usize); 2],
     /// Offset of the code's size.
     pub size: usize,
@@ -64,7 +64,8 @@ impl Tables {
     }
 
     /// The largest code size, in bytes, for which the tables can be used. The distance from `.eh_frame_hdr` back to the code
-    /// must fit in 32 bits. The distance from the FDE back to the code is shorter, so it needs no separate limit.
+    /// must fit in 32 bits. The FDE is closer to the code than `.eh_frame_hdr` is, so the distance from the FDE needs no
+    /// separate limit.
     pub fn code_max(&self) -> u64 {
         const FARTHEST: u64 = 1 << 31;
         let farthest = if self.fde.is_some() { FARTHEST - self.eh_frame_size() as u64 } else { FARTHEST };
@@ -114,7 +115,7 @@ impl Tables {
         out
     }
 
-    /// Makes tables from finished bytes. `copy_to` copies these tables unchanged.
+    /// Makes tables from bytes that are already encoded. `copy_to` copies these tables unchanged.
     #[cfg(test)]
     pub fn ready(bytes: &[u8], hdr_size: usize) -> Tables {
         Tables { bytes: bytes.to_vec(), hdr_size, fde: None }
@@ -175,8 +176,8 @@ fn tables(entries: &Entries, code_size: u64) -> Result<Tables> {
             handler.hide(fde);
         }
         let fde = i64::try_from(fde).and_then(|fde| i32::try_from(fde - hdr as i64)).map_err(|_| Error::TooLarge)?;
-        // This is the distance from `.eh_frame_hdr` back to the code. `start` is an offset in the code, whose size has 31
-        // bits, so the subtraction does not overflow.
+        // This is the distance from `.eh_frame_hdr` back to the code. `start` is an offset in the code, and the code has at
+        // most `CODE_SIZE_MAX` bytes, so the subtraction does not overflow.
         let start = start as i64 - align8(code_size) as i64 - hdr as i64;
         rows.push((i32::try_from(start).map_err(|_| Error::TooLarge)?, fde));
     }

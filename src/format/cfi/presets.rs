@@ -16,7 +16,8 @@ const SLOT: i32 = 8;
 const REGISTERS: usize = 96;
 
 /// Fills in the defaults of a frame with a frame pointer. Returns `UnwindOrder` if the offsets are not in order or are beyond
-/// the code. Code with equal resolved frames has equal tables, except for the size of the code.
+/// the code. If two pieces of code have equal resolved frames, their tables differ only in the words that depend on the size of
+/// the code.
 pub fn resolve_frame_pointer<'a>(arch: Arch, fp: &FramePointer<'a>, code_size: u64) -> Result<FramePointer<'a>> {
     let abi = arch.abi();
     let or = |value: u32, default: u32| if value == 0 { default } else { value };
@@ -328,9 +329,9 @@ impl Program {
         Ok(())
     }
 
-    /// Emits the states of an epilogue. If `reset` is given, `reset` is the first state. From `down` on, the frame is removed.
-    /// The next instruction checks a signed return address and removes the signature. At `end`, the state returns to the state
-    /// before the epilogue. `end` is 0 if the code ends with the epilogue.
+    /// Emits the states of an epilogue. If `reset` is given, the epilogue begins with the state in `reset`. From `down` on, the
+    /// frame is removed. The next instruction checks a signed return address and removes the signature. At `end`, the state
+    /// returns to the state before the epilogue. `end` is 0 if the code ends with the epilogue.
     fn epilogue(&mut self, reset: Option<(u32, FrameState)>, down: u32, end: u32) {
         let before = (self.now.cfa_register, self.now.cfa_offset);
         if end != 0 {

@@ -63,15 +63,15 @@ pub const ARANGES_SIZE: u64 = 48;
 /// Offset of the function's address in a unit's entry in `.debug_aranges`. Each unit has one entry.
 const ARANGES_ADDR: u64 = 16;
 
-/// The address that replaces the address of dead code. The unit of dead code then describes at most the 4 GiB that begin at
-/// this address. No file has code in these 4 GiB.
+/// The address that replaces the address of dead code in its DWARF unit. Afterwards, the unit describes at most the 4 GiB that
+/// begin at `NOWHERE`. No file has code in these 4 GiB.
 pub const NOWHERE: u64 = 1 << 62;
 
 /// Offset of the function's address in a unit.
 const UNIT_ADDR: usize = 12;
 
-/// The debug sections. Each pair describes a section: the number of its earlier bytes, and a vector with the bytes that follow.
-/// New bytes are appended to the vector.
+/// The debug sections. In each pair, the vector has the last bytes of a section, and the number says how many bytes of the
+/// section precede the vector's bytes. New bytes are appended to the vector.
 #[derive(Debug)]
 pub struct Sections<'a> {
     pub info: (u64, &'a mut Vec<u8>),
@@ -95,8 +95,8 @@ fn size_of_parts(parts: &Parts<'_>) -> usize {
     [parts.lines, parts.inlines].iter().flatten().map(RawRecord::size).sum()
 }
 
-/// The lines of the code after its first `skipped` bytes. The offsets of these lines count from the first byte after the
-/// skipped bytes. `None` if there is no memory.
+/// The lines of a part of the code: all bytes after the first `skipped` bytes. The offsets of these lines count from the first
+/// byte after the skipped bytes. `None` if there is no memory.
 fn rows<'a>(parts: &Parts<'a>, skipped: u64) -> Option<Vec<Row<'a>>> {
     let mut rows = Vec::new();
     if let Some(debug) = parts.lines.and_then(|record| record.debug_info()) {

@@ -33,9 +33,9 @@ pub struct Target {
 
 impl Frames {
     /// Appends the entries of an `.eh_frame` to `out`, and their rows for the search table to `rows`. The `.eh_frame` must have
-    /// been made for an address right after the code. The distance from the start of the code to this address is
-    /// `to.code_size`, rounded up to a multiple of 8. Entries for other code are left out. Returns `None` and changes nothing
-    /// if there is no room or no memory, or if a distance does not fit.
+    /// been made for an address right after the code: the start of the code plus `to.code_size`, with `to.code_size` rounded up
+    /// to a multiple of 8. Entries for other code are left out. Returns `None` and changes nothing if there is no room or no
+    /// memory, or if a distance does not fit.
     pub fn append(&mut self, section: &[u8], to: &Target, out: &mut Vec<u8>, rows: &mut Vec<Row>) -> Option<()> {
         let (out_len, rows_len) = (out.len(), rows.len());
         let done = self.try_to_append(section, to, out, rows, out_len);

@@ -54,9 +54,8 @@ pub struct Image {
     /// How much memory the loaded segment reserves for code. Code beyond this size is not in the segment.
     pub text_room: u64,
     /// If the text begins at file offset 0, the header page takes the place of the beginning of the text. A final copy contains
-    /// the bytes of the code, so the beginning of the text is stored at another offset. In such a copy, `first` is the range of
-    /// these bytes. In all other files, `first` is the range of the header page. `first` is empty if the text does not begin at
-    /// file offset 0.
+    /// the bytes of the code, and stores the beginning of the text in the range `first` instead. In all other files, `first` is
+    /// the range of the header page. `first` is empty if the text does not begin at file offset 0.
     pub first: Range<u64>,
     pub eh_frame: Range<u64>,
     pub eh_frame_hdr: Range<u64>,
@@ -194,7 +193,7 @@ pub fn elf_header(kind: u16, segments: u16, sections: u16, sections_at: u64) -> 
     header
 }
 
-/// A program header. The words are offset, two addresses, size in the file, size in memory, and alignment.
+/// A program header. `words` contains the offset, two addresses, the size in the file, the size in memory, and the alignment.
 pub fn program_header(kind: u32, flags: u32, words: [u64; 6]) -> [u8; PROGRAM_HEADER as usize] {
     let mut out = [0; PROGRAM_HEADER as usize];
     let mut put = Put::new(&mut out);

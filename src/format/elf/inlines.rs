@@ -84,8 +84,8 @@ impl<'a> Inlines<'a> {
             let file = call_in_it.map(|(_, next)| next.call_file).or(file_here).unwrap_or(inline.call_file);
             *origin = u32::try_from(info.len() - begin).ok()?;
             info.push(4);
-            // The name is written a second time as linkage name. If a function has no linkage name, binutils uses the
-            // symbols, which contain only the outermost function.
+            // The name is written a second time, as the linkage name. For a function without a linkage name, binutils uses
+            // the name of a symbol, and only the outermost function has a symbol.
             for _ in 0..2 {
                 info.extend_from_slice(inline.name);
                 info.push(0);

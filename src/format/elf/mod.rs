@@ -32,9 +32,9 @@ const LOCAL_COMMON: u8 = 5;
 
 /// How many bytes at the beginning of code get no line information: 1 for code at address 0, otherwise 0. After each address,
 /// perf 6 also asks addr2line about address 0. When addr2line replies that it has no information about address 0, perf knows
-/// that the reply for the previous address has ended (linux tools/perf/util/srcline.c). So addr2line must not find any
-/// information about address 0. addr2line also uses the symbols of the section that contains an address. All symbols refer to
-/// the section `TEXT`. For this reason, `TEXT` does not contain address 0.
+/// that the reply for the previous address has ended (linux tools/perf/util/srcline.c). If addr2line found information about
+/// address 0, perf would not recognize the end of the reply. addr2line also uses the symbols of the section that contains an
+/// address. All symbols refer to the section `TEXT`. For this reason, `TEXT` does not contain address 0.
 pub fn hidden(addr: u64) -> u64 {
     u64::from(addr == 0)
 }

@@ -41,10 +41,10 @@ pub struct Function<'a> {
 }
 
 /// The object for these functions, which must be sorted by address. The `bool` is true if other code may lie between a function
-/// and its predecessor. In that case, the two functions have separate sections. A common section could overlap a section of the
-/// other code, and debuggers use only one of two sections that overlap. Returns `None` if there are too many functions, if the
-/// functions are too far apart, or if there is no memory. Invalid tables and invalid lines of a function are left out of the
-/// object.
+/// and its predecessor. In that case, the two functions have separate sections. If the two functions shared a section, this
+/// section could overlap a section of the code between them, and debuggers use only one of two sections that overlap. Returns
+/// `None` if there are too many functions, if the functions are too far apart, or if there is no memory. Invalid tables and
+/// invalid lines of a function are left out of the object.
 pub fn object<'a>(functions: impl Iterator<Item = (Function<'a>, bool)> + Clone) -> Option<Vec<u8>> {
     let mut texts: Vec<Range<u64>> = Vec::new();
     let mut parts = Parts::default();
@@ -68,8 +68,8 @@ pub fn object<'a>(functions: impl Iterator<Item = (Function<'a>, bool)> + Clone)
                 texts.push(function.addr..end);
             }
         }
-        // The first symbol has no tier, so that `break NAME` finds code of each tier. A second symbol has the tier, and gdb's
-        // `info symbol` prints that symbol.
+        // The name of the first symbol lacks the tier, so that `break NAME` finds code of each tier. If there is a tier, the
+        // name of a second symbol contains the tier, and gdb's `info symbol` prints the second symbol.
         let bare = Function { name: without_tier(function.name), ..function };
         let added = parts.add(&bare, texts.len() as u16, function.addr..end)?;
         if bare.name.len() < function.name.len() {

@@ -22,7 +22,7 @@ const STT_FUNC: u8 = 2;
 const STT_NOTYPE: u8 = 0;
 const STB_LOCAL: u8 = 0;
 
-/// The maximum number of bytes of a name that are read. C++ names may have thousands of bytes.
+/// The maximum length of a name in bytes. Longer names are cut. C++ names may have thousands of bytes.
 const NAME_MAX: usize = 4096;
 const SECTION_NAME_MAX: usize = 64;
 
@@ -60,8 +60,8 @@ struct Symbol {
 
 impl<'a> Image<'a> {
     /// Returns `None` if this module cannot read the object. Also returns `None` if the object's tables of symbols and
-    /// relocations together are larger than the object. Tables that together are larger than the object overlap, so the same
-    /// bytes would be read several times.
+    /// relocations together are larger than the object. Such tables must overlap, so the same bytes would be read several
+    /// times.
     pub fn parse(bytes: &'a [u8]) -> Option<Image<'a>> {
         let is_elf = bytes.starts_with(b"\x7fELF\x02")
             && bytes.get(5) == Some(&if cfg!(target_endian = "little") { 1 } else { 2 });
@@ -278,8 +278,8 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
 }
 
 /// The text at an offset. The text ends at a NUL, or after `most` bytes. If `strings` ends before the text ends, the result is
-/// empty. Texts can overlap, so many texts together can be larger than `strings`. Only the limit `most` keeps their total size
-/// small.
+/// empty. Texts can overlap, so many texts together can be larger than `strings`. Only the limit `most` keeps the total size of
+/// the texts small.
 pub fn text_at(strings: &[u8], at: usize, most: usize) -> &[u8] {
     let from = strings.get(at..).unwrap_or_default();
     let part = &from[..from.len().min(most)];

@@ -78,7 +78,7 @@ fn a_cie_is_there_once_and_pointers_are_those_of_the_new_place() {
     assert_eq!(word(&out, fde + 8), 0x2003 - (fde as i32 + 8));
     assert_eq!((&out[..fde + 8], &out[fde + 12..]), (&section[..fde + 8], &section[fde + 12..section.len() - 4]));
 
-    // The next entry shares the CIE, but has a different distance to the CIE.
+    // The second FDE uses the CIE of the first FDE, but is farther away from this CIE.
     let fde_len = out.len() - fde;
     (target.at, target.code, target.code_size) = (out.len() as u64, 0x1000, 8);
     let mut more = Vec::new();

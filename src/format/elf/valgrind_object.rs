@@ -1,5 +1,5 @@
-//! Makes an executable file that valgrind accepts as the origin of pages of code. The file has symbols, lines and unwind tables
-//! for the code's own addresses.
+//! Makes an executable file for pages of code. When the file is mapped at the pages, valgrind reads the file. The file has
+//! symbols, lines and unwind tables for the code's own addresses.
 //!
 //! valgrind reads a file when two segments of the file are mapped: one for code and one for data (valgrind 3.19,
 //! coregrind/m_debuginfo/debuginfo.c, `VG_(di_notify_mmap)`). valgrind accepts an `.eh_frame` only if the `.eh_frame` lies in

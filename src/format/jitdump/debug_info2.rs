@@ -13,9 +13,9 @@
 //! ```
 //!
 //! The source position at a code offset applies up to the next code offset. The code offsets are sorted, because the reader
-//! uses a binary search. `source_position`, `function_name` and `file` are indices. `caller_index` is the index of the position
-//! of the call in the caller, or -1 if the function is not inlined. An unknown `file` is -1, and an unknown line or column
-//! is 0. If there is a DEBUG_INFO2 record, the reader ignores the lines of the DEBUG_INFO record.
+//! uses a binary search. `source_position`, `function_name` and `file` are indices. `caller_index` is the index of the call's
+//! source position, or -1 if the function is not inlined. An unknown `file` is -1, and an unknown line or column is 0. If there
+//! is a DEBUG_INFO2 record, the reader ignores the lines of the DEBUG_INFO record.
 
 use super::raw::{c_string, Fields, RawDebug, RawEntry, RawRecord, RawRecords};
 use super::record::{id, put_prefix};
@@ -166,7 +166,7 @@ fn put(out: &mut Vec<u8>, bytes: &[u8]) -> Option<()> {
 pub struct RawDebug2<'a> {
     /// Start of the code.
     pub addr: u64,
-    /// The value of the field for the number of strings.
+    /// The number of strings that the record states.
     pub string_count: u64,
     offsets: Fields<'a>,
     positions: Fields<'a>,
@@ -176,7 +176,7 @@ pub struct RawDebug2<'a> {
 /// A source position. An unknown file is -1, and an unknown line or column is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawPosition {
-    /// The index of the position of the call in the caller, or -1 if the function is not inlined.
+    /// The index of the call's source position, or -1 if the function is not inlined.
     pub caller: i32,
     /// Index of the string with the function's name.
     pub function: u32,
@@ -351,7 +351,7 @@ mod tests {
             for offset in 0..SIZE {
                 let row = lines.iter().rev().find(|row| row.offset <= offset && row.line != 0);
                 let mut place = row.map_or((&b""[..], 0, 0), |row| (row.file, row.line, row.column));
-                // The functions around the offset. Each function contains the next function.
+                // The functions that contain the offset. Each function contains the next function.
                 let around: Vec<&Inline<'_>> =
                     all.iter().filter(|inline| (inline.begin..inline.end).contains(&offset)).collect();
                 let mut expected = Vec::new();

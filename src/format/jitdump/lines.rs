@@ -89,7 +89,8 @@ fn walk_lines(
         last = Some((row, place));
     }
     // perf ends the line sequence at the address of the last entry, so the last row would cover no code
-    // (tools/perf/util/genelf_debug.c, `emit_lineno_info`). A copy of the last row at the end of the code closes the sequence.
+    // (tools/perf/util/genelf_debug.c, `emit_lineno_info`). So the last row is written a second time, with the end of the code
+    // as its address.
     let Some((row, _)) = last else { return Ok(Some(0)) };
     entry(Slot { place: end, is_new: true }, addr + size, &row);
     Ok(Some(end + entry_size(&row)))

@@ -37,7 +37,7 @@ pub struct RawHeader {
     /// Whether the file's byte order differs from this machine's.
     pub swapped: bool,
     pub version: u32,
-    /// The value of the field for the size of the header.
+    /// The header size that the header states.
     pub total_size: u32,
     /// `e_machine` of the code.
     pub machine: u32,
@@ -80,8 +80,8 @@ impl RawHeader {
         self.flags & !FLAG_ARCH_TIMESTAMP
     }
 
-    /// The offset at which the records begin: the header size that the header states. If that size is too small or larger
-    /// than the file, the records begin after the known fields.
+    /// The offset at which the records begin: the header size that the header states. If the stated size is too small, or is
+    /// larger than the file, the records begin after the known fields.
     pub fn records_at(&self, file_len: usize) -> usize {
         let size = self.total_size as usize;
         if (HEADER_SIZE..=file_len).contains(&size) {
@@ -291,7 +291,7 @@ pub struct RawMove {
 pub struct RawDebug<'a> {
     /// Start of the code that the lines belong to.
     pub addr: u64,
-    /// The value of the field for the number of entries.
+    /// The number of entries that the record states.
     pub count: u64,
     tail: Fields<'a>,
 }
@@ -328,8 +328,8 @@ impl<'a> RawEntries<'a> {
         self.rest.bytes.len() / (DEBUG_ENTRY_FIXED_SIZE + 1)
     }
 
-    /// Returns the number of entries that are still unread, and the unread bytes. After the iteration has ended, only missing
-    /// or incomplete entries are still unread.
+    /// Returns the number of entries that are still unread, and the unread bytes. When the iteration has ended, the number
+    /// counts only the entries that are missing or incomplete.
     pub fn rest(&self) -> (u64, &'a [u8]) {
         (self.left, self.rest.bytes)
     }

@@ -44,13 +44,13 @@ fn is_sound(bytes: &[u8], at: usize) -> bool {
     is_whole.is_some()
 }
 
-/// Whether [`is_group_head`] accepts `head`, and `name` is the name of the code.
+/// Returns true if [`is_group_head`] accepts `head` and the name of the code is `name`.
 pub fn is_group_named(head: &[u8], size: u64, name: &[u8]) -> bool {
     let name_at = || head.len().checked_sub(name.len() + 1);
     is_group_head(head, size, name.len()) && name_at().is_some_and(|at| head[at..].starts_with(name))
 }
 
-/// Whether [`is_group_named`] accepts `head`, and `index` is the index of the code.
+/// Returns true if [`is_group_named`] accepts `head` and the index of the code is `index`.
 pub fn is_group_of(head: &[u8], size: u64, index: u64, name: &[u8]) -> bool {
     let load = || head.len().checked_sub(LOAD_FIXED_SIZE + name.len() + 1);
     is_group_named(head, size, name) && load().is_some_and(|at| u64_at(head, at + 48) == Some(index))

@@ -29,7 +29,7 @@ impl UnwindingTemplate {
     /// `copy_to` may overwrite this number of bytes after the record.
     pub const SLACK: usize = PART;
 
-    /// The template for code without unwind tables. The record of this template has no bytes, and `copy_to` accepts the
+    /// The template for code without unwind tables. The record of this template is empty, and `copy_to` may be called for this
     /// template.
     pub const fn empty() -> UnwindingTemplate {
         UnwindingTemplate { code_max: 0, len: 0, to_code: [(0, 0); 2], size_at: 0, bytes: [0; MAX] }

@@ -89,7 +89,7 @@ pub struct Cache {
     ready: Recent,
     /// Index of the entry that is replaced next.
     oldest: usize,
-    /// The tables of the last description that must not be cached.
+    /// The tables that were encoded last for a description that must not be cached.
     passing: Option<Tables>,
 }
 

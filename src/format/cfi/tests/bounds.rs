@@ -160,7 +160,7 @@ fn descriptions_at_random() {
         let unwind = Unwind::FramePointer(fp);
         let Ok(Some(tables)) = encode(arch, &unwind, CODE, size) else { continue };
         accepted += 1;
-        // From `epilogue_begin` to `epilogue_end`, or to the end of the code, the state is the same as at entry.
+        // In the epilogue, the state is the same as at entry. If `epilogue_end` is 0, the epilogue ends with the code.
         let image = Image::new(arch, &tables, size);
         let rows: Vec<_> = (0..size).map(|offset| plain(&image.find(offset).unwrap())).collect();
         let frame = resolve_frame_pointer(arch, &fp, size).unwrap();
@@ -183,8 +183,8 @@ fn descriptions_at_random() {
                 assert!(has_saved, "{fp:?} at {offset} of {size}");
             }
         }
-        // If the resolved frames are equal, `copy_to` must make the right tables for the other code size. The cache of tables
-        // relies on this.
+        // If the resolved frame is the same for a larger code size, `copy_to` must make the right tables for the larger size.
+        // The cache of tables relies on this property of `copy_to`.
         if resolve_frame_pointer(arch, &fp, size + 100) == Ok(frame) {
             let other = encode(arch, &unwind, CODE, size + 100).unwrap().unwrap();
             assert_eq!(tables.copied(size + 100), other.bytes);

@@ -124,8 +124,8 @@ fn eh_frame_key_b() {
     let frames = absolute::frames(&made.bytes[..made.eh_frame_size()], (CODE, 100)).unwrap();
     assert_eq!(frames[0].bytes[9..13], *b"zRB\0");
 
-    // Next, the section has two entries with different CIEs. The first CIE is for key B. If the second CIE is for key A, both
-    // CIEs keep their marks. If the second CIE is for a signal trampoline, the section is refused.
+    // `both` makes a section of two entries with different CIEs. The first CIE is for key B. If the second CIE is for key A,
+    // both CIEs keep their marks. If the second CIE is for a signal trampoline, the section is refused.
     let half = |cie: &[u8; 4], start: u64| {
         let mut half = by_hand(0x78, 30, 31, &[0x44, 0x2d]);
         half[0] += cie.iter().filter(|&&letter| letter != 0).count() as u8 - 2;
