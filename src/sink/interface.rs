@@ -14,7 +14,7 @@ use crate::queue::status::Status;
 use crate::registry::{Live, MapChange, Registry, Stored};
 
 /// A sink reports code in one form, for example as a perf map or as a jitdump. The writer's thread calls the sink's methods,
-/// ordered by the times of the reported events. Only `close` with `Close::Remove` or `Close::LetGo` may run on another thread.
+/// ordered by the times of the reported events. Other threads may call only `close`, with `Close::Remove` or `Close::LetGo`.
 pub trait Sink: Send {
     /// Opens the sink's output. The library calls this method at the start, when the sink is enabled late, and in a forked
     /// child. Code that is live at this time is reported afterwards, by `load_live`. On failure, returns a text for

@@ -1,4 +1,4 @@
-//! Computes when a sink that could not write tries again.
+//! Computes when a sink tries again after it could not write.
 
 use std::time::{Duration, Instant};
 

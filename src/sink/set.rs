@@ -92,8 +92,8 @@ impl SinkSet {
         let status = self.status.clone();
         let mut started = Sinks::NONE;
         for (kind, sink) in self.each().filter(|(kind, _)| sinks.has(kind.bit)) {
-            // Opening the sink for regions cannot fail, because this sink has no output to open. If other sinks were asked for
-            // too, but none of them could start and no other sink runs, the sink for regions does not start.
+            // Opening the sink for regions cannot fail, because this sink has no output to open. The sink for regions does not
+            // start if other sinks were asked for too, none of those sinks could start, and no sink runs.
             if kind.bit == Sinks::REGION && started.with(status.sinks()) == Sinks::NONE && sinks != kind.bit {
                 continue;
             }
@@ -138,8 +138,8 @@ impl SinkSet {
     fn close_each(&mut self, sinks: Sinks, how: Close) {
         let status = self.status.clone();
         for (kind, sink) in self.each().filter(|(kind, _)| sinks.has(kind.bit)) {
-            // A removal (`Close::Remove`) does not use the write gate, because a call of the host may wait for the removal. If
-            // the removal waited at a shut write gate, the removal and the call would wait until the process ends.
+            // A removal (`Close::Remove`) bypasses the write gate. A call of the host may wait for the removal. If the removal
+            // waited at a shut write gate, the removal and the call would wait until the process ends.
             let closed =
                 if how == Close::Remove { sink.close(how) } else { status.write_gate.pass(|| sink.close(how)) };
             if let Err(error) = closed {
@@ -297,7 +297,7 @@ impl SinkSet {
         }
     }
 
-    /// Reports the end of code that may have been in a region.
+    /// Reports that the code with this id has ended. The code may have been in a region.
     #[inline]
     pub fn gone_in_region(&mut self, id: u64) {
         if self.status.sinks().0 & self.told_of_regions.0 != 0 {
@@ -355,7 +355,7 @@ impl SinkSet {
         self.changed();
     }
 
-    /// Gives back the disk space that is reserved after the end of the jitdump, when the process exits and in recovery.
+    /// Gives back the disk space that is reserved after the end of the jitdump. Called when the process exits, and in recovery.
     pub fn trim(&mut self) {
         if let Some(Err(error)) = self.dump().map(Jitdump::trim) {
             stall(&self.status, Sinks::JITDUMP, self.dump.path(), &error);
@@ -393,7 +393,7 @@ impl SinkSet {
     /// Repairs a running jitdump that could not be written, if a repair is due or `Round::now` is true. Returns whether a
     /// repair was attempted.
     ///
-    /// The caller must call this method before the round is marked as written in the spool. Before this call, groups that could
+    /// The caller must call this method before the spool records that the round is written. Before this call, groups that could
     /// not be written may exist only in memory.
     pub fn repair(&mut self, round: &mut Round<'_>) -> bool {
         let Some(result) = self.dump().and_then(|dump| dump.repair_if_due(round)) else { return false };

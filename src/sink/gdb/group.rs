@@ -42,7 +42,7 @@ pub struct Group {
     pub texts: Table<u8>,
     pub listed: Option<Listed>,
     pub dead: usize,
-    /// The earliest time at which a part of a split group is merged with other groups.
+    /// The time before which a part of a split group is not merged with other groups.
     pub whole_from: Option<Instant>,
 }
 
@@ -112,9 +112,9 @@ impl Group {
         self.entries.first().map_or(0, |entry| entry.addr)..self.entries.last().map_or(0, Entry::end)
     }
 
-    /// Whether `code`, which belongs to another group, lies in a gap that a section of this group spans. If the result is true,
-    /// marks the gap that contains `code`, and all spanned gaps of at least the size of `code`. No section of the group's next
-    /// object spans a marked gap.
+    /// Whether `code`, which belongs to another group, lies in a gap that a section of this group spans. If so, marks this gap,
+    /// and all other spanned gaps that are at least as large as `code`. No section of the group's next object spans a marked
+    /// gap.
     pub fn makes_way_for(&mut self, code: &Entry) -> bool {
         let after = self.entries.partition_point(|entry| entry.addr <= code.addr);
         let is_in_gap = self.gap_before(after).is_some_and(|gap| gap.start < code.end());

@@ -34,7 +34,7 @@ pub static KIND: Kind = Kind {
 /// (docs/debugging.md), these functions take 1 to 7 MB.
 const UNASKED_MOST: usize = 8 << 10;
 /// While no debugger listens, new code is collected for this long before it is put into an object. A large amount of new code
-/// is put into an object without waiting.
+/// is put into an object immediately.
 const BATCH_TIME: Duration = Duration::from_millis(50);
 /// The longest time for which new code is collected. The time grows if most code ends before it is put into an object, because
 /// a longer wait saves work on code that ends soon.
@@ -59,7 +59,7 @@ struct Gdb {
     objects: Objects,
     /// While no debugger listens, ended code stays in the objects at least until this time.
     not_before: Instant,
-    /// When `bring_up_to_date` first found code that was in no object. `None` if all code is in objects.
+    /// The time at which `bring_up_to_date` first found code that was in no object. `None` if all code is in objects.
     fresh_since: Option<Instant>,
     /// How many functions have ended since `fresh_since`.
     ended: usize,
@@ -158,7 +158,8 @@ impl Sink for Gdb {
     }
 
     fn load_live(&mut self, registry: &mut Registry, group_of: GroupOf<'_>) -> bool {
-        // After a fork, the objects may already contain the parent's code. Code that the objects contain needs no new entry.
+        // After a fork, the objects may already contain the parent's code. If an object already has a piece of code, this code
+        // needs no new entry.
         let wants = |gdb: &Gdb, id, live: &Live| {
             gdb.objects.addr_of(id).map_or_else(|| gdb.objects.live_count() < gdb.most(), |addr| addr != live.addr)
         };

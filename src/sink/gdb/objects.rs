@@ -94,8 +94,8 @@ impl Objects {
         }
         let number = self.fresh.entries.len() as u32;
         let Code { id, addr, size, name, .. } = *code;
-        // A name may end with a file and a line. Debuggers get only the part before them, because users of a debugger type only
-        // this part after `break`. The line table has the file and the line.
+        // A name may end with a file and a line. Debuggers get only the part before the file, because users of a debugger type
+        // only this part after `break`. The line table has the file and the line.
         let name = without_place(name, info);
         let entry = Entry { id, addr, size, at: 0, name_len: 0, info_len: 0, is_apart: false };
         if self.fresh.push(entry, name, info).is_some() {

@@ -207,7 +207,7 @@ fn what_ends_soon_is_listed_later() {
     assert!(!is_listed_after(&mut gdb, LONGEST_BATCH_TIME));
     assert!(is_listed_after(&mut gdb, Duration::from_secs(60)));
     assert_eq!(gdb.batch_time, BATCH_TIME, "nothing has ended");
-    // A large amount of live code is put into an object without waiting.
+    // A large amount of live code is put into an object immediately.
     gdb.batch_time = Duration::from_secs(60);
     add_some(&mut gdb, 5000, 4990);
     assert!(!is_listed_after(&mut gdb, Duration::ZERO));

@@ -1,5 +1,5 @@
-//! Appends groups (the records of one piece of code each) to the jitdump: new groups, and groups that could not be written
-//! earlier.
+//! Appends groups to the jitdump: new groups, and groups that could not be written earlier. A group consists of the records of
+//! one piece of code.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use crate::sink::retry::Retry;
 use crate::sink::{stall, Sink};
 use crate::sys::file;
 
-/// When a file is longer than `RESERVE_FROM`, room after the file's end is allocated in advance. The number of allocated bytes
-/// is the length of the file, but at most `RESERVE_MOST`.
+/// When a file is longer than `RESERVE_FROM`, room after the file's end is allocated in advance. This room is as large as the
+/// file, but has at most `RESERVE_MOST` bytes.
 const RESERVE_FROM: u64 = 1 << 20;
 const RESERVE_MOST: u64 = 16 << 20;
 

@@ -1,5 +1,5 @@
-//! Tracks where each group (the records of one piece of code) of a jitdump is. A group is at an offset of the file, or in the
-//! backlog of groups that could not be written yet.
+//! Tracks where each group of a jitdump is. A group consists of the records of one piece of code. Each group is at an offset of
+//! the file, or in the backlog of groups that could not be written yet.
 //!
 //! A group is identified by its position in the order of all groups. The position is counted in bytes, as if every group had
 //! been written to one file. As long as every write succeeds, the position is the group's offset in the file.
@@ -240,7 +240,7 @@ mod tests {
             (Some(40), Some(55), Some(69), None)
         );
         assert_eq!(places.0.len(), 2);
-        // The groups at the positions 70 to 100 are lost. The groups at the positions 100 to 130 are written late, directly
+        // The groups at the positions 70 to 99 are lost. The groups at the positions 100 to 129 are written late, directly
         // before the group at position 130.
         places.set(100, 10, 70);
         places.set(110, 20, 80);
@@ -251,7 +251,7 @@ mod tests {
             assert_eq!(places.get(order), place, "{order}");
         }
         assert_eq!(places.0.len(), 4);
-        // The lost groups at the positions 80 to 85 are written after all other groups.
+        // The lost groups at the positions 80 to 84 are written after all other groups.
         places.set(80, 5, 105);
         assert_eq!(
             (places.get(79), places.get(82), places.get(85), places.get(100)),

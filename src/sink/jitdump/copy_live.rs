@@ -1,5 +1,5 @@
-//! Writes the groups (the records) of code that was live before the jitdump was started. Code can be live before the start if
-//! the process is a forked child, or if the sink is enabled late.
+//! Writes the groups (the records) of code that was live before the jitdump was started. There can be such code if the process
+//! is a forked child, or if the sink is enabled late.
 //!
 //! If the parent's jitdump has the group of the code, the child copies the group through the inherited mapping. The parent may
 //! write to its jitdump or cut it at the same time, so the copied records are checked. If the group of the code cannot be
@@ -181,7 +181,7 @@ fn copy_group(out: &mut Vec<u8>, file: &Contents, live: &Live, name: &[u8], time
 }
 
 /// Builds a group from the registry's data and the bytes at the address of the code, and appends the group to `out`. Returns
-/// whether all code bytes could be read, and the length of the group without the code bytes.
+/// two values: whether all code bytes could be read, and the length of the group without the code bytes.
 fn make_group(
     out: &mut Vec<u8>,
     pid: u32,

@@ -1,5 +1,5 @@
-//! Collects groups (the records of one piece of code each) for the jitdump, so that few system calls write many groups. Most
-//! groups are written directly from their chunks.
+//! Collects groups for the jitdump, so that few system calls write many groups. A group consists of the records of one piece of
+//! code. Most groups are written directly from their chunks.
 
 use crate::queue::chunk::Chunk;
 

@@ -50,8 +50,8 @@ impl Jitdump {
         self.groups.add(self.read_code(place, live.size), live.size as usize);
     }
 
-    /// Adds a new LOAD record for code that has moved, because perf 7.2 crashes on MOVE records, and no version of perf unwinds
-    /// through code that a MOVE record has moved. `None` if the group of the code cannot be read.
+    /// Adds a new LOAD record for code that has moved. MOVE records are not used: perf 7.2 crashes on MOVE records, and no
+    /// version of perf unwinds through code that a MOVE record has moved. `None` if the group of the code cannot be read.
     #[cold]
     #[inline(never)]
     fn add_moved(&mut self, code: &Loaded<'_>, event: &Event, body: &[u8], before: Option<Stored>) -> Option<Stored> {

@@ -1,5 +1,5 @@
-//! The jitdump sink writes a jitdump, and maps the marker by which perf finds this file. The file consists of groups, which are
-//! the records of one piece of code each.
+//! The jitdump sink writes a jitdump, and maps the marker by which perf finds this file. The file consists of groups. A group
+//! consists of the records of one piece of code.
 //!
 //! No group can be written while the disk is full, or while the file is missing or at its size limit. Groups then wait in a
 //! bounded backlog in memory, and the writer tries again from time to time.

@@ -21,8 +21,8 @@ impl Jitdump {
     }
 
     /// Rewrites the file with only these groups. Each group is given by its position in the order of all groups, and its
-    /// length. The new file replaces the old file. If another library also writes to the old file, the new file gets another
-    /// name instead. Calls `announce` before the new file takes the old file's name. Empties the backlog. Returns how many
+    /// length. The new file replaces the old file. However, if another library also writes to the old file, the new file gets a
+    /// different name. Calls `announce` before the new file takes the old file's name. Empties the backlog. Returns how many
     /// groups of the backlog are not in the new file.
     pub(super) fn rewrite(&mut self, groups: &[(u64, usize)], announce: Announce<'_>) -> io::Result<usize> {
         let (name, was_cut) = (self.contents.own.name().to_owned(), self.is_cut());

@@ -57,8 +57,8 @@ impl PerfMap {
             let cleaned = lengthen(clean(name));
             self.stale |= cleaned != name || !registry.insert_dead(start, size, &cleaned);
         }
-        // The earlier program may have written another dialect. Another runtime in the earlier program may have written names
-        // with newlines.
+        // The earlier program may have written its lines in another dialect of the map. Another runtime in the earlier program
+        // may have written names with newlines.
         let all = text.iter().filter(|&&byte| byte == b'\n').count();
         self.stale |= count < all || !text.starts_with(&as_ours);
     }

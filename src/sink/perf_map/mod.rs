@@ -86,7 +86,7 @@ impl PerfMap {
         }
     }
 
-    /// Opens the file that the sink wrote before, if that file is still there. Otherwise makes a new file, or joins the file
+    /// Opens the file that the sink wrote before, if that file is still there. Otherwise makes a new file, or opens the file
     /// that another library in this process has made under the same name. `is_first`: whether the sink opens a file for the
     /// first time. The sink may continue the file of an earlier program of this process only if `is_first` is true.
     fn open_file(&mut self, is_first: bool) -> io::Result<()> {
@@ -302,8 +302,8 @@ impl Sink for PerfMap {
 
     /// Appends the line of the code. If older lines have to change, the new line may contradict an older line. So the new line
     /// waits for the next rewrite if a jitdump runs. If the process is killed before the rewrite, recovery can restore the new
-    /// line from the jitdump. Without a jitdump, the new line does not wait, because no other file would name the code if the
-    /// process is killed.
+    /// line from the jitdump. Without a jitdump, the new line does not wait for the rewrite: if the process were killed before
+    /// the rewrite, no other file would name the code.
     fn load(&mut self, code: &Loaded<'_>, _: &mut Registry) {
         let Loaded { live, name, change, .. } = *code;
         match change {

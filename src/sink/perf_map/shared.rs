@@ -53,8 +53,8 @@ impl PerfMap {
         Ok(false)
     }
 
-    /// Looks for a new file after the sink's file was removed. If the name belongs to a new file, and another writer in this
-    /// process uses the new file, the sink joins the new file.
+    /// Looks for a new file after the sink's file was removed. If the name belongs to a new file that another writer in this
+    /// process uses, the sink opens that file and appends to it too.
     fn follow(&mut self) -> io::Result<()> {
         let (dir, name) = self.own.place()?;
         let joined = match dir.identity_of(name) {

@@ -1,8 +1,8 @@
 //! Tracks which code is in which table of the unwinder.
 //!
-//! A new unwinder gets a separate table for each FDE. An old unwinder searches a list of tables, and sorts a table when it
-//! first searches the table. So an old unwinder gets few large tables, plus small tables for the newest code. nongnu libunwind
-//! gets few large tables too, but with copies of the entries.
+//! libgcc from version 13 on and LLVM libunwind get a separate table for each FDE. libgcc before version 13 searches a list of
+//! tables, and sorts a table when the table is searched for the first time. So libgcc before version 13 gets few large tables,
+//! plus small tables for the newest code. nongnu libunwind gets few large tables too, but with copies of the entries.
 //!
 //! An unwinder takes no lock to read entries that it has found. So the entries of code stay at their address until the code has
 //! ended, even if the code moves to another table.

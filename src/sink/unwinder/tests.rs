@@ -288,7 +288,7 @@ fn calls_tell_of_code_where_it_lives() {
     moves.iter().for_each(|(_, to)| _ = ids.move_to(first, *to, false));
     moves.into_iter().rev().for_each(|(moving, _)| moving.end().unwrap());
     assert_eq!([AT, AT + 1000, AT + 2000].map(found), [false, false, true]);
-    // The end of the code is reported before the move.
+    // The removal of the code is reported before the move.
     let moving = told_in_calls::Moving::new(ids, first, AT).unwrap();
     ids.move_to(first, AT, false);
     assert!(ids.retire(first));

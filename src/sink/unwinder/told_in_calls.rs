@@ -5,10 +5,10 @@
 //! record. If the unwinder has a list of tables, or if the sink was opened after the first record, the writer reports code to
 //! the unwinder.
 //!
-//! A call that registers or moves code first writes the record of this change. Then the call reports the code to the unwinder,
-//! unless the ids show that the code has ended or moved meanwhile. So the writer has nothing to add when it reads the record
-//! later. The writer still removes ended code from the unwinder. Code can end without a call that reports the end, for example
-//! when the code's region ends.
+//! When a call registers or moves code, the call first writes the record of this change. Then the call reports the code to the
+//! unwinder, unless the ids show that the code has ended or moved meanwhile. So the writer has nothing to add when it reads the
+//! record later. The writer still removes ended code from the unwinder. Code can end without a call that reports the end, for
+//! example when the code's region ends.
 
 use super::tables::is_room;
 use super::told::{told, Told};

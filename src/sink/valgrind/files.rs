@@ -19,7 +19,7 @@ use crate::sys::valgrind::{self, Tool};
 use crate::sys::valgrind_mapping::{exchange, Origin};
 use crate::sys::{code_memory, dynamic_symbols, host_fds, maps};
 
-/// The kind of error for pages that are never reported to valgrind.
+/// The kind of error with which `Files::in_pieces` refuses memory.
 pub const NOT_FOR_CODE: io::ErrorKind = io::ErrorKind::Unsupported;
 
 pub struct Files {
@@ -116,8 +116,8 @@ impl Files {
         done.into_inner().unwrap_or_else(PoisonError::into_inner).1
     }
 
-    /// Divides pages into pieces that each lie in one mapping, and runs `body` with the pieces. Refuses memory that has another
-    /// use, namely files of the program, the heap, and stacks.
+    /// Divides pages into pieces that each lie in one mapping, and passes all pieces together to `body`. Refuses memory that
+    /// has another use, namely files of the program, the heap, and stacks.
     pub fn in_pieces(
         &mut self,
         pages: &Range<u64>,

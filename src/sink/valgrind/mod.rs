@@ -38,18 +38,19 @@ pub static KIND: Kind = Kind {
     make: Some(|status| Box::new(Valgrind::new(status.clone()))),
 };
 
-/// The delay between the end of code and the report to valgrind. Much code may end at about the same time, and after the delay,
-/// one report covers all of this code. If new code is registered in a page of ended code, the delay ends. The end of the last
-/// code of a page is reported without a delay, because the host may unmap the page.
+/// How long the report to valgrind is delayed after code has ended. Much code may end at about the same time, and after the
+/// delay, one report covers all of this code. If new code is registered in a page of ended code, the delay ends. When a page
+/// loses its last live code, valgrind gets the report at once, because the host may unmap the page.
 const FORGOTTEN_AFTER: Duration = Duration::from_millis(50);
 
 struct Valgrind {
     status: Arc<Status>,
     groups: Groups,
     files: Files,
-    /// When `bring_up_to_date` first found that valgrind still knows ended code. `None` if valgrind knows no ended code.
+    /// The time at which `bring_up_to_date` first found that valgrind still knows ended code. `None` if valgrind knows no ended
+    /// code.
     stale_since: Option<Instant>,
-    /// The next attempt to report code to valgrind, if an attempt has failed.
+    /// The time of the next attempt to report code to valgrind, if an attempt has failed.
     again: Option<Retry>,
 }
 

@@ -21,8 +21,7 @@ use crate::sys::sort::sort;
 /// A group is extended to all pages of a function that crosses the group's boundary, if the extended group has at most this
 /// many functions.
 const FUNCTIONS_MAX: usize = 512;
-/// If code is registered in the page that follows a group, and the extended group has at most this many functions, the group is
-/// extended to this page.
+/// A group is extended to the next page if code is registered there, and if the extended group has at most this many functions.
 const NEIGHBOURS_MAX: usize = 32;
 
 #[derive(Debug)]
@@ -311,7 +310,7 @@ impl Groups {
     /// Splits a group into one group for each run of pages that have code.
     ///
     /// Also adds pages without code to `gone`, if valgrind may still know these pages. valgrind forgets a whole file when one
-    /// page of the file is reported again. So if valgrind gets a report of the group's pages with code, valgrind also forgets
+    /// page of the file is reported again. So when the group's pages that have code are reported again, valgrind also forgets
     /// the pages without code. Pages without code are added to `gone` only if no page of the group has code, or if the last
     /// report of the group failed.
     fn shrink(&mut self, start: u64, due: &mut BTreeSet<u64>, gone: &mut Vec<Due>) {
@@ -423,8 +422,8 @@ impl Groups {
                 joined.push(start);
             }
         }
-        // The merged group keeps the file number of its largest old group. The code of the smaller old groups gets into a file
-        // with another number than before. So a profile shows this code in two files.
+        // The merged group keeps the file number of its largest old group. The code of the smaller old groups gets a different
+        // file number than before. So a profile shows this code in two files.
         let largest =
             joined.iter().copied().max_by_key(|start| self.groups.get(start).map_or(0, |group| group.end - start));
         let number = largest.and_then(|start| self.groups.get(&start)).map(|group| group.number);
@@ -440,8 +439,8 @@ impl Groups {
                 self.left.push(group.number);
             }
             // If the old group's content is reused, only new code is added to the content. So the content is reused only if all
-            // code outside the old group is new. If valgrind refused to read the file of older code outside the old group, this
-            // code may be in no file now. Such older code would be missing from the new content.
+            // code outside the old group is new. If valgrind refused to read an earlier file, the code of that file may lie
+            // outside the old group, and may be in no file now. Such code would be missing from the reused content.
             content = group.content.filter(|_| is_one && self.others_are_fresh(&pages, &(start..group.end), fresh));
         }
         self.groups.insert(pages.start, Group { end: pages.end, number, content });
