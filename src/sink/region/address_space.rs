@@ -16,7 +16,8 @@ use crate::sys::code_memory;
 use crate::sys::mapping::{page_size, reserve_at};
 use crate::sys::maps;
 
-/// A 32-bit displacement reaches targets up to this distance, from whichever byte of the instruction the distance is measured.
+/// A 32-bit displacement reaches all targets up to this distance. The distance may be measured from any byte of the
+/// instruction.
 pub const REACH: u64 = (1 << 31) - (1 << 16);
 
 /// No region is placed below this address.

@@ -28,11 +28,11 @@ use crate::sys::{debug, reserve, thread};
 const REACH: u64 = 0x7000_0000;
 /// No mapping lies below this address.
 const LOWEST: u64 = 1 << 16;
-/// The maximum distance from the header page up to the code. The distance is limited because the file has a hole between the
+/// The maximum distance from the header page up to the code. This limit also limits the hole that the file has between the
 /// header page and the code.
 const HEADER_REACH: u64 = 16 << 20;
 /// The header page of the first region at an address lies this number of pages below the code, if these pages are free. If a
-/// region ends and another region is made at its address, the later header page lies nearer to the code.
+/// region ends and another region is made at its address, the header page of the new region lies nearer to the code.
 const APART: u64 = 16;
 /// The memory below a range may be an arena only if at least the last `ARENA_LEAST` bytes of this memory look unused: see
 /// `may_be_arena`.
@@ -157,7 +157,7 @@ impl Regions {
     /// page has the same address as the first page of the code, and the returned length is 0.
     ///
     /// perf 7.2 confuses two objects that begin at the same address. If one object lies inside another object that begins at a
-    /// lower address, perf's libdw finds none of the two objects (elfutils libdwfl/segment.c, `reify_segments`).
+    /// lower address, perf's libdw finds neither object (elfutils libdwfl/segment.c, `reify_segments`).
     fn header_below(&self, maps: &[Mapping], start: u64, end: u64) -> (u64, u64) {
         let page = page_size() as u64;
         // A mapping that begins below the range may reach into the range, because the kernel merges adjacent mappings with the

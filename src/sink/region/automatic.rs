@@ -25,8 +25,8 @@ impl Regions {
         if self.candidates.has_put_off((addr, end), &pages, now) {
             return None;
         }
-        // An adoption would have to wait for the end of a fork that is under way. The forking thread may be waiting for a lock
-        // that the caller holds, so this wait could be a deadlock. So nothing is adopted while the process forks. Later
+        // An adoption would have to wait for the end of a fork that is under way. This wait could be a deadlock, because the
+        // forking thread may be waiting for a lock that the caller holds. So nothing is adopted while the process forks. Later
         // registrations try again.
         let _changing = self.begin_change_unless_forking()?;
         if let Some(region) = self.find(addr, size) {
@@ -143,7 +143,7 @@ impl Regions {
     fn look_again_at(&self, status: &Status, now: u64) {
         let Some(_changing) = self.begin_change_unless_forking() else { return };
         if let Some(wait) = self.candidates.take_only(now) {
-            // Usually only the memory of one function waits. Then the whole list of mappings is not needed.
+            // Usually only the memory of one function waits. In this case only the mappings in this memory are needed.
             let here = maps::within(wait.start, wait.end).unwrap_or_default();
             match here.first() {
                 Some(it) if self.join_late(status, &wait, it) => {}

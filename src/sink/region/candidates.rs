@@ -57,7 +57,7 @@ pub struct Wait {
     pub end: u64,
     /// The end of the pages that contain the first registered code of the range.
     pub first_end: u64,
-    /// Whether only one piece of code was registered in the range, and this code begins at the first byte.
+    /// Whether the range has only one registered piece of code, which begins at the first byte of the range.
     pub is_function: bool,
     since: u64,
     /// The last time at which code was registered in the pages while the pages were not executable.
@@ -106,7 +106,7 @@ impl Candidates {
     }
 
     /// Whether the check of a range is put off. The check of a declined range is put off. If the pages wait to become
-    /// executable, each registration that finds the pages not executable puts off the check for `NOT_NOW` nanoseconds.
+    /// executable, the check is put off for `NOT_NOW` nanoseconds after each registration that finds the pages not executable.
     pub fn has_put_off(&self, (start, end): (u64, u64), pages: &Range<u64>, now: u64) -> bool {
         let mut table = lock(&self.table);
         if self.shown.has(start, end, || now) {
@@ -235,8 +235,8 @@ impl Table {
 struct Shown {
     used: AtomicUsize,
     /// Start and end of each range, and the time until which the range is declined. The time is 0 while a thread changes the
-    /// entry. The list is allocated with the first range, because most processes decline nothing. If memory is lacking, the
-    /// list stays empty.
+    /// entry. Most processes decline no range, so the list is allocated when the first range is declined. If memory is lacking,
+    /// the list stays empty.
     places: OnceLock<Vec<[AtomicU64; 3]>>,
 }
 

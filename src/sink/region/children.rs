@@ -51,7 +51,7 @@ impl Children {
     }
 
     /// If a check is due, removes the files of children that ended or executed another program soon after the fork. If a child
-    /// has ended and its file stays, passes this file to `keep`, because a profile may need the file.
+    /// has ended and its file stays, this call passes the file to `keep`, because a profile may need the file.
     pub fn tidy(&self, path: impl FnOnce() -> PathBuf, keep: impl Fn(PathBuf, Identity, u64)) {
         if self.due_in().is_none_or(|time| !time.is_zero()) {
             return;

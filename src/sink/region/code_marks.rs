@@ -20,8 +20,7 @@ pub struct Marks {
     memory: Region,
     ends: Region,
     count: usize,
-    /// The newest epoch in any mark. No mark has a later epoch, so a caller that looks only for later epochs need not read the
-    /// marks.
+    /// The newest epoch in any mark. A caller that looks only for epochs after the newest epoch need not read the marks.
     newest: AtomicU32,
 }
 
@@ -43,8 +42,8 @@ impl Marks {
     }
 
     fn pieces(&self, offset: u64, len: u64) -> impl Iterator<Item = (&AtomicU32, u32, u32)> {
-        // SAFETY: the memory has this length, is zeroed and aligned to pages, and lives as long as `self`. Any value is a
-        // valid atomic.
+        // SAFETY: the memory has this length, is zeroed and aligned to pages, and lives as long as `self`. Any bit pattern is a
+        // valid atomic integer.
         let all = unsafe { std::slice::from_raw_parts(self.memory.start().as_ptr().cast::<AtomicU32>(), self.count) };
         let (first, last) = (offset / PIECE, (offset + len).div_ceil(PIECE));
         let pieces = all.get(first as usize..last as usize).unwrap_or_default();
@@ -81,8 +80,8 @@ impl Marks {
     }
 
     fn all_words(&self) -> &[AtomicU64] {
-        // SAFETY: the memory has this length, is zeroed and aligned to pages, and lives as long as `self`. Any value is a
-        // valid atomic.
+        // SAFETY: the memory has this length, is zeroed and aligned to pages, and lives as long as `self`. Any bit pattern is a
+        // valid atomic integer.
         unsafe { std::slice::from_raw_parts(self.ends.start().as_ptr().cast(), words_for(self.count)) }
     }
 

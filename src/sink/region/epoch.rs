@@ -6,11 +6,11 @@
 //! The file itself then describes only the epochs in which the new code can run. This step is called a split.
 //!
 //! perf learns the name of a file when a process maps the file, or when the protection of such a mapping changes. If a region
-//! has two views, the thread that registers the code renames the file and makes perf learn the new name. If the memory is
-//! writable and executable at the same time, the thread also renames the file and makes perf learn the new name. If the host
-//! changes the protection of the memory, perf learns the new name from the host's own `mprotect`. The host may call `mprotect`
-//! long before it registers the new code, so the file must already have the new name at this `mprotect`. If the host changes
-//! the protection of the memory, the library renames the file as soon as code dies.
+//! has two views, or if the memory is writable and executable at the same time, the registration of the new code renames the
+//! file and makes perf learn the new name. If the host changes the protection of the memory, perf learns the new name from the
+//! host's own `mprotect`. The host may call `mprotect` long before it registers the new code, so the file must already have the
+//! new name at this `mprotect`. If the host changes the protection of the memory, the library renames the file as soon as code
+//! dies.
 
 use std::fs::File;
 use std::io;
@@ -140,11 +140,11 @@ impl Region {
         let is_rwx = |piece: Mapping| piece.start <= start && end <= piece.end && piece.protection == rwx;
         if !panic_guard::is_beside_host() && self.mapped_in(&maps).any(is_rwx) {
             // When an `mprotect` changes the protection, perf learns the name of the file. The first `mprotect` removes the
-            // right to read. On the supported processors, writable pages stay readable (linux mm, `protection_map`), so no
-            // reader faults. The second `mprotect` makes the pages and their neighbours one mapping again, and perf records
-            // this whole mapping.
-            // SAFETY: the pages contain code that the caller is about to register, so nobody unmaps them now. The pages belong
-            // to this region, and other threads can still read, write and execute the pages between the two calls.
+            // right to read. On the supported processors, writable pages stay readable (linux mm, `protection_map`), so reads
+            // of the pages do not fault. The second `mprotect` makes the pages and their neighbours one mapping again, and perf
+            // records this whole mapping. SAFETY: the pages contain code that the caller is about to register, so nobody unmaps
+            // them now. The pages belong to this region, and other threads can still read, write and execute the pages between
+            // the two calls.
             let _ = unsafe {
                 code_memory::protect(start, end - start, rwx & !libc::PROT_READ)
                     .and_then(|()| code_memory::protect(start, end - start, rwx))
@@ -203,8 +203,8 @@ impl Region {
             .flatten()
     }
 
-    /// Begins an epoch after `last`. If `turns` is true, the object begins at another address in the new epoch, if possible.
-    /// Returns false if no epoch could begin.
+    /// Begins an epoch after `last`. If `turns` is true, this call moves the beginning of the object, if possible. Returns
+    /// false if no epoch could begin.
     fn rename(&self, status: &Status, now: u64, last: u32, turns: bool) -> bool {
         let mut naming = self.naming();
         if self.epoch.load(Ordering::Relaxed) != last {
@@ -263,8 +263,8 @@ impl Region {
     /// learns the present name of the file. This call may make the view longer. The kernel merges the new mapping with the rest
     /// of the view, and perf records the whole view as one mapping. If the host has locked the view, or has set advice by
     /// madvise, the kernel merges nothing. In this case this function maps the whole view again, with the attributes that the
-    /// view had before. On some file systems (overlayfs), the kernel never merges mappings. If mappings never merge, this
-    /// function looks up the attributes only of a locked view. A look-up in each call would take too long.
+    /// view had before. On some file systems (overlayfs), the kernel never merges mappings. A look-up of the attributes in each
+    /// call would take too long. So if mappings never merge, this function looks up the attributes only if the view is locked.
     pub(super) fn map_code(&self, file: &File, from: u64, end: u64) -> io::Result<()> {
         let (start, old, protection) = (self.start(), self.len(), self.exec.load(Ordering::Relaxed));
         let map = |from: u64| {
@@ -306,13 +306,13 @@ impl Region {
         Ok(())
     }
 
-    /// Whether there is room for another split: in the queue for the writer, and for the copy of the file.
+    /// Returns true if the queue for the writer has room for another split, and if there is room for the copy of the file.
     fn has_room(&self, status: &Status, naming: &mut Naming, now: u64) -> bool {
         let most = (COPIED_MOST / status.counters.live.get().max(1)).clamp(2, PENDING_MOST);
         (naming.archives.len() as u64) < most && self.room.has(self.copy_bytes(naming), now)
     }
 
-    /// The probable size of the next copy of the file in bytes.
+    /// The probable size, in bytes, of the next copy of the file.
     fn copy_bytes(&self, naming: &mut Naming) -> u64 {
         let last = self.copy_bytes.load(Ordering::Relaxed);
         if last > 0 {
@@ -356,7 +356,8 @@ impl Region {
         (is_new || is_waiting).then_some(now)
     }
 
-    /// Makes all waiting splits due. So the writer handles these splits before it handles code that is registered from now on.
+    /// Ends the delay of all splits that wait for the writer. So the writer handles these splits before it handles code that is
+    /// registered from now on.
     fn make_due(&self, naming: &mut Naming, now: u64) {
         naming.archives.iter_mut().for_each(|split| split.due = split.due.min(now));
         self.splits_at.store(naming.next_time(), Ordering::Release);

@@ -140,8 +140,8 @@ fn copy_to_file(piece: &Mapping, file: &File, offset: u64, skips_untouched: bool
 }
 
 /// Gives the process its own copy of pages of a private mapping, with the same bytes. The library later writes zeros (see
-/// `clear`) or the header page to these pages of the file. Without its own copy, the process would execute the zeros or the
-/// header page.
+/// `clear`) or the header page to these pages of the file. Without its own copy of the pages, the process would execute the
+/// zeros or the header page.
 fn part_from_file(pages: &[(u64, u8)]) -> io::Result<()> {
     // A write to `/proc/thread-self/mem` also changes memory whose protection forbids writing.
     let memory = File::options().write(true).open("/proc/thread-self/mem")?;

@@ -45,8 +45,8 @@ impl Regions {
     /// longer shares memory with the parent. If no copy can be made, the memory becomes inaccessible in the child.
     ///
     /// Only the forking thread exists in the child, so nothing else in the child uses the memory. The parent's other threads
-    /// may write to the memory during the copy. Writes during the copy do no harm, because the kernel copies the bytes, and
-    /// accepts writes to a file that is being read.
+    /// may write to the memory during the copy. Writes during the copy do no harm: the kernel makes the copy, and allows writes
+    /// to a file while the file is read.
     pub fn part_in_child(&self, status: &Status, go_on: impl FnOnce(bool)) {
         let may_have_names = status.sinks().has(Sinks::REGION) && !privileges::are_more();
         let mut is_parted = true;

@@ -51,7 +51,7 @@ impl Regions {
         Ok(())
     }
 
-    /// Gives whole pages back to the system. Afterwards, the pages read as zero.
+    /// Gives whole pages back to the system. Afterwards, the pages contain zeros.
     pub fn discard(&self, addr: u64, size: u64) -> Result<()> {
         let page = page_size() as u64;
         if size == 0 {
@@ -219,7 +219,8 @@ unsafe fn unmap(region: &Region, inode: Option<u64>) {
         // `beside`: the parts of the range that have no code.
         let unmap = |range: Range<u64>, base, beside: &[Range<u64>]| match inode {
             Some(_) if unmap_own(range.clone(), inode, base, beside).is_ok() => {}
-            // Without `/proc`, no mapping can be recognized, and the host may have replaced private code by its own memory.
+            // Without `/proc`, no mapping can be recognized. The host may have replaced private code by its own memory, so only
+            // the parts without code are unmapped.
             Some(_) if region.is_private() => beside.iter().cloned().for_each(blindly),
             // A region without a file cannot be recognized in the list of mappings.
             _ => blindly(range),
@@ -232,7 +233,7 @@ unsafe fn unmap(region: &Region, inode: Option<u64>) {
     }
 }
 
-/// Returns an entry for each name of a region's file.
+/// Returns one `Past` for each name of a region's file.
 fn last_of(region: &Region) -> Vec<Past> {
     let naming = region.naming();
     let Some(identity) = naming.last() else { return Vec::new() };

@@ -8,11 +8,10 @@ use crate::api::error::{Error, Result};
 /// The size of a part, in bytes. Hosts are likely to give memory back in blocks of this size.
 const PART: u64 = 64 << 10;
 
-/// A flag bit in the count of the live code of a part. The bit is set if the host may have unmapped the part since the last
-/// check.
+/// A flag bit in a part's count of live code. The bit is set if the host may have unmapped the part since the last check.
 const IN_DOUBT: u32 = 1 << 31;
 
-/// The initial value of a count, so that a subtraction before the matching addition does no harm.
+/// Each count begins at this value, so a subtraction before the matching addition does no harm.
 const NONE: u32 = 1 << 30;
 
 /// A count of the live code in each part of a region. The flag `IN_DOUBT` is in the same word as the count, because every
@@ -97,14 +96,15 @@ mod tests {
         assert!(tally.settle(0, 3 * PART) && !tally.settle(0, 3 * PART));
         tally.doubt(2 * PART, 1);
         assert!(!tally.add(2 * PART, 1));
-        // The end of this code is counted a second time. Nevertheless, the flag is set when code that was added later ends.
+        // The end of this code is counted a second time. If code is added later, the flag is nevertheless set when this later
+        // code ends.
         tally.subtract(0, 64);
         assert!(tally.settle(0, PART) && tally.add(0, 64) && tally.add(0, 64));
         tally.subtract(0, 64);
         assert!(tally.settle(0, PART));
         tally.clear();
         assert!(!tally.add(0, 3 * PART));
-        // There are no parts after the end of the region. The tally of a region that the host cannot unmap has no parts.
+        // There are no parts after the end of the region. If the host cannot unmap a region, the region's tally has no parts.
         assert!(tally.add(3 * PART, 64));
         let none = Tally::new(0).unwrap();
         none.subtract(0, 64);

@@ -6,14 +6,14 @@ use std::sync::OnceLock;
 
 use super::state::Region;
 
-/// The maximum number of regions at a time. The writer has one open file for each region. A process may usually have 1024 open
-/// files, so this limit leaves at least 256 open files for other uses.
+/// The maximum number of regions at a time. The writer has one open file for each region. The usual limit of open files for a
+/// process is 1024, so at least 256 open files remain for other uses.
 pub const MOST: usize = 768;
 
 /// All regions, and their index. Regions are never freed, so a call that races with the end of a region finds valid memory.
 #[derive(Debug, Default)]
 pub struct Places {
-    /// The memory is allocated for the first region.
+    /// The memory is allocated when the first region is added.
     memory: OnceLock<Box<Memory>>,
     /// The number of elements of `places` that were ever used.
     used: AtomicUsize,

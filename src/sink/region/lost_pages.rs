@@ -108,7 +108,7 @@ impl Pages {
         self.lost.get().map(Box::as_ref)
     }
 
-    /// Records that the pages of a mapping group in a range no longer belong to the group.
+    /// Records that the pages in a range no longer belong to the mapping group.
     fn end(&self, start: u64, end: u64, now: u64) {
         let Some(Times { since, until }) = &self.times else { return };
         for page in self.numbers(start, end) {

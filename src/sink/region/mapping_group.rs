@@ -2,9 +2,9 @@
 //!
 //! A mapping group is a range of address space that contains no other object. The file of a mapping group has room for the
 //! whole range. The first mapping is adopted like any other memory, and the rest of the range counts as lost. Later mappings
-//! *join*: their pages become a mapping of the same file, at the offset that belongs to their address, and are no longer lost.
-//! So one header page, one set of tables and one descriptor serve all mappings. When a mapping joins, no region is made, and
-//! the list of all mappings is not read.
+//! *join*: their pages become a mapping of the group's file, at the offset that belongs to the address of the pages, and no
+//! longer count as lost. So one header page, one set of tables and one descriptor serve all mappings. When a mapping joins, no
+//! region is made, and the list of all mappings is not read.
 //!
 //! Each page joins a mapping group only once. If the host later maps other memory at the address of the page, the new mapping
 //! joins a second group. The second group covers the same range of addresses. So a mapping group has no epochs, and its file
@@ -160,8 +160,8 @@ impl Region {
         let file = self.naming().file().ok()?;
         if exchange(it, &file, self.place.base, false).is_err() {
             // This part of the file may now contain bytes of the mapping `it`, and a forked child may execute these bytes. So
-            // this part is never used again. The memory can only join a mapping group whose pages are still unused at these
-            // addresses.
+            // this part is never used again. The memory can join another mapping group, but only if the pages of that group are
+            // still unused at these addresses.
             self.pages.use_up(it.start, it.end, status.clock.now());
             return None;
         }

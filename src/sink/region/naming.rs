@@ -55,7 +55,7 @@ struct Open {
     file: Option<Arc<Held>>,
 }
 
-/// A split. The contents that a region's file has at `time` describe the epochs before `first`. After the split, the contents
+/// A split. At `time`, the contents of the region's file describe the epochs before `first`. After the split, the contents
 /// describe the epoch `first` and the epochs after it.
 #[derive(Debug)]
 pub struct Archive {
@@ -187,8 +187,7 @@ impl Naming {
         self.identity.filter(|_| self.is_named)
     }
 
-    /// The identity of the file that has the region's names now. This file is the final copy, or the region's file if there is
-    /// no final copy.
+    /// The identity of the file that has the names now: the final copy, or the region's file if there is no final copy.
     pub(super) fn last(&self) -> Option<Identity> {
         self.last.or_else(|| self.named())
     }

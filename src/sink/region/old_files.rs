@@ -18,9 +18,9 @@ const MOST_BYTES: u64 = 2 * OLD_BYTES;
 /// If the old files together have more bytes than this limit, the next old file has names and tables, but not the bytes of live
 /// code.
 const OLD_BYTES_FEW: u64 = 64 << 20;
-/// How long each file of an older epoch is kept, in nanoseconds. So that files can be kept for this time, new files are delayed
-/// once the recent files take three quarters of `OLD_BYTES`. The delay grows with the size of the recent files. Once recent
-/// files take all of `OLD_BYTES`, no file is made. So in each period of this length, at most `MOST_BYTES` are written.
+/// How long each file of an older epoch is kept, in nanoseconds. New files are delayed once the recent files take three
+/// quarters of `OLD_BYTES`, so that files can be kept for this time. The delay grows with the size of the recent files. Once
+/// recent files take all of `OLD_BYTES`, no file is made. So in each period of this length, at most `MOST_BYTES` are written.
 pub const KEPT_FOR: u64 = 60_000_000_000;
 
 /// A file that is no longer written to.
@@ -75,7 +75,7 @@ impl Files {
     }
 }
 
-/// The room for files of older epochs, which all regions share.
+/// The room that all regions share for files of older epochs.
 #[derive(Debug, Default)]
 pub struct Room {
     /// How many bytes the recent files of older epochs took at the time `at`. Each new file adds its size to this number. As

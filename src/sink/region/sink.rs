@@ -27,7 +27,7 @@ pub struct RegionSink {
     pub(super) regions: Arc<Regions>,
     /// Whether data waits to be written.
     have_work: bool,
-    /// The time to retry a failed write.
+    /// When a failed write is tried again.
     again: Option<Instant>,
 }
 
@@ -61,8 +61,9 @@ impl RegionSink {
     }
 
     /// Adds new code, or the part of the code that lies in the region. Code that lies only partly in the region is in the
-    /// registry as code outside of regions. If all of the code lies in the region, the registry must have room for the code.
-    /// The new code may replace live code in regions. The ids of the replaced code are pushed to `retired`.
+    /// registry as code outside of regions. If all of the code lies in the region, the caller must make sure that the registry
+    /// has room for the code. The new code may replace live code in regions. The ids of the replaced code are pushed to
+    /// `retired`.
     pub fn enter(
         &mut self,
         registry: &mut Registry,
@@ -75,8 +76,8 @@ impl RegionSink {
         self.close_all(registry, region, time, false);
         let is_late = !is_told && registry.has_live_in(Home::Region, start, end);
         if is_late {
-            // This call handles all splits that were made before this record, even splits that are not due. A split that was
-            // made after this record has to wait. The writer must first read all records that were made before the split.
+            // This call handles all splits that were made before this record, even splits that are not due. Later splits have
+            // to wait, because the writer must first read all records that were made before these splits.
             self.status.counters.region_late.add(1);
             self.close_all(registry, region, time, true);
         }
@@ -122,8 +123,8 @@ impl RegionSink {
         }
     }
 
-    /// Ends the regions that the host unmapped before or at the time `before`. The writer must already have handled all records
-    /// that were made before this time.
+    /// Ends the regions that the host unmapped at the time `before` or earlier. The writer must already have handled all
+    /// records that were made before this time.
     pub fn end_gone(&mut self, registry: &mut Registry, before: u64) {
         for region in self.regions.gone(before) {
             self.close_all(registry, region, before, true);
@@ -164,7 +165,7 @@ impl RegionSink {
     }
 
     /// Brings the files up to date. Returns whether a file can be written again after an error. Code that was registered after
-    /// the error is not in this file yet. Sinks other than the region sink have this code.
+    /// the error is not in this file yet. Sinks other than the region sink contain this code.
     pub fn write_files(&mut self, registry: &mut Registry, now: bool, until: u64) -> bool {
         let (status, regions) = (self.status.clone(), self.regions.clone());
         let (mut have_work, mut is_ok_again, mut left_out) = (false, false, 0);

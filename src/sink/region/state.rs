@@ -69,10 +69,10 @@ pub struct Region {
     /// Whether code has been registered since the file got its present name. Only used for private memory.
     pub(super) is_in_use: AtomicBool,
     pub(super) tally: Tally,
-    /// Whether other sinks may still have live code of the region. The writer must move this code to the region's file.
+    /// Whether live code of the region may still be in other sinks. The writer must move this code to the region's file.
     pub is_new: AtomicBool,
-    /// When the library learned that the host has unmapped the region, or `NEVER`. Code that was registered before the time
-    /// `gone` is still written.
+    /// When the library learned that the host has unmapped the region, or `NEVER`. The writer nevertheless writes code that was
+    /// registered before this time.
     pub(super) gone: AtomicU64,
     /// Whether the region's file is missing or could not be written. If this field is true, sinks other than the region sink
     /// name new code in the region.
@@ -83,7 +83,7 @@ pub struct Region {
     pub(super) pause: AtomicU64,
     /// Whether the kernel always keeps adjacent mappings of the file separate.
     pub(super) never_merges: AtomicBool,
-    /// The size of the last copy of the file in bytes, and the room for such copies.
+    /// The size, in bytes, of the last copy of the file, and the room for such copies.
     pub(super) copy_bytes: AtomicU64,
     pub(super) room: Arc<Room>,
     /// The due time of the first split that the writer has not handled yet, or `NEVER`.

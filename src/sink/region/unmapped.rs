@@ -13,7 +13,7 @@ use crate::sys::maps::{self, Mapping};
 use crate::sys::thread::undisturbed;
 
 impl Regions {
-    /// Returns the regions that the host unmapped before or at the time `before`.
+    /// Returns the regions that the host unmapped at the time `before` or earlier.
     pub fn gone(&self, before: u64) -> Vec<&'static Region> {
         if !self.some_gone.load(Ordering::Relaxed) || !self.some_gone.swap(false, Ordering::AcqRel) {
             return Vec::new();

@@ -36,8 +36,8 @@ impl RegionFile {
         Some(())
     }
 
-    /// Forgets all code, and then calls `add`, which adds code. Then adds `parts_of_code` again, which is code that lies only
-    /// partly in the region. These parts are added last, because they are newer than all other code at their addresses.
+    /// Forgets all code, and then calls `add`, which adds code. Finally adds the parts in `parts_of_code` again, because these
+    /// parts are newer than all other code at their addresses.
     pub fn reset_to(&mut self, add: impl FnOnce(&mut RegionFile)) {
         let parts = std::mem::take(&mut self.parts_of_code);
         self.reset();
@@ -121,7 +121,7 @@ impl RegionFile {
         let (mut section, _) = record.unwinding_info()?.tables()?;
         let cut;
         if of.size != code.size {
-            // The section was made for a position right after the whole code, at the next multiple of 8.
+            // The section was made for the end address of the whole code, rounded up to a multiple of 8.
             let unwind = Unwind::EhFrame { bytes: section, addr: of.size.next_multiple_of(8) };
             cut = cfi::encode(arch::NATIVE?, &unwind, of.before, code.size).ok()??;
             section = &cut.bytes[..cut.eh_frame_size()];

@@ -22,7 +22,7 @@ const GAP: u64 = 256;
 /// The smallest page size of the supported systems.
 const PAGE: usize = 4096;
 
-/// Breakpoint instructions for a whole page. The slice for a page can begin at any byte of the first instruction.
+/// Breakpoint instructions for a whole page, and four more bytes, because a slice may begin at any of the first four bytes.
 static BREAKPOINTS: [u8; PAGE + 4] = {
     let mut all = [0; PAGE + 4];
     if let Some(arch) = NATIVE {

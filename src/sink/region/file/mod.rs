@@ -246,9 +246,9 @@ impl RegionFile {
         self.layout.text..self.layout.text + self.layout.text_len
     }
 
-    /// How much of the text's room belongs to the loaded segment. If an object lies directly above the text, libdw may assume
-    /// that this object begins in the last page of the text. libdw cannot read objects that overlap. So the segment leaves out
-    /// the last page until the last page has code.
+    /// How much of the room for the text belongs to the loaded segment. If an object lies directly above the text, libdw may
+    /// assume that this object begins in the last page of the text. libdw cannot read objects that overlap. So the segment
+    /// leaves out the last page until the last page has code.
     fn loaded_room(&self) -> u64 {
         let room = self.layout.text_room;
         let end = self.known.last_below(u64::MAX).map_or(0, |(offset, number)| offset + self.size_of(number));

@@ -24,7 +24,7 @@ const LARGE: u64 = 64 << 20;
 const FORESIGHT: u64 = 64;
 /// Patches are written together if the first and the last of them lie at most this number of bytes apart.
 const BLOCK: u64 = 16 << 10;
-/// An empty buffer that is larger than this is freed.
+/// An empty buffer is freed if its capacity is larger than this.
 const KEPT: usize = 1 << 20;
 
 /// The end of the file, and ranges of the file that are no longer used.
@@ -52,8 +52,8 @@ impl Space {
     fn expected(&self, len: u64) -> u64 {
         let (known, all) = self.code;
         let when_full = len.checked_mul(all).map_or(LARGE, |product| product / known.max(1));
-        // Functions that are added later often have longer names and lines, so the estimate is increased by an eighth. An
-        // estimate from only a few functions is unreliable, so the result is limited.
+        // Functions that are added later often need more bytes for names and lines, so the estimate is increased by an eighth.
+        // An estimate from only a few functions is unreliable, so the result is limited.
         when_full.saturating_add(when_full / 8).min(len.saturating_mul(FORESIGHT)).min(LARGE)
     }
 

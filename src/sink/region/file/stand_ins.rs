@@ -11,12 +11,12 @@ use crate::format::arch::NATIVE;
 use crate::format::cfi;
 use crate::format::elf::frames::{Target, FDE_RANGE};
 
-/// The length of the parts.
+/// The length of each part. The last part may be shorter.
 const PART: u64 = 64 << 10;
 
 impl RegionFile {
-    /// Describes all parts of the text's room. If memory or the room for tables is short, only some parts or no parts are
-    /// described.
+    /// Describes all parts of the room that is reserved for the text. If memory or the room for tables is short, only some
+    /// parts or no parts are described.
     pub(super) fn add_stand_ins(&mut self) {
         self.stand_ins.clear();
         let unwind = Unwind::FramePointer(FramePointer::default());

@@ -14,7 +14,7 @@ use super::writes::Disk;
 use crate::format::elf::eh_frame_hdr::{Places, Row, COUNT_AT, HEAD_SIZE, ROW_SIZE};
 use crate::registry::ordered::Ordered;
 
-/// The minimum time between two new tables. A flush does not wait.
+/// The minimum time between two new tables. A flush does not wait for this time to pass.
 const INTERVAL: Duration = Duration::from_millis(50);
 /// Apart from flushes, the writer spends at most 1/`SHARE` of its time on new tables.
 const SHARE: u32 = 20;

@@ -41,7 +41,7 @@ impl Disk {
         })
     }
 
-    /// Fails if somebody has closed the file. Callers check once before several writes.
+    /// Fails if somebody has closed the file. Callers make this check once before several writes.
     pub fn check(&self) -> io::Result<()> {
         self.file.checked().map(drop)
     }

@@ -153,7 +153,7 @@ pub struct Unit {
 
 pub type Units = BTreeMap<u64, Unit>;
 
-/// Reads all units. `settled`: whether no dead code is being removed at this moment.
+/// Reads all units. `settled` is false while dead code is being removed.
 pub fn units<'a>(data: &dyn Fn(&str) -> &'a [u8], settled: bool) -> Units {
     let dwarf = Dwarf::load(|id| Ok::<_, gimli::Error>(EndianSlice::new(data(id.name()), LittleEndian))).unwrap();
     let mut aranges = BTreeMap::new();

@@ -77,8 +77,8 @@ fn check_with_tools(path: &Path, region: &Region) {
     assert!(lint.lines().all(is_known), "{lint}");
     let frames = tool("eu-readelf", &["--debug-dump=frames"], path);
     let tables = region.truth.values().filter(|truth| truth.cfa.is_some()).count();
-    // Only the FDEs of live code are counted. The FDE of dead code has the range 0, and the FDE of 64 KiB without code has the
-    // range 0x10000.
+    // Only the FDEs of live code are counted. The FDE of dead code has the range 0. An FDE that describes 64 KiB without code
+    // has the range 0x10000.
     let is_live = |line: &&str| !line.contains(" 0 (") && !line.contains(" 0x10000 (");
     let live = frames.lines().filter(|line| line.contains("address_range:")).filter(is_live);
     assert_eq!(live.count(), tables, "{frames}");
@@ -170,7 +170,7 @@ fn plain(frames: &str) -> String {
 
 /// The header may take the place of the first code in the file. This code begins at address 0. Some readers skip symbols with
 /// address 0, so the file has a second symbol of another type for this code. After each address, perf 6 also passes address 0
-/// to addr2line, to find the end of the answer for the first address. So addr2line must find no name for address 0.
+/// to addr2line, to find the end of the answer for the previous address. So addr2line must find no name for address 0.
 #[test]
 fn code_below_the_header_page() {
     let (live, copy) = (Named::new("below"), Named::new("below-copy"));
