@@ -50,7 +50,7 @@ impl Attributes {
         }
     }
 
-    /// Adds the NUMA policy of the memory at an address, which `/proc/self/smaps` does not show.
+    /// Adds the NUMA policy of the memory at an address. `/proc/self/smaps` does not show this policy.
     pub fn add_policy(&mut self, addr: u64) {
         self.is_stuck |= has_policy(addr);
     }

@@ -5,7 +5,7 @@
 //! writer rarely needs a barrier.
 //!
 //! The system call may begin to fail at any time, because a sandbox forbids it or memory runs out. After the first failure,
-//! threads make their own fences. Threads may have made stores without a fence before the failure. So the writer waits once
+//! threads make their own fences. Before the failure, threads may have made stores without a fence. So the writer waits once
 //! until these stores have reached memory.
 //!
 //! No other system call reliably makes all threads pass a barrier. When a thread changes a mapping, aarch64 processors and
@@ -29,8 +29,8 @@ const STORE_TIMEOUT: u64 = 10_000;
 #[repr(align(64))]
 struct Light(AtomicBool);
 
-/// Whether the kernel makes membarrier(2) barriers for this process. The atomic type is std's and not loom's: the flag is
-/// always false under loom.
+/// Whether the kernel makes membarrier(2) barriers for this process. The atomic type is std's and not loom's, because the flag
+/// is always false under loom.
 static LIGHT: Light = Light(AtomicBool::new(false));
 
 /// Registers this process with the kernel for membarrier(2).
@@ -50,7 +50,7 @@ pub fn is_light() -> bool {
 }
 
 /// Makes every running thread of the process pass a full memory barrier. If `is_light` is false, all other threads make their
-/// own fences, and this function only makes a fence on the calling thread.
+/// own fences. Then this function makes a fence on the calling thread, and nothing else.
 pub fn all_threads() {
     fence(Ordering::SeqCst);
     if is_light() && membarrier(Command::PrivateExpedited).is_err() {

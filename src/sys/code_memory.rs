@@ -149,7 +149,7 @@ pub fn has_locked(addr: u64, len: u64) -> bool {
     told.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
 }
 
-/// Makes a file in memory, without a path. Unlike private memory, the pages of this file can be mapped twice.
+/// Makes a file in memory, without a path. The pages of this file can be mapped twice, unlike pages of private memory.
 pub fn nameless_file() -> io::Result<File> {
     // The setting `vm.memfd_noexec=2` requires this flag, which states that nobody executes the file as a program. The flag
     // does not forbid executable mappings.
@@ -274,8 +274,8 @@ pub unsafe fn drop_pages(addr: u64, len: u64) -> io::Result<()> {
 
 /// Gives advice about memory (madvise(2)). The memory also works if the kernel ignores the advice.
 pub fn advise(addr: u64, len: u64, advice: Advice) {
-    // SAFETY: the crate memmap2 lets safe code give any advice of this type. Of this advice, only `HwPoison` changes the
-    // content of memory. `HwPoison` requires root, and exists to test how the kernel handles broken memory.
+    // SAFETY: the crate memmap2 lets safe code give any advice of this type. Of the values of this type, only `HwPoison`
+    // changes the content of memory. `HwPoison` requires root, and exists to test how the kernel handles broken memory.
     unsafe { libc::madvise(addr as *mut _, len as usize, advice as i32) };
 }
 

@@ -298,7 +298,7 @@ pub fn times_told() -> u64 {
 /// has no breakpoint.
 static IS_CALLED: AtomicBool = AtomicBool::new(false);
 
-/// Whether a debugger has stopped a thread to read a change, and has not continued the thread yet.
+/// Whether a thread that reports a change is now stopped by a debugger.
 pub fn is_called() -> bool {
     IS_CALLED.load(Ordering::Relaxed) && has_breakpoint()
 }
@@ -383,8 +383,8 @@ fn unlink(listed: NonNull<Entry>) {
     tell(UNREGISTER, listed);
 }
 
-/// Takes all objects of the parent out of the list in a forked child. The memory of the objects is not freed. Returns false
-/// if the parent was changing the list when the child was forked.
+/// In a forked child: takes all objects of the parent out of the list. The memory of the objects is not freed. Returns false if
+/// the parent was changing the list when the child was forked.
 pub fn unlist_all() -> bool {
     let done = changing(|| {
         let Some(ends) = ENDS.get() else { return Some(()) };

@@ -1,8 +1,8 @@
 //! Finds code of other JIT compilers in this process, by reading the lists of objects that other libraries have made for
 //! debuggers.
 //!
-//! Other libraries change their lists and free entries at any time. So this module reads the lists by system calls, which
-//! return an error where a plain access would fault. When a list has been read, its descriptor is read again. If the
+//! Other libraries may change their lists, and may free entries, at any time. So this module reads the lists by system calls,
+//! which return an error where a plain access would fault. When a list has been read, its descriptor is read again. If the
 //! descriptor has changed, the result is discarded.
 
 use std::collections::{HashMap, HashSet, TryReserveError};

@@ -84,14 +84,14 @@ fn copy_and_close() -> bool {
     true
 }
 
-/// Gives the numbers 0, 1 and 2 to descriptors that cannot be written to. If a file of this library got the number 1 or 2, text
-/// that is printed on this thread would be written to the file. Returns false if the table was not empty, or if `/` cannot be
+/// Gives the numbers 0, 1 and 2 to descriptors that cannot be written to. If a file of this library got the descriptor number 1
+/// or 2, text that this thread prints would go to the file. Returns false if the table was not empty, or if `/` cannot be
 /// opened.
 fn take_standard_numbers() -> bool {
     let opened = [(); 3].map(|()| open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok());
     let numbers = opened.each_ref().map(|opened| opened.as_ref().map(AsRawFd::as_raw_fd));
-    // In an empty table, the first three descriptors get the numbers 0, 1 and 2. If the descriptors got other numbers, a
-    // sandbox has reported success without making a new table.
+    // In an empty table, the first three descriptors get the numbers 0, 1 and 2. Other numbers mean that a sandbox has reported
+    // success without making a new table.
     let is_taken = numbers == [Some(0), Some(1), Some(2)];
     if is_taken {
         std::mem::forget(opened);

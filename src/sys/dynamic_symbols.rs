@@ -6,9 +6,9 @@
 //!
 //! `dlopen` and `dlclose` hold the loader's lock while constructors and destructors of the loaded object run. A constructor or
 //! destructor may call this library, and wait for a lock of this library. So a thread that holds a lock of this library never
-//! calls the loader. The holder of such a lock may wait for another thread. So that other thread must not call the loader
-//! either. `look_up` and `keep_this_loaded` are called before any lock is taken. This library also has no thread-local storage
-//! with a destructor, because the C library takes the loader's lock to register such a destructor.
+//! calls the loader. If the holder of such a lock waits for another thread, the other thread must not call the loader either.
+//! `look_up` and `keep_this_loaded` are called before any lock is taken. This library also has no thread-local storage with a
+//! destructor, because the C library takes the loader's lock to register such a destructor.
 
 use std::ffi::{c_int, c_void, CStr};
 use std::mem::MaybeUninit;
@@ -22,7 +22,7 @@ pub enum Optional {
     LeastStack,
     /// A byte that is not 0 if the process has only one thread.
     OneThread,
-    /// A function like `dladdr` that takes no lock. glibc has this function from version 2.35 on.
+    /// A substitute for `dladdr` that takes no lock. glibc has this function from version 2.35 on.
     FindObject,
 }
 
@@ -56,9 +56,9 @@ impl Optional {
 /// Keeps the object that contains this code loaded until the process ends. The program itself always stays loaded. A shared
 /// library that is linked with `-z nodelete`, as this project's library is, also stays loaded.
 ///
-/// `fork` resets, in the child, all locks that this function takes. This function does not call `dl_iterate_phdr`, whose lock
-/// `fork` does not reset (seen with glibc 2.36). If a thread is in `dl_iterate_phdr` during a fork, the next call of
-/// `dl_iterate_phdr` in the child waits for ever, even if the host makes the call.
+/// `fork` resets, in the child, all locks that this function takes. `fork` does not reset the lock of `dl_iterate_phdr` (seen
+/// with glibc 2.36), so this function does not call `dl_iterate_phdr`. If a thread is in `dl_iterate_phdr` during a fork, the
+/// next call of `dl_iterate_phdr` in the child waits for ever, even if the host makes the call.
 pub fn keep_this_loaded() {
     static DONE: AtomicBool = AtomicBool::new(false);
     if DONE.load(Ordering::Relaxed) || stays_loaded() {

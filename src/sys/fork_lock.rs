@@ -8,9 +8,9 @@
 //! wait for that lock. The host's fork handlers run between this library's handler and the fork. A thread waits only once for
 //! the same fork. Otherwise the waits of many calls would add up while the thread holds a lock of the host.
 //!
-//! A thread has a `Parting` while code memory still shows a file whose bytes the thread is about to change. A child that is
-//! forked while the thread has the `Parting` would execute the changed bytes of the file. The thread has the `Parting` only for
-//! a short time, because the thread waits for no disk. So a fork may wait longer for a thread with a `Parting` than for a
+//! A thread that is about to change bytes of a file has a `Parting` as long as code memory still maps these bytes. A child that
+//! is forked while the thread has the `Parting` would execute the changed bytes of the file. The thread has the `Parting` only
+//! for a short time, because the thread waits for no disk. So a fork may wait longer for a thread with a `Parting` than for a
 //! thread inside the lock. If a fork stops waiting while the thread still has the `Parting`, the thread detects this, and does
 //! not change the file.
 
@@ -102,8 +102,8 @@ fn is_any(count: &AtomicU32) -> bool {
 }
 
 fn subtract(count: &AtomicU32) {
-    // If a thread forks while the thread is counted, the count begins with 0 in the child. So the child may call this function
-    // when the count is 0, and the count must then stay 0.
+    // If a thread is counted when it forks, the count is nevertheless 0 in the child. So the child may call this function while
+    // the count is 0. In this case the count must stay 0.
     let _ = count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1));
 }
 
@@ -158,7 +158,7 @@ pub struct Parting {
 
 impl Parting {
     /// Marks that the calling thread begins to make private copies of the pages of a file mapping. If a fork is under way, this
-    /// function first waits for a limited time. Returns `None` if the fork is still under way after that time.
+    /// function first waits for a limited time. Returns `None` if the fork has not ended by the end of this wait.
     pub fn begin() -> Option<Parting> {
         let end = end_of_wait();
         loop {

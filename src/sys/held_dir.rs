@@ -77,7 +77,7 @@ impl Dir {
         listing::names_in(self.open_file(OsStr::new("."), OFlags::DIRECTORY, 0)?, |_| true)
     }
 
-    /// The metadata of the entry with this name. For a symbolic link, the metadata of the link itself.
+    /// The metadata of the entry with this name. A symbolic link is not followed.
     pub fn look(&self, name: &OsStr) -> io::Result<Metadata> {
         self.open_file(name, OFlags::PATH, 0)?.metadata()
     }

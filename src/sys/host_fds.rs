@@ -51,8 +51,8 @@ pub fn want() {
     WANTED.store(LAST.fetch_add(1, Ordering::Relaxed) + 1, Ordering::SeqCst);
 }
 
-/// Starts the delegate after `want`. Must be called on a thread of the host, because the delegate shares the descriptor table
-/// of the calling thread. Does not wait until the delegate runs.
+/// Starts the delegate that `want` has announced. Must be called on a thread of the host, because the delegate shares the
+/// descriptor table of the calling thread. Does not wait until the delegate runs.
 pub fn start() -> io::Result<Thread> {
     let number = LAST.load(Ordering::Relaxed);
     thread::count_permanent(1);
@@ -70,8 +70,8 @@ pub fn stop() {
     ring();
 }
 
-/// Returns the delegate's thread id, or `None` if no delegate is wanted in this process. Waits until the delegate runs, if a
-/// delegate is wanted but does not run yet.
+/// Returns the delegate's thread id, or `None` if no delegate is wanted in this process. If a delegate is wanted but does not
+/// run yet, waits until it runs.
 pub fn tid() -> Option<u32> {
     loop {
         let (bell, tid) = (BELL.load(Ordering::SeqCst), TID.load(Ordering::SeqCst));

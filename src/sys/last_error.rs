@@ -1,5 +1,5 @@
-//! Keeps the reason why the last call of a thread was refused. The code that finds the reason notes it here. The text is made
-//! only when the host requests it.
+//! Keeps the reason why the last call of a thread was refused. The reason is noted here by the code that finds it. The text is
+//! made only when the host requests it.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -53,8 +53,8 @@ pub fn note(error: u32, text: &'static str, numbers: [u64; 3]) {
     panic_guard::set_noted();
 }
 
-/// Returns the current call's note for this error. If there is no such note, the returned `Refusal` has an empty text. Notes
-/// for other errors are ignored, because the library has overcome the problems that caused these notes.
+/// Returns the current call's note for this error. If there is no such note, the returned `Refusal` has an empty text. A note
+/// for another error is ignored, because the library has overcome the problem that caused the note.
 fn noted(error: u32) -> Refusal {
     let noted = NOTED.get();
     if noted.error == error && panic_guard::has_noted() {

@@ -15,8 +15,8 @@ pub fn first_has_ended() -> bool {
     fs::read_to_string("/proc/self/stat").is_ok_and(is_zombie)
 }
 
-/// Whether the process has no threads except the calling thread, the first thread, and threads of this library and of other
-/// copies of this library. Threads of the library are recognized by their names. Returns false if this is unknown.
+/// Whether each thread of the process is the calling thread, the first thread, or a thread of a copy of this library. Threads
+/// of the library are recognized by their names. Returns false if this is unknown.
 pub fn is_this_one() -> bool {
     is_alone().unwrap_or(false)
 }

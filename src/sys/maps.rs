@@ -74,7 +74,7 @@ pub fn within(start: u64, end: u64) -> io::Result<Vec<Mapping>> {
     Ok(found)
 }
 
-/// Looks up the attributes of mappings, which must be in order of their addresses. Each of these mappings must lie in a single
+/// Looks up the attributes of mappings. The mappings must be in order of their addresses, and each mapping must lie in a single
 /// VMA of the kernel.
 ///
 /// The kernel has no quick way to report attributes. The kernel visits the page tables of all memory at lower addresses than
@@ -210,19 +210,19 @@ fn parse(line: &[u8]) -> Option<Mapping> {
 }
 
 /// Finds `len` free bytes in `[low, high)`, as near to `near` as possible. Returns the address of the free bytes, which is a
-/// multiple of `align`. The address space into which the heap or a stack grows is not free.
+/// multiple of `align`. Address space into which the heap or a stack grows does not count as free.
 pub fn gap(maps: &[Mapping], low: u64, high: u64, len: u64, align: u64, near: u64) -> Option<u64> {
     gap_beside(heap_end(), maps, low, high, len, align, near)
 }
 
 /// Like `gap`, for a heap that ends at the address `heap`.
 fn gap_beside(heap: u64, maps: &[Mapping], low: u64, high: u64, len: u64, align: u64, near: u64) -> Option<u64> {
-    /// The distance that is kept below each stack. The kernel keeps at least this distance too (linux arch/x86/mm/mmap.c,
-    /// `MIN_GAP`). The heap is treated like a stack, because the kernel marks the heap and the stacks in the same way. So the
-    /// same distance is kept below the heap, where it is not needed but does no harm.
+    /// The minimum distance between the result and a stack above it. The kernel keeps at least this distance too (linux
+    /// arch/x86/mm/mmap.c, `MIN_GAP`). The heap is treated like a stack, because the kernel marks the heap and the stacks in
+    /// the same way. So the same distance is kept below the heap, where it is not needed but does no harm.
     const BELOW_STACK: u64 = 128 << 20;
-    /// The distance that is kept above the heap. If only the free range above the heap has room, and this range is too short
-    /// for the distance, the result is as far from the heap as possible.
+    /// The preferred distance between the heap and a result above it. If only the free range above the heap has room, and this
+    /// range is too short for the distance, the result is as far from the heap as possible.
     const ABOVE_HEAP: u64 = 2 << 30;
     let heap = heap.next_multiple_of(page_size() as u64);
     let is_stack = |mapping: &Mapping| mapping.special && mapping.protection & libc::PROT_WRITE != 0;

@@ -192,8 +192,8 @@ pub fn has_written(data: &Metadata) -> Option<bool> {
 }
 
 /// Whether this process has certainly written to the file. The result is false if the last write was in the first moments of
-/// this process, because an earlier process with the same pid may have made this write. An example of such a process is process
-/// 1 of the last container.
+/// this process, because an earlier process with the same pid may have made this write. An example of such an earlier process
+/// is process 1 of the previous container.
 pub fn has_certainly_written(data: &Metadata) -> bool {
     let too_early = Duration::from_nanos(2 * clock::tick_ns() as u64);
     start().zip(data.modified().ok()).is_some_and(|(start, modified)| modified > start + too_early)
@@ -236,8 +236,8 @@ mod tests {
         other.write_all(b"three\n").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"one\ntwo\nthree\n");
         let reader = File::open(&path).unwrap();
-        // The locks below act like the locks of another copy of the library. This copy could detect another copy only by its
-        // locks, because this copy cannot list the descriptors of other copies.
+        // The locks below act like the locks of another copy of the library. This copy could detect another copy only by the
+        // other copy's locks, because this copy cannot list the descriptors of other copies.
         note(&ours, true);
         assert!(!has_other_copy(&ours) && !has_other_copy(&reader), "it is this one");
         for byte in [0, this_copy() - 1, this_copy() + 1, RANGE - 1] {

@@ -17,7 +17,8 @@ pub struct Owner {
     pub start_time: u64,
     /// Number of the pid namespace; 0 if unknown.
     pub pid_namespace: u64,
-    /// Number of the mount namespace; 0 if unknown. In another mount namespace, the owner's paths refer to other files.
+    /// Number of the mount namespace; 0 if unknown. For a process in another mount namespace, the owner's paths refer to other
+    /// files.
     pub mount_namespace: u64,
 }
 
@@ -33,8 +34,8 @@ impl Owner {
         }
     }
 
-    /// Whether the owner runs or may run, as far as this process can determine. Returns false if the owner is in another pid
-    /// namespace. Then only the lock on the file shows whether the owner runs.
+    /// Whether the owner is running or possibly running, as far as this process can determine. Returns false if the owner is in
+    /// another pid namespace. Then only the lock on the file shows whether the owner runs.
     pub fn is_visibly_alive(&self) -> bool {
         let here = namespace("pid");
         if self.pid_namespace != here && self.pid_namespace != 0 && here != 0 {

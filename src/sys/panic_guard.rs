@@ -59,8 +59,8 @@ pub fn guarded<T>(body: impl FnOnce(&PerThread) -> T) -> Option<T> {
     }
 }
 
-/// Runs `body` as one call. While `body` runs, reasons that earlier calls have noted for a refusal (`last_error::note`) are
-/// ignored. Panics are not caught.
+/// Runs `body`, which is one call of the library. While `body` runs, reasons that earlier calls have noted for a refusal
+/// (`last_error::note`) are ignored. Panics are not caught.
 #[inline]
 pub fn as_one_call<T>(body: impl FnOnce() -> T) -> T {
     PER_THREAD.with(|thread| {

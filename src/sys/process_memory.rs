@@ -9,7 +9,8 @@ use super::mapping::page_size;
 use super::thread::{id, uncancelled};
 
 /// Reads this process's memory at `addr` into `out` without ever faulting. Returns how many bytes could be read. Unreadable
-/// bytes become zero. `pid` is the pid of this process, so that this function need not ask the kernel for the pid.
+/// bytes become zero. `pid` is the pid of this process. The caller passes the pid, so this function need not ask the kernel for
+/// it.
 pub fn read(pid: u32, addr: u64, out: &mut [u8]) -> usize {
     let mut read = 0;
     let mut done = 0;
@@ -63,8 +64,8 @@ fn read_some(pid: u32, addr: u64, out: &mut [u8]) -> usize {
     match readv(pid, addr, out).map_err(|error| error.raw_os_error()) {
         Ok(count) => count,
         Err(Some(libc::EFAULT)) => 0,
-        // The process's first thread has ended, so the kernel finds no process with this pid. The call is repeated with the id
-        // of the calling thread, because all threads of the process share the same memory.
+        // The process's first thread has ended, so the kernel finds no process with this pid. The calling thread has the same
+        // memory, so the call is repeated with the id of the calling thread.
         Err(Some(libc::ESRCH)) if pid != id() => read_some(id(), addr, out),
         // A sandbox refuses the system call, or this kernel is built without it.
         Err(_) => uncancelled(|| {

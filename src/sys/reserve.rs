@@ -174,7 +174,7 @@ mod reserve {
     }
 
     // SAFETY: each piece is memory of the system's allocator, a mapping, or a part of the reserve, and is freed accordingly.
-    // The reserve never returns memory that is in use.
+    // The reserve never hands out memory that is in use.
     unsafe impl GlobalAlloc for Allocator {
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
             new_piece(layout, System::alloc)

@@ -16,9 +16,8 @@ pub enum Timekeeper {
     #[cfg(target_arch = "x86_64")]
     Tsc {
         clock: Calibrated,
-        /// The time stamp of the latest `note_end`, which is called after an end or a move of code was published.
-        /// `now_after_ends` may read the counter before the thread's earlier loads have completed. So `now_after_ends` uses
-        /// `last_end` as a lower limit.
+        /// The time stamp of the latest call of `note_end`. `now_after_ends` may read the counter before the thread's earlier
+        /// loads have completed. So `now_after_ends` uses `last_end` as a lower limit.
         last_end: AtomicU64,
     },
 }
@@ -45,15 +44,15 @@ impl Timekeeper {
     }
 
     /// Returns the current time for code that is being registered. If this thread can already see that other code has ended or
-    /// moved, the returned time is not before this end or move.
+    /// moved, the returned time is not before that event.
     ///
-    /// The new code may be at the old address of code that has ended or moved, so the new code's time has to be later. The
-    /// counter alone might be read slightly too early, so `last_end` is the lower limit. A thread that can see the end of code
-    /// always reads a `last_end` at or after this end.
+    /// The new code may be at the old address of code that has ended or moved, so the time of the new code has to be after that
+    /// event. The counter alone might be read slightly too early, so `last_end` is the lower limit. A thread that can see such
+    /// an event always reads a `last_end` that is not before the event.
     ///
-    /// The time stamp for the end of the new code needs no lower limit. Another thread can see the new code only after the
-    /// registering thread has read the counter. So if another thread unregisters the new code, the time stamp of that thread is
-    /// not before the time stamp of the registration.
+    /// When the new code is unregistered later, the time stamp of the unregistration needs no lower limit. Another thread can
+    /// see the new code only after the registering thread has read the counter. So if another thread unregisters the new code,
+    /// the time stamp of the unregistration is not before the time stamp of the registration.
     #[inline(always)]
     pub fn now_after_ends(&self) -> u64 {
         match self {

@@ -101,7 +101,7 @@ pub fn quietly<T>(body: impl FnOnce() -> T) -> T {
     with_others_blocked(&[libc::SIGXFSZ], body)
 }
 
-/// Like `quietly`, but SIGPIPE is discarded too. A write raises SIGPIPE if the file is a pipe without a reader.
+/// Like `quietly`, but discards SIGPIPE as well as SIGXFSZ. A write raises SIGPIPE if the file is a pipe without a reader.
 pub fn quietly_writing<T>(body: impl FnOnce() -> T) -> T {
     with_others_blocked(&[libc::SIGPIPE, libc::SIGXFSZ], body)
 }
@@ -185,7 +185,8 @@ pub fn forbid(is_forbidden: bool) {
     FORBIDDEN.store(is_forbidden, Ordering::Release);
 }
 
-/// Whether threads of the library are forbidden (`forbid`). Without threads, the calls of the host do the work of the threads.
+/// Whether threads of the library are forbidden (`forbid`). If threads are forbidden, the host's calls do the work that the
+/// threads would do.
 pub fn are_forbidden() -> bool {
     FORBIDDEN.load(Ordering::Acquire)
 }
@@ -244,7 +245,7 @@ pub fn end_process(leave: fn()) {
         let _ = set_name(c"jitsym-exit");
         BEGINS.store(0, Ordering::Release);
         change_blocked(libc::SIG_SETMASK, &signals(false, &[]));
-        // SAFETY: no frame of Rust code is left that has a value to drop.
+        // SAFETY: no remaining frame of Rust code has a value to drop.
         unsafe { libc::exit(0) }
     }
     let own = std::process::id();
@@ -265,8 +266,8 @@ pub fn end_process(leave: fn()) {
 /// Starts a thread that receives no signals except those of `OWN_FAULTS`. So the host's handlers, for example those for
 /// SIGPROF or SIGINT, do not run on the thread.
 ///
-/// `std::thread` is not used, because it ends the process if there is no memory for its record of a thread. For the same
-/// reason, nothing that runs in the new thread may call `std::thread::current`.
+/// `std::thread` is not used, because it ends the process if there is no memory for its record of a thread.
+/// `std::thread::current` would also make such a record, so nothing that runs in the new thread may call it.
 pub fn spawn_quiet(name: &'static CStr, stack: usize, body: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
     let start = Box::into_raw(Box::new(Start { name, body: Box::new(body) }));
     let counted = i32::from(name != APART);
@@ -282,8 +283,8 @@ pub fn spawn_quiet(name: &'static CStr, stack: usize, body: impl FnOnce() + Send
 pub type Body = extern "C" fn(*mut libc::c_void) -> *mut libc::c_void;
 
 /// Like `spawn_quiet`, for a thread that never allocates memory. When a thread first allocates memory, glibc reserves 64 MiB of
-/// address space. A thread that never allocates memory saves this address space. The body must begin with a call of
-/// `become_quiet`.
+/// address space. If a thread never allocates memory, glibc does not reserve this address space. The body must begin with a
+/// call of `become_quiet`.
 pub fn spawn_bare(stack: usize, body: Body, argument: *mut libc::c_void) -> io::Result<Thread> {
     if are_forbidden() {
         return Err(io::Error::from_raw_os_error(libc::EPERM));
@@ -374,9 +375,9 @@ pub fn become_quiet(name: &'static CStr) {
 }
 
 /// Gives the calling thread the scheduling policy and the niceness of an ordinary thread, and lets it run on the processors of
-/// the process's first thread. The kernel may refuse each change. The calling thread has inherited its policy, niceness and
-/// processors from the thread that opened the session. A background thread must not have a real-time priority. If the writer
-/// had a very low priority, it might run so rarely that records would be dropped.
+/// the process's first thread. The kernel may refuse any of these changes. The calling thread has inherited its policy,
+/// niceness and processors from the thread that opened the session. A background thread must not have a real-time priority. If
+/// the writer had a very low priority, it might run so rarely that records would be dropped.
 fn be_ordinary() {
     let own = |kind: libc::c_int| kind & !libc::SCHED_RESET_ON_FORK;
     // The system calls are made by number, because musl's functions for scheduling policies only return ENOSYS.
@@ -401,11 +402,11 @@ fn be_ordinary() {
     }
 }
 
-/// Makes the C library call `end` when the calling thread ends. Returns false if there is no memory for this.
+/// Makes the C library call `end` when the calling thread ends. Returns false if the C library has no key or no memory left.
 ///
 /// `end` must stay loaded until the process ends (`dynamic_symbols`). When a plugin is unloaded, the C library drops the
-/// plugin's exit handlers, but would still call `end`. The C library does not wait for a thread that is running `end` before it
-/// unloads the plugin.
+/// plugin's exit handlers, but would still call `end`. Before the C library unloads the plugin, it does not wait for threads
+/// that are running `end`.
 ///
 /// A destructor of thread-local storage is no alternative, because the C library ends the process if there is no memory to
 /// register the destructor.

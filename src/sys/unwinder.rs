@@ -262,9 +262,9 @@ impl Drop for Registered {
     }
 }
 
-/// Waits until no other thread changes the tables of `Dialect::Each`. The function makes the unwinder take its lock, and the
-/// unwinder waits for the lock while another thread changes the tables. In a forked child the function may never return,
-/// because a thread that exists only in the parent may hold the lock.
+/// Waits until no other thread changes the tables of `Dialect::Each`. The function makes the unwinder take the lock of the
+/// tables. While another thread changes the tables, the unwinder waits for the lock. In a forked child the function may never
+/// return, because a thread that exists only in the parent may hold the lock.
 pub fn await_changes() {
     static NO_TABLE: u8 = 0;
     // SAFETY: the function searches for this address among the registered addresses, and does not find it.
@@ -281,7 +281,7 @@ pub fn clear(table: &mut [u8], at: usize) {
     }
 }
 
-/// Searches with libgcc for the code that contains an address. Returns the address at which that code begins.
+/// Searches with libgcc for the code that contains an address, and returns the address at which the code begins.
 pub fn find(addr: u64) -> Option<u64> {
     let (find, mut bases) = (functions().find?, [0; 3]);
     // SAFETY: libgcc only compares the address with registered addresses.

@@ -44,7 +44,7 @@ pub fn data_page() -> io::Result<u64> {
 pub struct Origin<'a> {
     pub file: &'a File,
     pub text_at: u64,
-    /// The address at which the file's first page is mapped in addition to the code. valgrind treats this page as the file's
+    /// The address of an additional mapping, which contains the file's first page. valgrind treats this page as the file's
     /// data.
     pub data: u64,
 }

@@ -19,9 +19,9 @@ pub(super) fn create_with(dir: &Dir, name: &OsStr, mode: u32, access: Access) ->
 /// Creates a file. If an earlier process with this pid has left a file of this name, the new file replaces the old file.
 ///
 /// Fails without touching the existing file if this file is a symbolic link, has a second name (hard link), or belongs to
-/// another user. Also fails if another library in this process uses the file (`TAKEN`). Also fails if a living process uses the
-/// file, and has this process's pid in another pid namespace. A living process holds a lock on its file. The kernel releases
-/// the lock when the last descriptor and the last mapping of the open file are closed.
+/// another user. Also fails if another library in this process uses the file (`TAKEN`). Also fails if a living process in
+/// another pid namespace has the same pid as this process, and uses the file. A living process holds a lock on its file. The
+/// kernel releases the lock when the last descriptor and the last mapping of the open file are closed.
 pub fn claim(dir: &Dir, name: &OsStr, mode: u32, access: Access) -> io::Result<File> {
     for _ in 0..3 {
         match create_with(dir, name, mode, access) {
@@ -62,7 +62,7 @@ pub fn is_anothers(error: &io::Error) -> bool {
     match error.kind() {
         io::ErrorKind::AlreadyExists | TAKEN => true,
         // An error without an error number comes from this module, and means that another user's file has this name. An error
-        // with a number comes from the kernel, and means that this process may create no file in the directory.
+        // with a number comes from the kernel, and means that this process is not allowed to create files in the directory.
         io::ErrorKind::PermissionDenied => error.raw_os_error().is_none(),
         _ => false,
     }

@@ -1,4 +1,4 @@
-//! Creates and opens files safely in directories like `/tmp`. Each file is either new or is checked, and no file is opened
+//! Creates and opens files safely in directories like `/tmp`. Files that exist already are checked, and no file is opened
 //! through a symbolic link.
 
 mod append;
@@ -35,7 +35,7 @@ use refuse::refuse;
 pub type Access = OFlags;
 /// Each write appends to the file, so records stay whole even if another program writes to the file.
 pub const APPEND: Access = OFlags::RDWR.union(OFlags::APPEND);
-/// Writes go to any offset.
+/// Each write can go to any offset.
 pub const ANYWHERE: Access = OFlags::RDWR;
 
 /// The mode bit that marks a file as a file of this library. The bit has no other meaning on a regular file.

@@ -41,8 +41,8 @@ pub fn free_space(dir: &Path) -> Option<u64> {
     space(dir).map(|(free, _)| free)
 }
 
-/// Whether `FOR_OTHERS` bytes are still free in the file system of a directory after an allocation of `len` bytes. Returns true
-/// if this is unknown.
+/// Whether an allocation of `len` bytes would leave `FOR_OTHERS` bytes free in the file system of a directory. Returns true if
+/// this is unknown.
 pub fn leaves_room(dir: &Path, len: usize) -> bool {
     space(dir).is_none_or(|(free, size)| free.saturating_sub(len as u64) >= FOR_OTHERS.min(size / 2))
 }

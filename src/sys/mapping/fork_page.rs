@@ -13,7 +13,8 @@ pub fn zero_in_child() -> io::Result<(OwnedMapping, bool)> {
     Ok((page, is_kept))
 }
 
-/// Two pages: the kernel clears the first page in forked children (`zero_in_child`), and forked children share the second.
+/// Two pages. In forked children, the kernel clears the first page (`zero_in_child`). The parent shares the second page with
+/// its forked children.
 #[derive(Debug)]
 pub struct ForkPage {
     pub words: &'static Words,
@@ -22,8 +23,8 @@ pub struct ForkPage {
     pub kept_by_kernel: bool,
 }
 
-/// The content of the page that is cleared in children. `same_process` shows whether the process is a child. In each other
-/// word, a child stores one fact about itself.
+/// The content of the page that is cleared in children. `same_process` shows whether the process is a child. Every word after
+/// `same_process` contains one fact that a child has stored about itself.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Words {

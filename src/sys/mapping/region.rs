@@ -1,4 +1,4 @@
-//! Memory for records, parts of which can be made accessible, moved and replaced.
+//! Memory for records. Parts of this memory can be made accessible, moved and replaced.
 
 use std::fs::File;
 use std::io;
@@ -11,13 +11,13 @@ use super::{checked, done, OwnedMapping, PRIVATE, READ_WRITE};
 use crate::sys::process_memory;
 use crate::sys::thread::uncancelled;
 
-/// Memory for records, which is zero at first. Only parts that were opened may be accessed. Forked children do not inherit
+/// Memory for records. The memory is zero at first. Only parts that were opened may be accessed. Forked children do not inherit
 /// the memory.
 #[derive(Debug)]
 pub struct Region {
     mapping: OwnedMapping,
-    /// Whether the kernel has ignored `MADV_DONTFORK`, so that forked children inherit the memory. The flag is false in a
-    /// child that has unmapped the memory.
+    /// Whether forked children inherit the memory, because the kernel has ignored `MADV_DONTFORK`. The flag is false in a child
+    /// that has unmapped the memory.
     is_inherited: AtomicBool,
 }
 
@@ -147,8 +147,8 @@ impl Region {
     }
 
     /// Replaces the memory of this region with the memory of `other`. Both regions have the same length. Only the first `head`
-    /// bytes of the region `other` are accessible. During the call, other threads may only read the first `head` bytes of this
-    /// region, and may not access the rest.
+    /// bytes of the region `other` are accessible. During the call, other threads may read the first `head` bytes of this
+    /// region, but not write to these bytes, and may not access the rest.
     pub fn replace_by(&self, other: Region, head: usize) -> io::Result<()> {
         // For the kernel, the accessible bytes and the bytes after them are two mappings. So this function moves the two
         // mappings one after the other.

@@ -15,9 +15,9 @@ use super::{page_size, OwnedMapping, PRIVATE, READ_WRITE};
 const LEAST: usize = 64 * 1024;
 
 /// When an array grows beyond `LARGE` bytes, it asks the kernel for pages before their first use, `AT_ONCE` bytes at a time.
-/// Without this request, each page would cause a fault at its first use, and would take a sixth more time. While the kernel
-/// provides `AT_ONCE` bytes, a thread of the host that changes the process's mappings has to wait. `AT_ONCE` is small, so this
-/// wait is short.
+/// Without this request, each page would cause a fault at its first use, and each page would take a sixth more time than with
+/// the request. While the kernel provides `AT_ONCE` bytes, a thread of the host that changes the process's mappings has to
+/// wait. `AT_ONCE` is small, so this wait is short.
 const LARGE: usize = 1 << 20;
 const AT_ONCE: usize = 128 * 1024;
 

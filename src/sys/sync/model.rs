@@ -1,7 +1,7 @@
 //! Channels, waits and locks for models (see `sync`). The locks are loom's locks, with the interface of the standard
 //! library's locks.
 //!
-//! No wait in a model times out. So a model fails if a thread waits for an event that never happens.
+//! In a model, waits never time out. So a model fails if a thread waits for an event that never happens.
 
 use std::collections::VecDeque;
 use std::sync::LockResult;
@@ -103,8 +103,8 @@ pub fn wait(word: &AtomicU32, expected: u32, _: Option<Duration>) {
 pub fn wake(_: &AtomicU32, _: u32) {}
 
 /// A channel that replaces crossbeam's channel, which does not work with loom. A single lock protects this channel. So this
-/// channel guarantees more order between threads than crossbeam's channel does. If the library relies on this additional order
-/// by mistake, models do not detect the mistake.
+/// channel gives stronger ordering guarantees than crossbeam's channel. If the library relies on these stronger guarantees by
+/// mistake, models do not detect the mistake.
 pub mod channel {
     use super::{Mutex, VecDeque};
     use std::fmt;

@@ -12,22 +12,22 @@
 //! * A thread reads the counter after all its earlier instructions have completed (`clock::arch_ticks`).
 //! * For the counter value at which a new line begins, the new line gives the same time as the old line, or a later time. If a
 //!   new line begins ahead of the clock, its slope is reduced, so that the clock catches up with the line.
-//! * A line begins at the clock's time, or at a later time. So a stamp from the line is as late as all earlier stamps from the
-//!   clock, or later. After the end of a line, threads take stamps from the clock again. These stamps are raised to at least
-//!   the last time of the line (`Line::height`). Stamps are raised until the clock is more than `HELD_NS` past `Line::height`.
-//!   During this phase, each stamp is at least a nanosecond later than the previous stamp.
+//! * A line begins at the clock's time, or at a later time. So a stamp from the line is never before a stamp that was taken
+//!   from the clock earlier. After the end of a line, threads take stamps from the clock again, but adjust these stamps: no
+//!   stamp is before the last time of the line (`Line::height`). Threads adjust stamps until the clock is more than `HELD_NS`
+//!   past `Line::height`. Until then, each stamp is at least a nanosecond later than the previous stamp.
 //! * The clock stands still while the machine is suspended. During a suspend, the counter may continue or restart. If the
 //!   counter continues, it may jump past the line's end. All stamps from the line are then at or before the clock's time, so
-//!   stamps from the clock are not raised. A restarted counter could, hours later, have a value that the old line covers. So
-//!   the line is withdrawn before the writer sleeps.
+//!   threads do not adjust stamps from the clock. A restarted counter could, hours later, have a value that the old line
+//!   covers. So the line is withdrawn before the writer sleeps.
 //! * After a thread has computed a stamp, it checks that the line is still the published line. If another line was published,
 //!   the thread takes a new stamp. So a thread that was interrupted does not return a time from an old line.
 //! * The rates of the old and the new line differ by less than 100 parts in a million. A new line is published within
 //!   `LATE_TICKS` of its beginning, or not at all. Until the new line is published, threads take stamps from the old line. A
 //!   stamp from the old line is at most 2 ns later than the stamp from the new line for the same counter value. This difference
 //!   does no harm, because a thread needs much longer than 2 ns to take a stamp and publish data. The writer may be interrupted
-//!   between its last reading of the counter and the store that publishes the line. If the clock is not slewed, the maximum
-//!   of 2 ns grows by about 1 ns for each millisecond of this interruption.
+//!   between its last reading of the counter and the store that publishes the line. If the clock is not slewed, each
+//!   millisecond of such an interruption adds about 1 ns to the maximum of 2 ns.
 
 use std::fs::File;
 use std::io::Read;
@@ -57,9 +57,9 @@ const TOLERANCE_NS: u64 = 2_000;
 /// If a line begins ahead of the clock, the line gets a smaller slope, so that the clock catches up with the line within
 /// `CATCH_UP_NS`. A new line may replace this line before the clock has caught up.
 const CATCH_UP_NS: u64 = 50_000_000;
-/// A raised stamp is at most `HELD_NS` later than the maximum of the clock and `Line::height`. Stamps are raised until the
-/// clock is more than `HELD_NS` past `Line::height`. Each raised stamp can be 1 ns further ahead of the clock than the previous
-/// stamp. In a millisecond, threads can take far fewer than a million stamps.
+/// An adjusted stamp is at most `HELD_NS` later than the maximum of the clock and `Line::height`. Threads adjust stamps until
+/// the clock is more than `HELD_NS` past `Line::height`. Each adjusted stamp can be 1 ns further ahead of the clock than the
+/// previous stamp. In a millisecond, threads can take far fewer than a million stamps.
 const HELD_NS: u64 = 1_000_000;
 /// The maximum number of ticks between the beginning of a line and its publication: about 20 µs.
 const LATE_TICKS: u64 = 50_000;
@@ -99,7 +99,7 @@ struct Line {
     /// Nanoseconds for 2^32 ticks. The value fits into 32 bits, because each tick takes less than a nanosecond (the counter
     /// runs at more than 1 GHz).
     slope: u32,
-    /// Length in ticks, or 0 if there is no line. Without a line, threads read the clock, and raise stamps to at least `ns`.
+    /// Length in ticks, or 0 if there is no line. Without a line, threads read the clock, and take no stamp before `ns`.
     reach: u32,
 }
 
@@ -148,15 +148,15 @@ impl Line {
             let tsc = counter();
             self.at(tsc).unwrap_or_else(|| self.clock(tsc, last_held))
         } else if self.ns == 0 {
-            // Before the first line is published, all stamps come from the clock, so no stamp has to be raised.
+            // Before the first line is published, all stamps come from the clock, so no stamp has to be adjusted.
             monotonic_ns()
         } else {
             self.clock(0, last_held)
         }
     }
 
-    /// The time from the clock, raised to at least `height`. While stamps are raised (`HELD_NS`), each stamp is at least one
-    /// nanosecond later than the previous stamp.
+    /// The time from the clock, adjusted if necessary, so that it is not before `height`. While threads adjust stamps
+    /// (`HELD_NS`), each stamp is at least one nanosecond later than the previous stamp.
     #[cold]
     fn clock(&self, tsc: u64, last_held: &AtomicU64) -> u64 {
         let ns = monotonic_ns();
@@ -281,7 +281,7 @@ struct Published {
     /// writer is interrupted.
     count: AtomicUsize,
     lines: [PublishedLine; 2],
-    /// The last stamp that a thread took from the clock while stamps from the clock were raised (`HELD_NS`).
+    /// The last stamp that a thread took from the clock while threads adjusted stamps from the clock (`HELD_NS`).
     last_held: AtomicU64,
 }
 
@@ -345,8 +345,8 @@ impl Calibrated {
         self.published.now(unordered_ticks)
     }
 
-    /// Takes a sample, and publishes a new line if possible. Must be called every 1 to 50 ms, by one thread at a time, as
-    /// long as threads need the time.
+    /// Takes a sample, and publishes a new line if possible. Must be called every 1 to 50 ms, by one thread at a time, as long
+    /// as threads take stamps.
     pub fn rebase(&self) {
         self.change(Calibration::next);
     }
@@ -372,7 +372,7 @@ impl Calibrated {
             let new = change(old, sample);
             let held = self.published.last_held.load(Ordering::Relaxed);
             if new.line.exists() && (1..HELD_NS).contains(&held.saturating_sub(new.line.ns)) {
-                // Raised stamps were already later than the beginning of the new line. So the new line is not published.
+                // The last adjusted stamp is later than the beginning of the new line, so the new line is not published.
                 return;
             }
             if new.line != old.line {

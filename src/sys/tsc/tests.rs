@@ -185,8 +185,8 @@ fn a_counter_that_misses_the_clock_is_not_used_until_it_is_sane() {
         fake.slew(ppm);
         fake.run(&mut calibration, 50 * MS, 1);
         assert!(!calibration.line.exists(), "after the first pass that sees it, at {ppm} ppm");
-        // At first, stamps from the clock are raised to the latest time of the line. 2 ms later the clock is past that time,
-        // and stamps are the clock's time.
+        // At first, no stamp from the clock is before the latest time of the line. 2 ms later the clock is past that time, and
+        // stamps are the clock's time.
         fake.pass(2 * MS);
         assert_eq!(fake.stamp(&calibration.line), fake.ns());
         let worst = fake.run(&mut calibration, 50 * MS, 20);
@@ -242,7 +242,7 @@ fn a_counter_that_was_set_back_is_found_out() {
 fn a_suspend_is_no_time() {
     const HOUR: u64 = 3_600_000 * MS;
     for suspended in [110 * MS, 500 * MS, 2_000 * MS, HOUR, 10_000 * HOUR] {
-        // The machine is suspended between 0 and 99 ms after a round. At that moment the line has not ended.
+        // The machine is suspended between 0 and 99 ms after a round, before the line ends.
         for since in [0, MS, 49 * MS, 99 * MS] {
             let mut fake = Fake::new(1 << 40, 0);
             let mut calibration = fake.start();
@@ -250,7 +250,7 @@ fn a_suspend_is_no_time() {
             fake.pass(since);
             let before = fake.stamp(&calibration.line);
             fake.suspend(suspended);
-            // For a while before the clock stops and after the clock continues, no thread runs.
+            // No thread runs shortly before the clock stops, or shortly after the clock continues.
             fake.pass(5_000);
             assert_eq!(fake.stamp(&calibration.line), fake.ns(), "{suspended} ns, {since} ns after a round");
             assert!(fake.ns() >= before);
@@ -259,7 +259,7 @@ fn a_suspend_is_no_time() {
         }
     }
     // Each suspend is shorter than the duration of a line. After the suspend, the line may give stamps that are ahead of the
-    // clock. So later stamps from the clock are raised.
+    // clock. So threads adjust the stamps that they then take from the clock.
     for suspended in [10_000, MS, 40 * MS, 80 * MS] {
         let mut fake = Fake::new(1 << 40, 0);
         let mut calibration = fake.start();
@@ -324,8 +324,8 @@ fn there_is_no_line_while_the_writer_sleeps() {
     assert!((0..10_000).any(|_| is_gone()) && calibrated.now() >= before);
 }
 
-/// Runs `reader` on three threads while this thread rebases after each of the pauses. Ends early if the counter is unfit, or if
-/// the kernel stops using the counter.
+/// Runs `reader` on three threads while this thread calls `rebase` after each of the pauses. Ends early if the counter is
+/// unfit, or if the kernel stops using the counter.
 fn while_rebasing(pauses: impl Iterator<Item = Duration>, reader: impl Fn(&Calibrated) + Sync) {
     let calibrated = Calibrated::default();
     let done = AtomicBool::new(false);
