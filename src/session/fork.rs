@@ -171,7 +171,7 @@ fn go_on_in_parent() {
             of_thread.set(underway);
             return;
         }
-        // The writer and the other threads continue while the child copies.
+        // The writer and the other threads continue while the child copies memory.
         let shared = process::current_shared().filter(|_| underway.held);
         keeping_errno(|| process::shielded(|| shared.into_iter().for_each(|shared| shared.status.quiesce.over())));
         if let Some(copy) = underway.copy {

@@ -214,7 +214,7 @@ impl Process {
         self.lifecycle.try_lock()?.hand_down(forked_at)
     }
 
-    /// Counts a session that was closed by a call that could not take the lock in time.
+    /// Counts a closed session whose close could not take the lock in time.
     pub fn is_closed_meanwhile(&self) {
         self.closed_meanwhile.fetch_add(1, Ordering::Relaxed);
     }

@@ -35,8 +35,8 @@ pub use thread::{unread_until, watch_thread_if_running};
 pub use thread_state::Local;
 use thread_state::NO_HANDLE;
 
-/// A call that unregisters or moves stable code (`Code::stable`) waits until the writer has read the code's bytes, for at most
-/// this time.
+/// A call that unregisters or moves stable code (`Code::stable`) waits at most this time for the writer to read the code's
+/// bytes.
 const STABLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Writes the record of a registration. `flags`: the record flags that `Regions::before_code` has returned.
@@ -194,8 +194,8 @@ impl Local {
         }
     }
 
-    /// Appends the code's file and line to its name. If the code has no line table, a table is made whose only row has the file
-    /// and line. The composed name is clean but may be too long.
+    /// Appends the code's file and line to its name. If the code has no line table, the code gets a table with a single row for
+    /// its file and line. The composed name is clean but may be too long.
     #[inline(never)]
     fn register_with_file(&mut self, code: &Code<'_>, flags: u8) -> Result<Id> {
         let mut name = Composed::default();
