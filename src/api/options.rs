@@ -38,7 +38,7 @@ impl Sinks {
     pub const ALL: Sinks = Sinks(63);
     /// The bits that are reserved for sinks.
     pub(crate) const ANY: Sinks = Sinks((1 << 27) - 1);
-    /// This bit is not a sink, but a flag in the set of running sinks. The flag means that a sink wants the bytes of the code.
+    /// A flag, not a sink. If the set of running sinks contains this flag, a sink wants the bytes of the code.
     pub(crate) const BYTES: Sinks = Sinks(1 << 27);
     /// A flag like `BYTES`: live code is remembered for sinks that are enabled later.
     pub(crate) const REMEMBER: Sinks = Sinks(1 << 28);
@@ -47,7 +47,7 @@ impl Sinks {
     /// A flag like `BYTES`: each thread that registers code also reports the code to the unwinder.
     pub(crate) const BY_CALLERS: Sinks = Sinks(1 << 30);
     /// A flag like `BYTES`: each call waits until the writer has reported the code of the call to certain sinks. These sinks
-    /// need code before the code runs.
+    /// must get the code before it runs.
     pub(crate) const MUST_WAIT: Sinks = Sinks(1 << 31);
 
     /// The union of `self` and `other`.

@@ -69,12 +69,12 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
 }
 
 /// Registers code: from now on, samples in [addr, addr + size) belong to `name`. Call this when the bytes are final and before
-/// the code runs. The call ends all earlier code that overlaps this range. The call writes the id to `out_id`, unless `out_id`
-/// is NULL. The id is 0 if no sink runs and no code is remembered (`JITSYM_INIT_REMEMBER`).
+/// the code runs. The code replaces all earlier code that overlaps this range. The call writes the id to `out_id`, unless
+/// `out_id` is NULL. The id is 0 if no sink runs and no code is remembered (`JITSYM_INIT_REMEMBER`).
 ///
 /// If no sink runs and no code is remembered, the call does not read `code`.
 ///
-/// The call waits for `JITSYM_SINK_UNWINDER` and `JITSYM_SINK_VALGRIND`, because these sinks need code before the code runs.
+/// The call waits for `JITSYM_SINK_UNWINDER` and `JITSYM_SINK_VALGRIND`, because these sinks must get the code before it runs.
 /// While a debugger listens, the call also waits for `JITSYM_SINK_GDB`. If the wait fails, the code is registered, `out_id` is
 /// written, and `jitsym_flush` waits for the sinks. `JITSYM_ERR_TIMEOUT` then means that the library's thread has reported
 /// nothing to any sink for a second (a minute under valgrind, or while a debugger reads new code). `JITSYM_ERR_SINK_FAILED`
@@ -333,8 +333,8 @@ pub extern "C" fn jitsym_enable(session: *mut jitsym, sinks: u32) -> jitsym_stat
 /// files stay, and `jitsym_enable` continues them. `sinks`: `JITSYM_SINK_*` bits; 0: all.
 ///
 /// With `JITSYM_INIT_REMOVE_FILES`, the call removes the files. When the last sink stops, the background thread ends, memory
-/// and spool are freed, and all ids become unknown. With `JITSYM_INIT_REMEMBER`, the background thread, the memory, the spool
-/// and the ids stay.
+/// and spool are freed, and all ids become unknown. `JITSYM_INIT_REMEMBER` keeps the background thread, the memory, the spool
+/// and the ids.
 ///
 /// Returns `JITSYM_OK`, also if the sinks do not run; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_SINK_FAILED` if a
 /// sink could not write everything (the sink is stopped anyway); `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_TIMEOUT` as for

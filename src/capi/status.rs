@@ -23,7 +23,7 @@ pub enum jitsym_status {
     JITSYM_ERR_STRUCT_TAIL = 3,
     /// An unknown flag bit, a reserved field that is not 0, a file mode above 0777.
     JITSYM_ERR_FLAGS = 4,
-    /// A field or argument has an unknown number.
+    /// An enum field or argument has an unknown value.
     JITSYM_ERR_ENUM = 5,
     /// The size of the code, or of the range, is 0.
     JITSYM_ERR_SIZE_ZERO = 6,
@@ -58,7 +58,7 @@ pub enum jitsym_status {
     ///
     /// The id was never returned, or the code with this id was unregistered or overwritten by newer code.
     JITSYM_ERR_UNKNOWN_ID = 17,
-    /// The wait was too long. The library continues the work in the background.
+    /// The wait was too long. The operation continues in the background.
     ///
     /// If a call of `jitsym_region.h` returns this status, the call has changed nothing. The cause is a disk that blocks
     /// another call of `jitsym_region.h` for more than 10 seconds.
@@ -81,7 +81,7 @@ pub enum jitsym_status {
     JITSYM_ERR_CONFLICT = 25,
     /// All session handles are in use.
     JITSYM_ERR_TOO_MANY_SESSIONS = 26,
-    /// A directory is too long, or is no absolute path.
+    /// A directory is too long, or is not absolute.
     JITSYM_ERR_PATH = 27,
     /// The buffer is too small for the result.
     JITSYM_ERR_BUFFER = 28,
@@ -93,8 +93,8 @@ pub enum jitsym_status {
     JITSYM_ERR_INTERNAL = 31,
     /// The call came from the writer, or from a signal handler that may have interrupted the writer.
     ///
-    /// If the library runs [without threads](conventions.md#without-threads) of its own, `jitsym_flush_from_signal`
-    /// returns this status. The spool has the records that are not in the files.
+    /// If the library runs [without threads](conventions.md#without-threads) of its own, `jitsym_flush_from_signal` returns
+    /// this status. The spool contains the records that are not in the files.
     JITSYM_ERR_WRITER = 32,
     /// The variable JITSYM_LATE forbids enabling sinks at run time.
     JITSYM_ERR_FORBIDDEN = 33,

@@ -56,7 +56,7 @@ pub fn arm() {
 
 extern "C" fn at_exit() {
     if panic_guard::is_inside() {
-        // A signal handler that has interrupted this library has called `exit`. This thread may hold the library's locks.
+        // A signal handler has interrupted this library and called `exit`. This thread may hold the library's locks.
         let _ = flush_from_signal(STOP_TIMEOUT);
         return;
     }

@@ -139,8 +139,8 @@ impl Ref {
     /// exception through this code, or reach an address where a breakpoint must already be set. After the host has unregistered
     /// code, the host may overwrite the code's memory, and with it a breakpoint of the debugger.
     ///
-    /// An error means that a sink does not know the change yet. The sink for debuggers alone causes no error, because the
-    /// debugger may have stopped the writer but not the calling thread.
+    /// An error means that a sink does not know the change yet. If a call waits only for the sink for debuggers, there is no
+    /// error, because the debugger may have stopped the writer but not the calling thread.
     #[inline]
     pub fn known(&self) -> Result<()> {
         if self.shared.wanted().has(Sinks::MUST_WAIT) {
@@ -321,7 +321,8 @@ impl Ref {
         // If several threads close the session at once, only one thread succeeds in clearing the session's entry.
         let ended = self.place.compare_exchange(self.handle, 0, Ordering::SeqCst, Ordering::Relaxed);
         ended.map_err(|_| Error::Closed)?;
-        // `OFF` is cleared only if it has this session's handle, because it may already have the handle of a later session.
+        // `OFF` may already contain the handle of a later session, so `OFF` is cleared only if it contains this session's
+        // handle.
         forget_off(self.handle);
         let mut is_noted = false;
         let closed = self.process.with_lifecycle(Instant::now() + STOP_TIMEOUT, |lifecycle| {

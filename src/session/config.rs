@@ -125,8 +125,8 @@ impl Config {
             bridge,
             // Whether the gdb sink may start by itself. With the bridge, the gdb sink must not start, because debuggers already
             // have the code that the bridge finds, and cannot handle code that is reported twice. Under a valgrind profiler, no
-            // debugger is used, and the gdb sink would double the cost of a registration. So the gdb sink does not start by
-            // itself under such a profiler, unless `JITSYM_GDB` requests this.
+            // debugger is used, and the gdb sink would double the cost of a registration. So under such a profiler, the gdb
+            // sink starts by itself only if `JITSYM_GDB` requests the sink.
             debugger: late && !bridge && switch("JITSYM_GDB").unwrap_or(!for_valgrind || tool != Tool::Other),
             map_max: bound(options.map_max, "JITSYM_MAP_MAX", MAP_MAX_LEAST),
             jitdump_max: bound(options.jitdump_max, "JITSYM_JITDUMP_MAX", JITDUMP_MAX_LEAST),

@@ -51,8 +51,8 @@ pub fn flush_at_exit() {
 }
 
 /// Registers the exit handler `after_exit`. Some C libraries allow several threads to call `exit` at once, and run each handler
-/// on one of these threads. When no handler is left to run, the thread that notices this ends the process. `after_exit` waits
-/// until the pending records are written, so that a second thread does not end the process too early.
+/// on one of these threads. If a thread finds no handler left to run, the thread ends the process. `after_exit` waits until the
+/// pending records are written, so that a second thread does not end the process too early.
 pub fn arm_waiting() {
     // SAFETY: it is sound to call the handler at any time. When a plugin that contains this code is unloaded, the C library
     // removes the handler.
@@ -67,8 +67,8 @@ extern "C" {
 }
 
 extern "C" fn after_exit() {
-    // If a signal handler that exits has interrupted this library, the same thread may hold the library's locks. Inside the
-    // guard, `is_inside` always returns true. So `is_inside` is called before the guard is entered.
+    // A signal handler may have interrupted this library and called `exit`. This thread may then hold the library's locks.
+    // Inside the guard, `is_inside` always returns true. So `is_inside` is called before the guard is entered.
     let may_write = !panic_guard::is_inside();
     process::blocking_guarded(|| {
         // The C library may have assigned the first handler to another thread, which has not run this handler yet.

@@ -201,8 +201,7 @@ fn words(sinks: Sinks) -> Option<String> {
     (!words.is_empty()).then(|| words.join(" "))
 }
 
-/// Records that a call is refused with this error. For the first refusal with each error, `JITSYM_DEBUG` also prints the
-/// reason.
+/// Notes that a call is refused with this error. For the first refusal with each error, `JITSYM_DEBUG` also prints the reason.
 #[cold]
 #[inline(never)]
 pub fn refused(error: Error) {

@@ -53,8 +53,8 @@ pub struct Underway {
     /// Whether the fork has begun to quiesce the library. The fork may have stopped waiting before the library was quiescent.
     /// If `held` is true, the parent lets the library continue after the fork.
     held: bool,
-    /// Whether the fork has waited for the threads inside the fork lock. A thread inside the fork lock may be changing state
-    /// that the child inherits, for example the regions.
+    /// Whether the fork has waited for the threads that hold the fork lock. A thread that holds the fork lock may be changing
+    /// state that the child inherits, for example the regions.
     is_alone: bool,
     /// Whether `fork_lock` counts this fork.
     is_counted: bool,
@@ -80,7 +80,7 @@ static WATCHING: AtomicBool = AtomicBool::new(false);
 static START_BRIDGE: OnceBox<fn()> = OnceBox::new();
 
 /// Registers a function for forked children. A child calls the function only if the parent's fork has waited for the threads
-/// inside the fork lock.
+/// that hold the fork lock.
 pub fn call_in_children(start_bridge: fn()) {
     START_BRIDGE.get_or_init(|| Box::new(start_bridge));
     watch();
@@ -97,7 +97,7 @@ pub fn watch() {
     }
 }
 
-/// Fork handler. All fork handlers disable thread cancellation, because waiting and closing files are cancellation points.
+/// Fork handler. All fork handlers disable thread cancellation, because `close` and waits are cancellation points.
 extern "C" fn before() {
     thread::uncancelled(prepare);
 }
@@ -119,8 +119,8 @@ fn prepare() {
         // signal handler does not wait.
         if underway.depth == 1 && !panic_guard::is_inside() {
             let end = Instant::now() + PATIENCE;
-            // The fork waits for the threads inside the fork lock before it waits for the writer, because these threads may
-            // need the writer. A third of the time is reserved for the writer.
+            // The fork first waits for the threads that hold the fork lock, because these threads may need the writer.
+            // Afterwards the fork waits for the writer. A third of the time is reserved for the writer.
             fork_lock::wait(end - PATIENCE / 3);
             (underway.is_alone, underway.is_counted) = (true, true);
             if thread::are_forbidden() {
@@ -171,7 +171,7 @@ fn go_on_in_parent() {
             of_thread.set(underway);
             return;
         }
-        // The writer and the other threads continue while the child copies.
+        // The writer and the other threads continue while the child copies memory.
         let shared = process::current_shared().filter(|_| underway.held);
         keeping_errno(|| process::shielded(|| shared.into_iter().for_each(|shared| shared.status.quiesce.over())));
         if let Some(copy) = underway.copy {
@@ -222,7 +222,7 @@ fn take_note_in_child(underway: Underway) {
     let mut rest = if held { found.rest_in_child(parent.host.page.shared) } else { found.rest };
     if let Some(shared) = shared {
         copy.inspect(|copy| copy.begin());
-        // If the parent has not waited for the copy, the copy may have code that the parent has written since the fork.
+        // If the parent has not waited for the copy, the copy may contain code that the parent wrote after the fork.
         let go_on = |is_parted: bool| {
             let has_waited = copy.map_or_else(|| parent.regions.shared_len() == 0, ChildCopy::copied);
             if !is_parted || !has_waited {
@@ -244,7 +244,7 @@ fn take_note_in_child(underway: Underway) {
     words.writer.store(found.writer, Ordering::Relaxed);
     words.state.store(rest as u32, Ordering::Release);
     if shared.is_some_and(|shared| shared.fork() == Fork::AtOnce) && has_open_sessions(parent) {
-        // If `take_over` fails here, the next call tries again and reports the failure.
+        // A failure of `take_over` is ignored here, because the next call tries again, and reports any failure.
         process::shielded(|| _ = take_over(parent, None));
     }
 }
@@ -359,7 +359,7 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
 
     let process = Process::new(parent.generation, Some(parent))?;
     let mut shared = Shared::new(&config, &process.host.last_error)?;
-    // After this point, no failure requires another attempt.
+    // If a step fails after this point, nothing has to be tried again.
     process.allocator.arenas.take_over(&parent.allocator.arenas);
     process.collector.state.take_over(&parent.collector.state);
     let forked_at = words.forked_at.load(Ordering::Relaxed);

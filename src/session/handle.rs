@@ -17,9 +17,10 @@ pub fn new_handle(process: &Process, serial: u32, place: usize) -> u64 {
     u64::from(process.generation) << 48 | u64::from(serial) << 16 | (place as u64) << 8 | TAG
 }
 
-/// While no sink runs: the handle of the session that last was opened, enabled sinks, or disabled sinks. While a sink runs:
-/// `NO_HANDLE`. Each call first compares its handle with this value. So while no symbols are wanted, a call costs the runtime
-/// only a load and a branch. A forked child inherits this value. So in the child, too, calls with this handle return at once.
+/// While no sink runs: the handle of the session whose call was the last to open a session, enable sinks or disable sinks.
+/// While a sink runs: `NO_HANDLE`. Each call first compares its handle with this value. So while no symbols are wanted, a call
+/// costs the runtime only a load and a branch. A forked child inherits this value. So in the child, too, calls with this handle
+/// return at once.
 static OFF: AtomicU64 = AtomicU64::new(NO_HANDLE);
 
 /// A value without the tag of a handle. No caller passes this value by mistake.
@@ -62,7 +63,7 @@ impl Ref {
     }
 
     /// The result of a call, or `Closed` if the session is no longer open. A close ends the writer, and makes all ids invalid.
-    /// So if a call races with a close, an id may be unknown, and `outcome` replaces that error by `Closed`.
+    /// So if a call races with a close, the call may fail because its id is unknown. `outcome` then returns `Closed` instead.
     #[inline]
     pub fn outcome<T>(&self, result: Result<T>) -> Result<T> {
         self.still_open(()).and(result)

@@ -71,13 +71,13 @@ impl Checked {
         }
     }
 
-    /// Records that code was registered. If the code overlaps other code whose id is still in use, this is a finding.
+    /// Notes that code was registered. If the code overlaps other code whose id is still in use, this is a finding.
     #[inline]
     pub fn registered(&self, shared: &Shared, id: Id, code: &Code<'_>) {
         self.with(|table| table.add(shared, id, (code.addr, code.size), code.name, &code.bytes));
     }
 
-    /// Records that code was moved. Does not check the bytes at the old address, because the host may already have reused that
+    /// Notes that code was moved. Does not check the bytes at the old address, because the host may already have reused that
     /// memory.
     #[inline]
     pub fn moved(&self, shared: &Shared, id: Id, target: &MoveTarget<'_>) {

@@ -82,7 +82,7 @@ impl Running {
     }
 }
 
-/// A change of the sinks that the writer has been asked to make.
+/// A request to the writer to change the sinks.
 struct Changing {
     /// The options that applied before the sinks were changed.
     before: Config,
@@ -97,7 +97,7 @@ struct Starting {
 }
 
 impl Lifecycle {
-    /// Records that a call begins, and that this call stops waiting at `end`.
+    /// Notes that a call begins, and that this call stops waiting at `end`.
     pub fn begin(&mut self, end: Instant) {
         self.end = Some(end);
     }
@@ -332,7 +332,7 @@ impl Lifecycle {
     /// Adds a session to the open sessions. Starts the new session's sinks that do not run yet. If the new session is the first
     /// with the option `remember`, the writer begins to remember code.
     ///
-    /// Starts sinks that have failed or were disabled only if the session would otherwise have no running sink.
+    /// Starts failed or disabled sinks only if the session would otherwise have no running sink.
     pub fn join(&mut self, shared: &Shared, config: &Config) -> Result<()> {
         let Some(running) = &self.running else { return Ok(()) };
         let status = &shared.status;
@@ -411,7 +411,7 @@ impl Lifecycle {
         self.change(shared, &config, Sinks::NONE, sinks)
     }
 
-    /// Asks the running writer to start or stop sinks, and waits.
+    /// Asks the running writer to start or stop sinks, and waits for the answer.
     fn change(&mut self, shared: &Shared, wanted: &Config, on: Sinks, off: Sinks) -> Result<()> {
         let Some(running) = &mut self.running else { return Err(Error::NotRunning) };
         let mut config = running.config.with_sinks_of(wanted, on);
@@ -500,8 +500,8 @@ impl Lifecycle {
     }
 }
 
-/// Whether a writer that starts now recovers the files of dead processes. By default, a process with more rights than other
-/// processes of its user recovers no files. The options can request the recovery.
+/// Whether a writer that starts now recovers the files of dead processes. By default, a process recovers no files if it has
+/// more rights than other processes of its user. The options can request the recovery.
 fn recovers(shared: &Shared, config: &Config, inheritance: &Option<Inheritance>) -> bool {
     let by_default = !shared.pool.is_open() && !privileges::are_more();
     inheritance.is_none() && (config.recover || by_default)

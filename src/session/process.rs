@@ -31,8 +31,8 @@ use crate::writer::Inheritance;
 #[derive(Debug)]
 pub struct Process {
     /// A number that is contained in each handle of this process. A child that takes over its parent's state also keeps the
-    /// generation, so the inherited handles stay valid. A child that opens a session without the parent's state gets the next
-    /// generation.
+    /// generation, so the inherited handles stay valid. If a child opens a session but does not take over the parent's state,
+    /// the child gets the next generation.
     pub generation: u16,
     pub host: Host,
     /// In a forked child: the parent's state. Because of this pointer, leak checkers do not report the parent's state as lost.
@@ -214,7 +214,7 @@ impl Process {
         self.lifecycle.try_lock()?.hand_down(forked_at)
     }
 
-    /// Counts a session that was closed by a call that could not take the lock in time.
+    /// Counts a closed session whose close could not take the lock in time.
     pub fn is_closed_meanwhile(&self) {
         self.closed_meanwhile.fetch_add(1, Ordering::Relaxed);
     }

@@ -51,7 +51,7 @@ impl Fill for EndAhead {
     }
 }
 
-/// After a flush, everything registered before has reached the sinks, even if the thread's clock is ahead of the writer's.
+/// After a flush, the sinks have all earlier registrations, even if the thread's clock is ahead of the writer's clock.
 #[test]
 fn a_flush_finds_what_is_stamped_ahead() {
     let _alone = alone();
@@ -63,7 +63,7 @@ fn a_flush_finds_what_is_stamped_ahead() {
     let mut queue = ThreadQueue::new(shared).unwrap();
     const AHEAD: u64 = 8_000_000;
     queue.append(&EndAhead(0x7000, AHEAD)).unwrap();
-    // Sets a time in the future, like a thread whose clock is ahead of the writer's clock.
+    // The request gets a time in the future, as if its thread's clock were ahead of the writer's clock.
     shared.requests().asked_at = shared.clock.now() + AHEAD;
     session.flush(LONG).unwrap();
     assert_eq!(names(&seen()), []);

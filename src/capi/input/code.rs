@@ -1,4 +1,4 @@
-//! Input of `jitsym_code` with its lines and inlined functions, and of `jitsym_move_target`.
+//! Reads `jitsym_code`, with its lines and inlined functions, and `jitsym_move_target` from C.
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_void, CStr};

@@ -1,8 +1,7 @@
 //! Input from C, checked and converted to the types of the Rust API.
 //!
-//! Saved registers and bytes are used by reference. C structs other than saved registers are copied, except on the fast path of
-//! a registration. If a struct comes from an older or a newer header, and thus has another size, the struct is copied over a
-//! struct of zeros.
+//! Saved registers and bytes are used by reference. All other C structs are copied, except on the fast path of a registration.
+//! If a struct comes from an older or a newer header, and thus has another size, the struct is copied over a struct of zeros.
 //!
 //! If a struct has the size of this version's struct, the fast path of a registration does not copy the struct. The fast path
 //! reads the fields of the `jitsym_code` one by one, and compares the `jitsym_unwind` in place.

@@ -1,4 +1,4 @@
-//! Input of `jitsym_options`, and of sets of sinks.
+//! Reads `jitsym_options` and sets of sinks from C.
 
 use std::ffi::{c_char, CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;

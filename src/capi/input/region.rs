@@ -1,4 +1,4 @@
-//! Input of `jitsym_region_options`.
+//! Reads `jitsym_region_options` from C.
 
 use super::size_of_struct;
 use super::{check_flags, read, Plain};

@@ -1,4 +1,4 @@
-//! Input of `jitsym_unwind`.
+//! Reads `jitsym_unwind` from C.
 
 use std::{mem, slice};
 
@@ -191,7 +191,7 @@ unsafe fn saved_registers<'a>(start: *const jitsym_saved_register, count: u32) -
 }
 
 impl UnwindInput<'_> {
-    /// Returns the same description as a type of the Rust API.
+    /// Returns this description as an `Unwind` of the Rust API.
     pub fn as_unwind(&self) -> Unwind<'_> {
         match self {
             UnwindInput::Ready(unwind) => *unwind,

@@ -17,8 +17,8 @@ pub enum jitsym_code_flag {
     JITSYM_CODE_STABLE = 1,
     /// The host registers more code before this code runs, so the call waits for no sink.
     ///
-    /// Without the flag, a call waits for sinks that need code before the code runs (`jitsym_register`). The next call without
-    /// the flag, or `jitsym_flush`, waits until these sinks have all code that was registered before.
+    /// Without the flag, a call waits for sinks that must get the code before it runs (`jitsym_register`). The next call
+    /// without the flag, or `jitsym_flush`, waits until these sinks have all code that was registered before.
     JITSYM_CODE_MORE = 2,
     /// While this code is live, the next `JITSYM_CODE_GAP_SIZE` bytes have no other code.
     ///

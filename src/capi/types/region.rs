@@ -32,7 +32,7 @@ pub struct jitsym_region_options {
     pub alignment: u64,
     /// All of the executable view is within 2 GiB of this address. 0: anywhere.
     ///
-    /// Signed 32-bit displacements, as in calls and jumps of x86-64, reach all of the view from this address.
+    /// From this address, signed 32-bit displacements, as in calls and jumps of x86-64, reach all of the view.
     pub near_addr: u64,
     /// `JITSYM_REGION_*` bits.
     pub flags: u32,

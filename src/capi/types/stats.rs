@@ -30,8 +30,8 @@ pub struct jitsym_stats {
     pub sinks_running: u32,
     /// Bits of sinks that could not start, or cannot write now.
     ///
-    /// A sink that cannot write tries again at each flush, and at least every ten seconds. A sink that could not start
-    /// waits for `jitsym_enable`, or in a forked child for the next flush.
+    /// A sink that cannot write tries again at each flush, and at least every ten seconds. After a failed start, a sink waits
+    /// for `jitsym_enable`, or in a forked child for the next flush.
     pub sinks_failed: u32,
     /// Registrations that reached the writer.
     pub registered: u64,
@@ -105,7 +105,7 @@ pub struct jitsym_stats {
     ///
     /// Each new name begins a generation, which [docs/regions.md](regions.md#epochs) calls an epoch.
     pub region_generations: u64,
-    /// How often a generation began late or did not begin. Samples may then have wrong names or stacks.
+    /// Generations that began late or not at all. Samples may then have wrong names or stacks.
     pub region_late: u64,
     /// Regions that got no file, and memory that could not be adopted.
     ///

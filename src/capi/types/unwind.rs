@@ -30,8 +30,8 @@ pub enum jitsym_unwind_flag {
     /// `paciasp` must be directly before the instruction that ends at `fp_pushed`. If `fp_pushed` of a FIXED_FRAME is 0,
     /// `paciasp` must be directly before the instruction that ends at `sp_set`. If `fp_pushed` and `sp_set` of a FIXED_FRAME
     /// are 0, the return address is signed from the start. With this flag, the defaults of a FRAME_POINTER for `fp_pushed` and
-    /// `fp_set` are 8 and 12. The instruction that begins at `epilogue_begin` is `autiasp`, or ends the epilogue, as `retaa`
-    /// does. If code signs its return address in another way, use EH_FRAME
+    /// `fp_set` are 8 and 12. The instruction at `epilogue_begin` is `autiasp`, or an instruction that ends the epilogue, such
+    /// as `retaa`. If code signs its return address in another way, use EH_FRAME
     /// ([docs/special-cases.md](special-cases.md#signed-return-addresses-on-aarch64)).
     JITSYM_UNWIND_PACIASP = 1,
     /// Like `JITSYM_UNWIND_PACIASP`, but with key B: `pacibsp` and `autibsp`.
@@ -56,7 +56,7 @@ pub struct jitsym_saved_register {
 
 /// One row of `JITSYM_UNWIND_ROWS`: the whole state from `offset` up to the next row.
 ///
-/// Before the first row, the state is as at a function's entry: CFA = SP + 8 on x86-64 and SP + 0 elsewhere, and no
+/// Before the first row, the state is the same as at a function's entry: CFA = SP + 8 on x86-64 and SP + 0 elsewhere, and no
 /// register is saved.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -101,12 +101,12 @@ pub struct jitsym_unwind {
     pub fp_set: u32,
     /// FRAME_POINTER, FIXED_FRAME: where `pop rbp` or `leave` ends. 0: no epilogue.
     ///
-    /// From `epilogue_begin` to `epilogue_end`, the frame is as at the function's entry. Set `epilogue_begin` to 0 if control
-    /// does not leave the code through such an epilogue. Use ROWS for code with several epilogues.
+    /// From `epilogue_begin` to `epilogue_end`, the frame is the same as at the function's entry. Set `epilogue_begin` to 0 if
+    /// control does not leave the code through such an epilogue. Use ROWS for code with several epilogues.
     pub epilogue_begin: u32,
     /// FRAME_POINTER, FIXED_FRAME: where the return instruction ends. 0 means the end of the code.
     ///
-    /// From `epilogue_end` to the end of the code, the frame is as before the epilogue.
+    /// From `epilogue_end` to the end of the code, the frame is the same as before the epilogue.
     pub epilogue_end: u32,
     /// FIXED_FRAME: CFA = SP + this. FRAME_POINTER: CFA = FP + this.
     ///
@@ -115,14 +115,15 @@ pub struct jitsym_unwind {
     pub cfa_offset: i32,
     /// FRAME_POINTER, FIXED_FRAME: number of entries of `saved`.
     ///
-    /// These registers are saved from `saved_from` on. `saved` need not contain the registers that `push rbp` or `stp` stores.
+    /// From the offset `saved_from` on, these registers are saved. `saved` need not contain the registers that `push rbp` or
+    /// `stp` stores.
     pub saved_count: u32,
     /// See `saved_count`.
     pub saved: *const jitsym_saved_register,
     /// From this offset in the code on, the registers in `saved` are saved. 0 means `fp_set` or `sp_set`.
     ///
-    /// For FRAME_POINTER, `saved_from` is at least `fp_pushed`, and 0 means `fp_set`. For FIXED_FRAME, `saved_from` is at least
-    /// `sp_set`, and 0 means `sp_set`.
+    /// For FRAME_POINTER, 0 means `fp_set`, and any other value is at least `fp_pushed`. For FIXED_FRAME, 0 means `sp_set`, and
+    /// any other value is at least `sp_set`.
     pub saved_from: u32,
     /// ROWS: number of entries of `rows`.
     pub row_count: u32,
@@ -144,14 +145,14 @@ pub struct jitsym_unwind {
     pub eh_frame_addr: u64,
     /// FIXED_FRAME: where `sub rsp, n` ends. 0: the frame exists from the start.
     ///
-    /// `sub rsp, n` allocates the frame. `sp_set` is at least `fp_pushed`. Before `sp_set`, the frame is as at the function's
-    /// entry. From `fp_pushed` on, the values that `push rbp` or `stp` stores are also on the stack.
+    /// `sub rsp, n` allocates the frame. `sp_set` is at least `fp_pushed`. Before `sp_set`, the frame is the same as at the
+    /// function's entry. From `fp_pushed` on, the values that `push rbp` or `stp` stores are also on the stack.
     pub sp_set: u32,
     /// FIXED_FRAME: end of the `add rsp, n` before `pop rbp`. 0: no such `add`.
     ///
-    /// `add rsp, n` (or `mov rsp, rbp`) releases the frame. Only the values that `push rbp` or `stp` has stored stay on the
-    /// stack. From `sp_reset` on, the registers in `saved` have the caller's values again. Set `sp_reset` to 0 if a single
-    /// instruction, such as `leave`, removes the whole frame.
+    /// `add rsp, n` (or `mov rsp, rbp`) releases the frame. Only the values from `push rbp` or `stp` stay on the stack. From
+    /// `sp_reset` on, the registers in `saved` have the caller's values again. Set `sp_reset` to 0 if a single instruction,
+    /// such as `leave`, removes the whole frame.
     pub sp_reset: u32,
 }
 

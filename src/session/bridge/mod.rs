@@ -3,7 +3,7 @@
 //!
 //! A thread reads the lists every few milliseconds. After each change, a library calls `__jit_debug_register_code`, in which a
 //! debugger has a breakpoint. This library also defines a `__jit_debug_register_code`. If another library calls this library's
-//! definition, the bridge reads the list during the call, before the new code runs.
+//! function, the bridge reads the list during the call, before the new code runs.
 
 mod objects;
 #[cfg(test)]
@@ -114,7 +114,7 @@ fn run() {
         if current_shared().is_some_and(|shared| shared.signal_flush.exits_elsewhere(thread::id())) {
             return;
         }
-        // When the host's last thread ends, a writer ends the process, or the bridge's thread if no writer runs.
+        // When the host's last thread ends, a writer ends the process. If no writer runs, the bridge's thread ends the process.
         if turn % 128 == 0 && !has_writer() && last_thread::first_has_ended() && last_thread::is_this_one() {
             return thread::end_process(|| ());
         }

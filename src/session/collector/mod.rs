@@ -1,8 +1,8 @@
 //! A collector for Intel's JIT profiling API. Runtimes report code through this API, and the collector registers the code in a
 //! session.
 //!
-//! The API has no unwind tables. If code begins with instructions that set up a frame pointer, the collector assumes that the
-//! rest of the code preserves this frame pointer.
+//! Runtimes cannot report unwind tables through the API. If code begins with instructions that set up a frame pointer, the
+//! collector assumes that the rest of the code preserves this frame pointer.
 
 mod merge_lines;
 pub mod reported_code;

@@ -194,7 +194,7 @@ impl State {
         // A registration contains all inlined functions of the code, but runtimes report these functions one by one, in any
         // order. If each report led to a registration, the code would be written once for each inlined function. So after a
         // report of an inlined function, the registration may wait for a later report, or for an event of another kind. An exit
-        // does not register the waiting functions, because an exit may not allocate memory. A signal handler that calls `exit`
+        // does not register the waiting functions, because an exit must not allocate memory: a signal handler that calls `exit`
         // may have interrupted the allocator.
         if region.inlined.len() - region.registered <= region.registered / 8 {
             self.unsettled = Some(addr);

@@ -17,7 +17,7 @@ use crate::queue::record::{flag, Event, EventKind};
 static NO_TABLES: UnwindingTemplate = UnwindingTemplate::empty();
 
 /// A registration as the caller passed it: a C struct, or a value of the Rust API. The methods read the caller's memory, which
-/// other threads may change meanwhile. So a size that checks rely on is read only once.
+/// other threads may change meanwhile. So a size is read only once if checks rely on it.
 pub trait Given: Copy {
     /// True if the code has no inlined functions, the host passes the code's bytes by pointer, and the call has to copy the
     /// bytes. The bytes of stable code are not copied.
@@ -27,7 +27,8 @@ pub trait Given: Copy {
     fn name(&self) -> &[u8];
     /// The address of the code's bytes. May be used only if `is_usual` returns true.
     fn bytes(&self) -> *const u8;
-    /// A template of the record of the code's unwind tables. The caller copies the template for code of this size (`copy_to`).
+    /// A template of the record of the code's unwind tables. With `copy_to`, the caller writes the record for code of this
+    /// size.
     fn template<'c>(&self, cache: &'c mut Cache, addr: u64, size: u64) -> Result<Option<&'c UnwindingTemplate>, Error>;
     /// Whether the bytes after the code contain no other code.
     fn has_gap(&self) -> bool;
@@ -38,12 +39,12 @@ pub trait Given: Copy {
 }
 
 impl Local {
-    /// Records a registration. The caller has checked that the sinks want all parts of a record. `flags`: the result of
-    /// `Regions::before_code`, if it was called already. If the registration is unusual, the chunk stays unchanged, and the
-    /// call returns an error. If `Regions::before_code` was called, the error contains its result.
+    /// Writes the records of a registration. The caller has checked that the sinks want all parts of a record. `flags`: the
+    /// result of `Regions::before_code`, if it was called already. If the registration is unusual, the chunk stays unchanged,
+    /// and the call returns an error. If `Regions::before_code` was called, the error contains its result.
     ///
     /// The order of the steps keeps the number of registers in use small: steps whose values are needed only for checks come
-    /// first, and the large copies come last. The link section puts all functions that a usual call runs into few pages.
+    /// first, and the large copies come last. The link section puts all functions of a usual call into few pages.
     #[inline(never)]
     #[link_section = ".text.hot.jitsym"]
     pub fn register_at_once<G: Given>(&mut self, code: G, flags: Option<u8>) -> Result<Id, Option<u8>> {

@@ -35,11 +35,11 @@ pub use thread::{unread_until, watch_thread_if_running};
 pub use thread_state::Local;
 use thread_state::NO_HANDLE;
 
-/// A call that unregisters or moves stable code (`Code::stable`) waits until the writer has read the code's bytes, for at most
-/// this time.
+/// A call that unregisters or moves stable code (`Code::stable`) waits at most this time for the writer to read the code's
+/// bytes.
 const STABLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Records a registration. `flags`: the result of `Regions::before_code`, which are flags of the record.
+/// Writes the record of a registration. `flags`: the record flags that `Regions::before_code` has returned.
 pub fn register(session: &Ref, code: &Code<'_>, flags: u8) -> Result<Id> {
     check_range(code.addr, code.size)?;
     check_bytes(&code.bytes, code.size)?;
@@ -82,9 +82,9 @@ pub fn usual_local(thread: &PerThread, handle: u64) -> Option<&mut Local> {
     is_usual.then_some(local)
 }
 
-/// Records a registration on the fast path. If the registration is unusual, the chunk is unchanged, and the call returns an
-/// error. If `Regions::before_code` was called, the error contains the result of `before_code`. The slow path or
-/// `not_registered` needs this result.
+/// Registers code on the fast path. If the registration is unusual, the chunk is unchanged, and the call returns an error. If
+/// `Regions::before_code` was called, the error contains the result of `before_code`. The slow path or `not_registered` needs
+/// this result.
 #[inline(always)]
 pub fn register_as_usual(
     thread: &PerThread,
@@ -126,7 +126,7 @@ pub fn unregister(process: &'static Process, shared: &'static Shared, id: Id) ->
     })
 }
 
-/// Records that all code in a range is unregistered.
+/// Writes the record that unregisters all code in a range.
 pub fn unregister_range(process: &'static Process, shared: &'static Shared, addr: u64, size: u64) -> Result<()> {
     if size == 0 {
         return Err(Error::SizeZero);
@@ -194,8 +194,8 @@ impl Local {
         }
     }
 
-    /// Appends the code's file and line to its name. If the code has no line table, a table is made whose only row has the file
-    /// and line. The composed name is clean but may be too long.
+    /// Appends the code's file and line to its name. If the code has no line table, the code gets a table with a single row for
+    /// its file and line. The composed name is clean but may be too long.
     #[inline(never)]
     fn register_with_file(&mut self, code: &Code<'_>, flags: u8) -> Result<Id> {
         let mut name = Composed::default();
@@ -294,10 +294,10 @@ impl Local {
 }
 
 /// The records of the code's inlined functions: the record in the project's format, and the record for samply. The record for
-/// samply is made from the record in the project's format. The record in the project's format has only two readers: the sink
-/// for debuggers and the region sink. If neither sink can use the record, the record is left out. The region sink can use the
-/// record even if the code's memory becomes part of a region only later. Invalid inlines are an error even if no sink reads
-/// them.
+/// samply is made from the record in the project's format. Only the sink for debuggers and the region sink read the record in
+/// the project's format. That record is left out if neither the sink for debuggers nor the region sink can use it. The region
+/// sink can use the record even if the code's memory becomes part of a region only later. Invalid inlines are an error even if
+/// no sink reads them.
 fn inlines_of(
     shared: &Shared,
     wanted: Sinks,

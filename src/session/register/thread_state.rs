@@ -27,7 +27,7 @@ pub struct Local {
     pub(super) handle: u64,
     pub(super) place: &'static AtomicU64,
     pub(super) process: &'static Process,
-    /// These references lead directly to parts of `process` and of its shared state, which saves each call a pointer access.
+    /// These references lead directly to parts of `process` and of its shared state. This saves each call a pointer access.
     pub(super) fork_words: &'static Words,
     pub(super) status: &'static Status,
     pub(super) regions: &'static Regions,
