@@ -91,7 +91,7 @@ impl ThreadQueue {
     /// ended during the call.
     ///
     /// The record's time is taken once there is room. If the call had to wait for room, the time stamp is later than the start
-    /// of the call. Any time during the call is correct, because the code does not run before the call returns.
+    /// of the call. The time stamp may be any time during the call, because the code does not run before the call returns.
     pub fn append(&mut self, record: &impl Fill) -> Result<()> {
         if record.least_len() > BODY_MAX {
             return self.append_large(record);

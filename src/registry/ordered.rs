@@ -109,8 +109,8 @@ impl Ordered {
     }
 
     /// Splits a full block, or makes the first block. Returns the position for the new entry. If the position is at the end of
-    /// a full block, the function moves no entry, and adds an empty block after the full block. So entries that are added in
-    /// order of address fill their blocks.
+    /// a full block, the function moves no entry, and adds an empty block after the full block. So blocks get full if
+    /// entries are added in order of address.
     #[cold]
     #[inline(never)]
     fn split(&mut self, Place { head, at }: Place, value: u32) -> Place {

@@ -245,7 +245,7 @@ impl Header {
         self.committed.load(Ordering::Acquire)
     }
 
-    /// Stores `state` as the progress after a round, and makes everything that was stored for this round valid.
+    /// Stores `state` as the progress after `round`. From now on, everything that was stored for this round is valid.
     pub fn commit(&self, round: u64, state: &Progress) {
         self.store(round, state);
         self.committed.store(round, Ordering::Release);
