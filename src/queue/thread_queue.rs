@@ -44,7 +44,7 @@ impl ThreadQueue {
     /// Only the usual registration uses `begin_at_once` and `end_at_once`. All other records use [`ThreadQueue::append`] with a
     /// [`Fill`]. Without a [`Fill`], the compiler stores the event's fields from registers directly into the chunk. With a
     /// [`Fill`], the compiler would first store the event elsewhere in memory and then copy it. The copy of the event would
-    /// take a quarter of the registration's time. The copy would load the event in pieces of other sizes than the stored
+    /// take a quarter of the registration's time. The copy would load the event in pieces that differ in size from the stored
     /// fields, so the processor could not forward the stored data to the loads.
     #[inline(always)]
     pub fn begin_at_once(&mut self) -> Option<&mut Cursor> {

@@ -370,7 +370,7 @@ impl Writer {
         self.shared.clock.rebase();
         self.short = reserve::is_short();
         if self.short {
-            // Requests must be answered even without memory.
+            // Requests must be answered even if memory is short.
             self.collect();
             self.shared.set_short(true);
             return 0;

@@ -122,7 +122,7 @@ struct State {
     is_aside: bool,
     /// Number of forks that wait for the writer.
     waiting: u32,
-    /// Number of forks in `waiting` that no longer wait for a last round.
+    /// Number of the forks counted in `waiting` that no longer wait for a last round.
     pressing: u32,
     /// `None` if the writer has time for a last round. Otherwise, the time up to which the writer has applied all records.
     behind: Option<u64>,

@@ -10,8 +10,8 @@ use crate::queue::writer_in_calls::TRY_AGAIN;
 use crate::sys::sync::{MutexGuard, PoisonError};
 use crate::sys::thread;
 
-/// Each wait for an answer consists of steps of this length. Each time the process is stopped, at most one step of the timeout
-/// passes.
+/// Each wait for an answer consists of steps of this length. Each time the process is stopped, the timeout advances by at most
+/// one step.
 const STEP: Duration = Duration::from_secs(1);
 
 impl Shared {

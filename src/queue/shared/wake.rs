@@ -110,7 +110,7 @@ impl Shared {
         /// times.
         const TURNS: u32 = 16;
         for _ in 0..TURNS {
-            // A thread of the host must not wait at the gate for the end of the process.
+            // At the shut gate, a thread of the host would wait until the process ends.
             if self.status.write_gate.is_shut() {
                 return;
             }

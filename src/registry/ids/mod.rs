@@ -64,9 +64,9 @@ impl Ids {
 
     /// For a forked child: returns a copy of the parent's ids. Only the ids in the registry stay live. A slot becomes free if
     /// its id is not in the registry. A thread of the parent may have reserved such a slot, but this thread does not exist in
-    /// the child. Code may have ended or moved before the parent's writer has read the record of this change. Then the registry
-    /// still contains the code, but the code's id is dead or refers to another address. So the code is removed from the
-    /// registry.
+    /// the child. If code has ended or moved, the parent's writer may not have read the record of this change yet. Then the
+    /// registry still contains the code, but the code's id is dead or refers to another address. So the code is removed from
+    /// the registry.
     pub fn inherit(&self, registry: &mut Registry) -> Ids {
         let segments = self.segments.each_ref().map(|start| AtomicPtr::new(start.load(Ordering::Acquire)));
         let fresh = self.fresh.load(Ordering::Relaxed);
