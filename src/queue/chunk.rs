@@ -89,7 +89,8 @@ pub fn size_for(body: usize) -> Option<usize> {
     (size <= u32::MAX as usize).then_some(size)
 }
 
-/// Size of the chunk that a thread requests if the thread has none. The body of the thread's record has at least `body` bytes.
+/// Size of the chunk that a thread requests if the thread has no chunk. The body of the thread's record has at least `body`
+/// bytes.
 pub fn first_size_for(body: usize) -> usize {
     if body + HEAD + size_of::<Event>() > FIRST_SIZE {
         CHUNK_SIZE
@@ -108,7 +109,7 @@ pub fn is_size_in(size: usize, room: usize) -> bool {
 pub struct Chunk(NonNull<u8>);
 
 // SAFETY: the memory of a chunk outlives every user: the memory is never unmapped, and the writer, which is the last user,
-// returns the chunk to the pool. Stores to `committed` hand the parts of a chunk from the registering thread to the writer.
+// returns the chunk to the pool. By its stores to `committed`, the registering thread hands the parts of a chunk to the writer.
 unsafe impl Send for Chunk {}
 
 impl Chunk {
@@ -236,8 +237,8 @@ impl Chunk {
         }
     }
 
-    /// The address of the event with this number, which may not be written yet. The address is aligned, because the size of a
-    /// chunk is a multiple of the size of an event.
+    /// The address of the event with this number, even if the event is not written yet. The address is aligned, because the
+    /// size of a chunk is a multiple of the size of an event.
     pub fn event_place(self, number: u32) -> *mut Event {
         let end = self.0.as_ptr().wrapping_add(self.size());
         end.wrapping_sub((number as usize + 1) * size_of::<Event>()).cast()

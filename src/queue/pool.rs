@@ -279,7 +279,7 @@ impl Pool {
         self.make_one(size).map(|chunk| self.push(chunk)).is_some()
     }
 
-    /// Makes a chunk for a thread that finds no free chunk, because the pool has not grown yet or a slow disk delays the
+    /// Makes a chunk for a thread that finds no free chunk. Perhaps the pool has not grown yet, or a slow disk delays the
     /// writer. Making a chunk costs the thread as much time as filling the chunk with records, but only once for each chunk.
     #[cold]
     pub fn take_new(&self, size: usize) -> Option<Cursor> {

@@ -1,8 +1,8 @@
 //! Records: data that a registering thread writes into a chunk, and that the writer reads.
 //!
-//! Only this file depends on the layout of a body. The body of a registration is the code's group of jitdump records, with
-//! two differences. A record of inlined functions may come first. The code bytes may be replaced by their address, or left
-//! out.
+//! Only this file depends on the layout of a body. The body of a registration resembles the code's group of jitdump records,
+//! but differs from the group in two ways. A record of inlined functions may come first. The code bytes may be replaced by
+//! their address, or left out.
 //!
 //! ```text
 //! | inlined functions | DEBUG_INFO | UNWINDING_INFO | LOAD, name, NUL | code bytes or their address |
@@ -62,7 +62,8 @@ pub mod flag {
     /// The code replaces live code of a region. The registering thread has detected the replacement of live code, and has
     /// already reported the replacement to perf.
     pub const REPLACES: u8 = 32;
-    /// The bytes after the code, or after the new address of moved code, contain no other code (`JITSYM_CODE_GAP`).
+    /// The bytes after the code contain no other code (`JITSYM_CODE_GAP`). In the record of a move, the flag concerns the new
+    /// address of the code.
     pub const GAP: u8 = 64;
 }
 

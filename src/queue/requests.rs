@@ -22,7 +22,7 @@ pub struct Requests {
     /// did not get everything (`not_told`).
     pub told: u64,
     pub not_told: Option<Error>,
-    /// Number of the last answered request. Everything published before that request is written.
+    /// Number of the last answered request. Everything that was published before that request has been written.
     pub answered: u64,
     /// The last answer, or the error of a writer that has ended without writing all records.
     pub result: Option<Error>,

@@ -79,8 +79,8 @@ impl SignalFlush {
     }
 
     /// For the writer: returns the number of the request that the writer has to answer. While the process exits (`exiting`),
-    /// the writer writes only for the exiting thread. If the request does not come from the exiting thread, this function
-    /// answers the request with `Timeout`.
+    /// the writer serves only requests of the exiting thread. If the request does not come from the exiting thread, this
+    /// function answers the request with `Timeout`.
     pub fn pending(&self, exiting: bool) -> Option<u32> {
         let asked = self.asked.load(Ordering::SeqCst);
         if asked == self.answered.load(Ordering::Relaxed) {
@@ -98,7 +98,8 @@ impl SignalFlush {
         self.asked.load(Ordering::SeqCst) != self.answered.load(Ordering::Relaxed)
     }
 
-    /// For the writer: answers a request. If `error` is `None`, everything published before the request is written.
+    /// For the writer: answers a request. If `error` is `None`, everything that was published before the request has been
+    /// written.
     pub fn answer(&self, number: u32, error: Option<Error>) {
         self.result.store(error.map_or(0, |error| error as u32), Ordering::Relaxed);
         self.answered.store(number, Ordering::Release);

@@ -176,7 +176,7 @@ impl Status {
         self.quiesce.aside(write)
     }
 
-    /// From now on, threads write no records. The sinks continue to run for the earlier records.
+    /// From now on, threads write no records. The sinks continue to run, because they still get the earlier records.
     pub fn end_wants(&self) {
         self.sinks.wanted.store(0, Ordering::Release);
     }

@@ -44,7 +44,7 @@ impl ThreadQueue {
     /// Only the usual registration uses `begin_at_once` and `end_at_once`. All other records use [`ThreadQueue::append`] with a
     /// [`Fill`]. Without a [`Fill`], the compiler stores the event's fields from registers directly into the chunk. With a
     /// [`Fill`], the compiler would first store the event elsewhere in memory and then copy it. The copy of the event would
-    /// take a quarter of the registration's time. The copy would load the event in pieces of other sizes than the stored
+    /// take a quarter of the registration's time. The copy would load the event in pieces that differ in size from the stored
     /// fields, so the processor could not forward the stored data to the loads.
     #[inline(always)]
     pub fn begin_at_once(&mut self) -> Option<&mut Cursor> {
@@ -91,7 +91,7 @@ impl ThreadQueue {
     /// ended during the call.
     ///
     /// The record's time is taken once there is room. If the call had to wait for room, the time stamp is later than the start
-    /// of the call. Any time during the call is correct, because the code does not run before the call returns.
+    /// of the call. The time stamp may be any time during the call, because the code does not run before the call returns.
     pub fn append(&mut self, record: &impl Fill) -> Result<()> {
         if record.least_len() > BODY_MAX {
             return self.append_large(record);

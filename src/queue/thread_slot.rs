@@ -96,7 +96,7 @@ impl ThreadSlot {
     }
 
     /// Waits until the writer has decided about the chunk and the thread is not halted. The thread must not be busy. Returns
-    /// true if the writer has taken the chunk, and `None` if the thread is still halted after `patience`.
+    /// `Some(true)` if the writer has taken the chunk, and `None` if the thread is still halted after `patience`.
     #[cold]
     pub fn settle(&self, patience: Duration) -> Option<bool> {
         let begin = Instant::now();

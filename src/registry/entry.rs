@@ -34,8 +34,8 @@ pub struct Live {
     pub home: Home,
 }
 
-/// The part of a live registration that is in the table of entries. The registration's piece has the address, the size and the
-/// name.
+/// The part of a live registration that is in the table of entries. The registration's piece contains the address, the size and
+/// the name.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Entry {
     pub index: u64,

@@ -13,7 +13,7 @@ impl Registry {
         self.entries.live().filter_map(|(id, entry)| Some((id, entry.stored()?, self.size_of(id)?)))
     }
 
-    /// Whether each live registration outside of regions has a group in the jitdump.
+    /// Whether every live registration outside of regions has a group in the jitdump.
     pub fn are_all_stored(&self) -> bool {
         self.entries.live().all(|(_, entry)| entry.home != Home::Plain || entry.stored().is_some())
     }

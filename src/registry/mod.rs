@@ -31,7 +31,7 @@ pub use entry::{Home, Live, Stored};
 pub use places::MapChange;
 use places::Places;
 
-/// The size of code in the registry is below this value.
+/// The code of each registration is smaller than this number of bytes.
 pub const TOO_LARGE: u64 = 1 << 32;
 
 #[derive(Debug, Default)]

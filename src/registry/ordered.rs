@@ -51,7 +51,7 @@ impl Ordered {
         self.heads.try_reserve(more).is_ok() && self.blocks.try_reserve(more).is_ok()
     }
 
-    /// The position after all entries below an address.
+    /// The position after all entries whose address is below `addr`.
     #[inline]
     pub fn place(&self, addr: u64) -> Place {
         let is_below = |head: &Head| head.first < addr;
@@ -109,8 +109,8 @@ impl Ordered {
     }
 
     /// Splits a full block, or makes the first block. Returns the position for the new entry. If the position is at the end of
-    /// a full block, the function moves no entry, and adds an empty block after the full block. So entries that are added in
-    /// order of address fill their blocks.
+    /// a full block, the function moves no entry, and adds an empty block after the full block. So blocks get full if entries
+    /// are added in order of address.
     #[cold]
     #[inline(never)]
     fn split(&mut self, Place { head, at }: Place, value: u32) -> Place {

@@ -162,8 +162,8 @@ impl Applier {
     /// Times in a file must increase. A record may be stamped before the end of a round, but published after the end of this
     /// round. Such a record gets a new time, which is later than the time of the last applied record. When the round ended, the
     /// registering call had not returned yet. So the code had not run yet, and the new time is correct. The clock may stand
-    /// still for some microseconds. So a record that has the same time as the last applied record also gets a new time, because
-    /// readers rely on the order.
+    /// still for some microseconds, but readers rely on the order. So a record that has the same time as the last applied
+    /// record also gets a new time.
     fn keep_order(&mut self, chunk: Chunk, event: &mut Event) {
         if event.timestamp <= self.last_time {
             event.timestamp = self.last_time.saturating_add(1);

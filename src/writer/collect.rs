@@ -99,7 +99,7 @@ impl Writer {
         }
     }
 
-    /// Takes back chunks whose records are all read, from threads that are not writing a record.
+    /// Takes back each chunk whose records are all read, if its thread is not writing a record.
     pub(super) fn take_back(&self) {
         let slots = self.sources.iter().map(|source| &source.slot);
         let idle = |slot: &&Arc<ThreadSlot>| slot.current().is_some_and(|chunk| chunk.consumed() == chunk.committed());

@@ -12,8 +12,8 @@ use crate::sink::Round;
 use crate::sys::reserve;
 
 /// The time between a child's first call and the first write of inherited code to the child's files. If a child ends before
-/// this time is over, the child does not write the inherited code. In this case, if a recording covers the fork, the profiler
-/// finds the names of the inherited code in the parent's files.
+/// this time is over, the child does not write the inherited code. A profiler whose recording covers the fork then finds the
+/// names of the inherited code in the parent's files.
 const INHERIT_AFTER: Duration = Duration::from_secs(2);
 /// The child writes the inherited code in parts, with a pause after each part. The duration of the pause is this number times
 /// the duration of the write.
@@ -55,7 +55,7 @@ impl Writer {
         applier.last_time = forked_at;
         applier.sinks.inherit(dump, &mut applier.registry);
         applier.sinks.load_live(Sinks::ANY.without(Sinks::JITDUMP), &mut applier.registry, forked_at);
-        // Writing the inherited code can wait if the parent's files have this code.
+        // If the parent's files contain the inherited code, the child can write this code later.
         let wanted = self.config.as_ref().is_some_and(|config| config.fork == Fork::Late);
         let files = Sinks(self.shared.status.sinks().0 & Sinks::MAP.with(Sinks::JITDUMP).0);
         let may_wait = wanted && of_parent.has(files) && are_all_in_regions && {
@@ -101,9 +101,9 @@ impl Writer {
         let (begin, applier) = (Instant::now(), &mut self.applier);
         let time = self.until.max(applier.last_time);
         let written = applier.sinks.write_inherited(!self.is_inheriting, &mut applier.registry, time);
-        // The inherited code gets the time `time`. A record that is published late may have a time before `time`, and may
-        // register code that overlaps the inherited code. The new `last_time` makes the applier give this late record a time
-        // after `time`.
+        // The time stamp of the inherited code is `time`. A record that is published late may have a time stamp below `time`,
+        // and may register code that overlaps the inherited code. Because of the new `last_time`, the applier gives this late
+        // record a time stamp above `time`.
         applier.last_time = time + 1;
         self.round_inside(false);
         let pause = match written {

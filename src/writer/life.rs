@@ -107,7 +107,7 @@ impl Writer {
             (!self.turn_off()).then_some(Error::SinkFailed)
         } else {
             // Code can no longer be unregistered. The remaining registrations are ended only when the next session begins. So a
-            // program that exits does not spend time on this.
+            // program that exits spends no time on these registrations.
             self.applier.finish_regions();
             self.applier.sinks.close();
             self.applier.sinks.result().err()
@@ -162,7 +162,7 @@ pub fn fail(host: &Host, shared: &Shared) {
     end_requests(shared, Some(Error::Internal));
 }
 
-/// Wakes the threads that wait for answers, because no request is answered from now on. `problem`: why not everything is
+/// Wakes the threads that wait for answers, because no request is answered from now on. `problem`: why some data is not
 /// written. `None` if everything is written.
 fn end_requests(shared: &Shared, problem: Option<Error>) {
     let mut requests = shared.requests();

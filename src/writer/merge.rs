@@ -26,8 +26,8 @@ struct Reading {
 }
 
 /// The time stamp of an event, and a flag that is false for a registration and true for other events. If several events have
-/// the same time, registrations come first. So code is registered before it ends, even if the clock stands still between the
-/// two events.
+/// the same time, registrations come first. So the registration of code precedes the end of the code, even if the clock stands
+/// still in between.
 type Order = (u64, bool);
 
 fn order(event: &Event) -> Order {

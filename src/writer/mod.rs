@@ -86,8 +86,8 @@ pub struct Writer {
     /// The time of the latest request.
     asked_at: u64,
     /// Some calls wait until certain sinks have reported the calls' code. `to_be_told` is the number of the last request before
-    /// this round. In this round, the sinks report the code of all calls whose request has a number up to `to_be_told`. `told`
-    /// is the number of the last request for which the sinks have reported the code.
+    /// this round. In this round, the sinks report the code for all requests up to the number `to_be_told`. `told` is the
+    /// number of the last request for which the sinks have reported the code.
     to_be_told: u64,
     told: u64,
     answered: u64,
@@ -103,7 +103,7 @@ pub struct Writer {
     /// The time at which a forked child writes the next part of the inherited code to the map and the jitdump. `None` if no
     /// inherited code is left to write.
     inherit_at: Option<Instant>,
-    /// Whether the map has the inherited code. Then the jitdump may have a part of this code.
+    /// Whether the map contains the inherited code. Then the jitdump may contain a part of this code.
     is_inheriting: bool,
     /// All records stamped before this time have been read, except for records that were published late.
     until: u64,
@@ -324,7 +324,7 @@ impl Writer {
         }
     }
 
-    /// The reason why not everything is written. `None` if everything is written.
+    /// The reason why some data is not written. `None` if everything is written.
     fn problem(&self) -> Option<Error> {
         if self.short {
             Some(Error::NoMemory)
@@ -370,7 +370,7 @@ impl Writer {
         self.shared.clock.rebase();
         self.short = reserve::is_short();
         if self.short {
-            // Requests must be answered even without memory.
+            // Requests must be answered even if memory is short.
             self.collect();
             self.shared.set_short(true);
             return 0;
@@ -482,7 +482,7 @@ impl Writer {
         pool.memory().header().published().set(&stats, &self.host.last_error);
     }
 
-    /// Makes a new spool if somebody has removed the old spool, as programs that clean up shared memory do. If records are
+    /// Makes a new spool if the old spool was removed, for instance by a program that cleans up shared memory. If records are
     /// unread, or if a new spool cannot be made now, a later round makes the spool. While the process exits, no new spool is
     /// made, because the exit itself removes the spool.
     fn renew_spool(&mut self) {

@@ -87,8 +87,8 @@ impl World {
         let config = Config { max_memory: units * CHUNK_SIZE, ..config.clone() };
         let shared = Shared::new(&config, &process.host.last_error).expect("shared");
         assert_eq!(shared.pool.open(None), None);
-        // Chunks are made in advance, as the writer does in a busy process. So the threads find chunks, and do not take the
-        // lock that is needed to make chunks.
+        // Chunks are made in advance, as in a busy process. So the threads find chunks, and do not take the lock that is needed
+        // to make chunks.
         shared.pool.ask_for(CHUNK_SIZE);
         // These flags make threads write records with bodies. No sink actually runs.
         shared.status.set_sinks(Sinks::GROUPS.with(Sinks::BYTES), Sinks::NONE);
@@ -217,7 +217,7 @@ fn sleep(world: &World) {
     drop(thread.join().expect("thread"));
 }
 
-/// When a flush is answered, all code registered before the flush is written.
+/// When a flush is answered, all code that was registered before the flush has been written.
 fn flush(world: &World) {
     let world = *world;
     let stop = world.start();
@@ -245,7 +245,7 @@ fn close(world: &World) {
     let its_place = place.clone();
     let thread = thread::spawn(move || {
         register(&mut local, 16);
-        // This is the check of `Ref::still_open`.
+        // `Ref::still_open` makes the same check.
         world.shared.order();
         (its_place.load(Ordering::Relaxed) == 1, local)
     });

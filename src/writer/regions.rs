@@ -1,5 +1,5 @@
-//! Decides which sink names code, and moves code between the sinks. Code in a region is named in the region's file, not in the
-//! map or jitdump.
+//! Decides which sink names a piece of code, and moves code between the sinks. Code in a region is named in the region's file,
+//! not in the map or jitdump.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,7 +16,8 @@ use crate::sink::Origin;
 use crate::sys::reserve;
 
 impl Applier {
-    /// The region whose file must name code that was registered at `time`. `None` if map and jitdump must name the code.
+    /// The region whose file must name code that was registered at `time`. `None` if the map and the jitdump must name the
+    /// code.
     #[inline(always)]
     pub(super) fn region_of(&mut self, addr: u64, size: u64, time: u64) -> Option<&'static Region> {
         if self.watching {
@@ -69,7 +70,7 @@ impl Applier {
         }
     }
 
-    /// Adds live code to the file of a new region that contains only a part of the code.
+    /// Adds live code to the file of a new region in which only a part of the code lies.
     fn take_in_part(&mut self, region: &'static Region, id: u64, live: &Live) {
         let Some(Ok(name)) = self.registry.name_of(id).map(reserve::copy_of) else { return };
         let info = self.copy_of_info(id, live.stored, &name);
@@ -78,7 +79,7 @@ impl Applier {
         self.name_in(region, &NewCode { id, time: 0, live, name, info, bytes: &[], is_told: false });
     }
 
-    /// Adds new code to the file of each region that contains only a part of the code. The map and the jitdump name this code
+    /// Adds new code to the file of each region in which only a part of the code lies. The map and the jitdump name this code
     /// too.
     pub(super) fn name_parts(&mut self, id: u64, live: &Live, name: &[u8], origin: &Origin<'_>) {
         if !self.alive || !self.status.sinks().has(Sinks::REGION) {
@@ -117,8 +118,8 @@ impl Applier {
         self.report_retired();
     }
 
-    /// Calls `take_in` for all new regions. Must be called before code ends. The memory of this code may just have become a
-    /// region, whose file must then name the code.
+    /// Calls `take_in` for all new regions. Must be called before code ends. If the memory of this code has just become a
+    /// region, the region's file must name the code.
     pub(super) fn take_in_new(&mut self) {
         if self.regions.has_new() {
             self.take_in_all();
@@ -234,7 +235,7 @@ impl Applier {
         }
     }
 
-    /// Ends live code of regions in a range, because code outside of regions is being registered there.
+    /// Ends all live code of regions in `[start, end)`, because code outside of regions is being registered there.
     pub(super) fn retire_in_regions(&mut self, start: u64, end: u64) {
         if self.registry.live_count(Home::Region) > 0 {
             self.sinks.region.retire_in(&mut self.registry, start, end, &mut self.overwritten);
@@ -308,9 +309,9 @@ impl Applier {
         }
     }
 
-    /// If only the region sink writes files, code outside of regions is in no file. The first flush that finds code in no file
-    /// writes a text to `last_error`. While the library adopts unknown memory, no text is written, because memory outside of
-    /// regions may still become a region.
+    /// If only the region sink writes files, code outside of regions is in no file. The first flush that finds code which no
+    /// file contains writes a text to `last_error`. While the library adopts unknown memory, no flush writes this text, because
+    /// memory outside of regions may still become a region.
     fn note_what_no_file_names(&self) {
         static IS_NOTED: AtomicBool = AtomicBool::new(false);
         let (sinks, live) = (self.status.sinks(), self.registry.live_count(Home::Plain));

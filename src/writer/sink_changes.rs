@@ -26,8 +26,8 @@ impl Writer {
     }
 
     /// If a debugger listens, lets the debugger set breakpoints in all regions. If a debugger listens and another sink runs,
-    /// starts the gdb sink. A gdb sink that already runs by default has a limit. Such a gdb sink continues to run, but its
-    /// limit is removed. Even during this change, the debugger finds the sink's entries.
+    /// starts the gdb sink. A gdb sink that already runs by default lists only a limited number of functions. Such a gdb sink
+    /// continues to run, but without this limit. Even during this change, the debugger finds the sink's entries.
     pub(super) fn heed_debugger(&mut self) {
         self.applier.regions.heed_debugger();
         let status = &self.shared.status;
@@ -104,9 +104,9 @@ impl Writer {
         let time = self.until.max(applier.last_time);
         let has_all = applier.sinks.load_live(started.with(raised), &mut applier.registry, time);
         if started.has(Sinks::JITDUMP) {
-            // The live code gets the time `time`. A record that is published late may have a time before `time`, and may
-            // register code that overlaps the live code. The new `last_time` makes the applier give this late record a time
-            // after `time`.
+            // The time stamp of the live code is `time`. A record that is published late may have a time stamp below `time`,
+            // and may register code that overlaps the live code. Because of the new `last_time`, the applier gives this late
+            // record a time stamp above `time`.
             applier.last_time = time + 1;
         }
         self.config = Some(config);

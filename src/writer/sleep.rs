@@ -27,14 +27,14 @@ impl Writer {
         self.shared.set_asleep(true);
         barrier::all_threads();
         // From now on, a thread that publishes a record or sends a message finds that the writer sleeps. `collect` finds all
-        // records and messages that were published or sent before.
+        // records and messages from before this point.
         self.collect();
         let is_asked = self.is_asked();
         if !is_asked && self.sources.iter().any(Source::has_unread) {
             self.end_with_the_last_thread();
         } else if !is_asked {
-            // While a debugger may write to regions, the writer has to look again, because a debugger that detaches does not
-            // wake the writer.
+            // A debugger that detaches does not wake the writer. So while a debugger may write to regions, the writer checks
+            // regularly whether the debugger is gone.
             let look = self.applier.regions.any_writable().then_some(LOOK_AROUND);
             let again = self.applier.sinks.again_in().into_iter().chain(self.inherits_in()).chain(look).min();
             if last_thread::first_has_ended() {
@@ -82,7 +82,7 @@ impl Writer {
     }
 
     /// Waits for a request while the process exits. Without a request, no call waits for the writer. The process could then end
-    /// during a write, and leave an incomplete record. So the writer writes only for a request.
+    /// during a write, and leave an incomplete record. So without a request, the writer writes nothing.
     pub(super) fn wait_to_be_asked(&mut self) {
         self.collect();
         if !self.is_asked() {

@@ -164,7 +164,7 @@ fn fork_with(count: u64, is_own: bool, serve: fn(&mut Writer)) -> Option<(Rest, 
     found
 }
 
-/// A fork waits until all records are applied if there are few records, or if the last record is the forking thread's own.
+/// If there are few records, or if the last record is the forking thread's own, a fork waits until all records are applied.
 /// Otherwise the fork does not wait for the start or the end of a round.
 #[test]
 fn a_fork_waits_for_few_records_and_its_own() {

@@ -113,7 +113,7 @@ fn the_pool_grows_to_its_bound_and_back() {
 fn small_chunks_make_way_for_a_larger_one() {
     let pool = pool(64 << 20);
     while pool.grow(4 * FIRST_SIZE) {}
-    // The chunk that `open` made has only `FIRST_SIZE` bytes, so the remaining room fits a few more chunks of this size.
+    // The chunk that `open` made has only `FIRST_SIZE` bytes, so a few more chunks of this size fit into the remaining room.
     while pool.grow(FIRST_SIZE) {}
     assert!(pool.bytes_held() > (64 << 20) - CHUNK_SIZE as u64);
     assert!(pool.take(CHUNK_SIZE).is_none() && pool.take_new(FIRST_SIZE).is_none() && pool.take_cramped());

@@ -5,15 +5,16 @@
 //!
 //! The forking thread asks the writer to quiesce, and waits for a limited time. The writer keeps the registering threads from
 //! beginning another record, makes a last round, and stays quiescent until the fork is over. The process may fork without this
-//! last round, for instance because a slow disk blocks the writer, or because the writer has too many records of other threads
-//! to apply. Then the child finds that its data is incomplete. If the writer is changing the data at the moment of the fork,
-//! the child finds that its data is unusable.
+//! last round, for instance because a slow disk blocks the writer, or because the writer has to apply too many records of other
+//! threads. Then the child finds that its data is incomplete. If the writer is changing the data at the moment of the fork, the
+//! child finds that its data is unusable.
 //!
 //! The waits of the registering threads and of the writer also have a limit. The host's own fork handlers run between the
 //! library's fork handler and the fork itself. A handler of the host may wait for a lock whose holder waits for the end of the
-//! fork. To end this deadlock, the threads and the writer continue after a while. If a thread or the writer continues, it
+//! fork. To end this deadlock, the threads and the writer give up waiting after a while. A thread or the writer that gives up
 //! increments a counter in memory that the parent shares with the child (`WithChildren`). From the counter, the child learns
-//! whether somebody continued before the fork. The counter may also include somebody who continued just after the fork.
+//! whether a thread or the writer gave up before the fork. The counter may also include a thread or the writer that gave up
+//! just after the fork.
 //!
 //! The child does not use the parent's `Quiesce`. A thread of the parent may have held the lock in the parent's `Quiesce` at
 //! the fork, and this thread does not exist in the child.
@@ -81,8 +82,7 @@ pub struct Found {
 impl Found {
     pub const NOTHING: Found = Found::inherited(Rest::Disturbed, ptr::null_mut());
 
-    /// The result for a fork in a forked child that has not used its inherited state yet. The new child inherits the same
-    /// state.
+    /// The result if a forked child forks before it has used its inherited state. The new child inherits this state too.
     pub const fn inherited(rest: Rest, writer: *mut ()) -> Found {
         Found { rest, writer, writer_went_on: 0, thread_went_on: 0 }
     }
@@ -117,12 +117,12 @@ struct State {
     shared: Option<&'static WithChildren>,
     /// Whether the writer is changing data that a child would take over.
     moving: bool,
-    /// Whether the writer has interrupted its change of data to run slow work in `Quiesce::aside`. While `aside` runs, a fork
-    /// may begin.
+    /// Whether the writer has interrupted a change of data (in `Quiesce::aside`, for slow work). While `aside` runs, a fork may
+    /// begin.
     is_aside: bool,
     /// Number of forks that wait for the writer.
     waiting: u32,
-    /// Number of forks in `waiting` that no longer wait for a last round.
+    /// Number of the forks counted in `waiting` that no longer wait for a last round.
     pressing: u32,
     /// `None` if the writer has time for a last round. Otherwise, the time up to which the writer has applied all records.
     behind: Option<u64>,
@@ -241,8 +241,8 @@ impl Quiesce {
         let result = body();
         if was_moving {
             let state = self.state();
-            // This wait is only for forks under way. A fork that waits for the writer needs the writer's next round, so the
-            // writer must not wait for this fork here.
+            // This wait is only for forks under way. The writer must not wait here for a fork that has not begun, because this
+            // fork needs the writer's next round.
             let mut state = self.wait_for_forks(state, |state| state.forking > 0);
             (state.moving, state.is_aside) = (true, false);
         }
@@ -275,7 +275,7 @@ impl Quiesce {
 
     /// Notes whether the writer has too much to do for a last round. `behind` is `None` if the writer has time for a last
     /// round. Otherwise the writer has applied all records up to the time `behind`. A fork that needs only records up to
-    /// `behind` can begin as soon as the writer changes no data.
+    /// `behind` can begin as soon as the writer is not changing data.
     pub fn set_behind(&self, behind: Option<u64>) {
         self.state().behind = behind;
     }
@@ -386,8 +386,8 @@ impl Quiesce {
         }
     }
 
-    /// Waits for the end of a fork, for a limited time. A thread calls this function when it has ended a record while a fork
-    /// waits for the writer. The writer may need the processor of this thread.
+    /// Waits for the end of a fork, for a limited time. While a fork waits for the writer, a thread calls this function after
+    /// it has ended a record. The writer may need the processor of this thread.
     #[cold]
     pub fn wait_after_record(&self) {
         let (begin, mut pause) = (Instant::now(), 50);
@@ -402,10 +402,10 @@ impl Quiesce {
     /// fork, the parent has to call `over`.
     ///
     /// The call first waits until the library is quiescent, but not longer than two thirds of `patience`. If the writer has too
-    /// many records to apply, this wait ends once the writer has applied the records up to the time `needed`. If the writer is
-    /// still changing data after the first wait, the call also waits until the writer pauses. Both waits together last for at
-    /// most `patience`. `wake` wakes the writer. If `again` is given, `wake` is called repeatedly during the first wait, with a
-    /// pause of at most `again` after each call.
+    /// much to do for a last round, this wait ends once the writer has applied the records up to the time `needed`. If the
+    /// writer is still changing data after the first wait, the call also waits until the writer pauses. Both waits together
+    /// last for at most `patience`. `wake` wakes the writer. If `again` is given, `wake` is called repeatedly during the first
+    /// wait, with a pause of at most `again` after each call.
     pub fn prepare(&self, needed: u64, patience: Duration, again: Option<Duration>, mut wake: impl FnMut()) -> Found {
         let begin = Instant::now();
         let grace = patience / 3;

@@ -10,12 +10,12 @@ use crate::queue::writer_in_calls::TRY_AGAIN;
 use crate::sys::sync::{MutexGuard, PoisonError};
 use crate::sys::thread;
 
-/// Each wait for an answer consists of steps of this length. Each time the process is stopped, at most one step of the timeout
-/// passes.
+/// Each wait for an answer consists of steps of this length. Each time the process is stopped, the timeout advances by at most
+/// one step.
 const STEP: Duration = Duration::from_secs(1);
 
 impl Shared {
-    /// Locks the requests, for the writer and for the threads that start and end the writer.
+    /// Locks the requests.
     pub fn requests(&self) -> MutexGuard<'_, Requests> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -34,16 +34,16 @@ impl Shared {
         self.answered.notify_all();
     }
 
-    /// Waits until everything committed before the call is in the files. Returns `Closed` if the writer has ended. If
-    /// `last_answer` then returns no error, the writer has written everything.
+    /// Waits until the files contain everything that was committed before the call. Returns `Closed` if the writer has ended.
+    /// If `last_answer` then returns no error, the writer has written everything.
     pub fn flush(&self, timeout: Duration) -> Result<()> {
         let mine = self.ask(true)?;
         self.wait(timeout, |requests| requests.answered >= mine, |requests| requests.result)
     }
 
-    /// Waits until certain sinks have everything that was committed before this call. These sinks must have a call's code
-    /// before the call returns (`Sinks::MUST_WAIT`). The writer reports the code to these sinks before it writes files. After
-    /// each `step` without an answer, `goes_on` decides whether to wait further.
+    /// Waits until certain sinks have received everything that was committed before this call. These sinks must receive a
+    /// call's code before the call returns (`Sinks::MUST_WAIT`). The writer reports the code to these sinks before it writes
+    /// files. After each `step` without an answer, `goes_on` decides whether to wait further.
     pub fn wait_until_told(&self, step: Duration, mut goes_on: impl FnMut() -> bool) -> Result<()> {
         let mine = self.ask(false)?;
         loop {

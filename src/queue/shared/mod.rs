@@ -32,8 +32,8 @@ pub const INDICES_START: u64 = 1 << 40;
 
 /// The first code index of this copy of the library. perf makes files from a jitdump, and the name of each such file contains
 /// the pid and the code index. Other jitdump writers in the process may use the same directory. If two writers used the same
-/// index, their files would have the same name. So each writer must use indices of its own. CPython, V8, LLVM and wasmtime
-/// count from 0. Each copy of this library counts from a number that is derived from the copy's address.
+/// index, their files would have the same name. So each writer must use indices of its own. The indices of CPython, V8, LLVM
+/// and wasmtime begin at 0. Each copy of this library counts from a number that is derived from the copy's address.
 fn first_index() -> u64 {
     /// Each copy of the library is larger than this number of bytes, so the addresses of two copies differ by at least this
     /// number. Two copies therefore begin with different indices.
@@ -77,7 +77,7 @@ pub struct Shared {
     fork: AtomicU8,
     /// Number of forks since the writer last looked for spools of children.
     forks: AtomicU32,
-    /// Number of registrations and moves whose code bytes the writer still has to read.
+    /// Number of registrations and of moves whose code bytes the writer still has to read.
     unread: AtomicI64,
     /// One bit for each kind of additional work that threads have to do after their next record (`wake`).
     attention: AtomicU8,
@@ -168,8 +168,8 @@ impl Shared {
 
     /// Whether the writer should now look for spools of children. If `any` is true, the result is true after one fork. If `any`
     /// is false, the result is true after `FORKS` forks. If the result is true, the count begins again: at 0 if `any` is true,
-    /// otherwise at 1. The 1 counts the last child, which may still be alive now. So a later call with `any` returns true for
-    /// this child.
+    /// otherwise at 1. The 1 counts the last child, which may still be alive now. So a later call whose `any` is true returns
+    /// true because of this child.
     pub fn children_are_due(&self, any: bool) -> bool {
         let are_due = self.forks.load(Ordering::Relaxed) >= if any { 1 } else { FORKS };
         if are_due {
@@ -207,7 +207,7 @@ impl Shared {
         self.wanted() == Sinks::NONE
     }
 
-    /// Changes the number of registrations and moves whose code bytes the writer still has to read.
+    /// Adds `change` to the number of registrations and of moves whose code bytes the writer still has to read.
     #[inline]
     pub fn add_unread(&self, change: i64) {
         if change != 0 {
@@ -296,7 +296,7 @@ impl Shared {
     }
 
     /// Before a fork: quiesces the library (`queue::quiesce`) within `patience`. If the calling thread has a slot, the writer
-    /// has to read records up to the time `own`. All unread records of the calling thread are at or before this time.
+    /// has to read records up to the time `own`. All unread records of the calling thread have time stamps up to `own`.
     pub fn quiesce(&self, own: Option<u64>, patience: Duration) -> Found {
         let still = &self.status.quiesce;
         // In most processes that fork, only the forking thread registers code. Usually this thread has registered nothing for a

@@ -27,7 +27,7 @@ impl Shared {
         self.attention.load(Ordering::Relaxed) & ASLEEP != 0
     }
 
-    /// Makes registering threads wait after their next record, so that a waiting fork gets the writer's answer sooner
+    /// From now on, a registering thread pauses after its next record, so that a waiting fork gets the writer's answer sooner
     /// (`Quiesce::wait_after_record`).
     pub(super) fn slow_threads_down(&self) {
         self.attention.fetch_or(FORKING, Ordering::Relaxed);
@@ -59,7 +59,7 @@ impl Shared {
         }
     }
 
-    /// Called after each record: wakes the writer if it sleeps, and waits if a fork waits for the writer.
+    /// Called after each record. Wakes the writer if the writer sleeps. Pauses the calling thread if a fork needs the writer.
     #[inline(always)]
     pub fn end_record(&self) {
         self.order();
@@ -110,7 +110,7 @@ impl Shared {
         /// times.
         const TURNS: u32 = 16;
         for _ in 0..TURNS {
-            // A thread of the host must not wait at the gate for the end of the process.
+            // At the shut gate, a thread of the host would wait until the process ends.
             if self.status.write_gate.is_shut() {
                 return;
             }

@@ -6,7 +6,7 @@
 //!
 //! The writer commits round by round. The data of a round says how many events of each chunk are consumed, and how long the
 //! files are. The writer stores this data next to the data of the last committed round. A process may be killed between any two
-//! stores. So all new data becomes valid at once with the last store, which stores the round's number.
+//! stores. So the last store, which stores the round's number, makes all new data valid at once.
 //!
 //! A round that replaces a file is committed by renaming the new file. The writer stores the data of this round before it
 //! renames the new file. The data becomes valid once the new file has its final name.
@@ -245,7 +245,7 @@ impl Header {
         self.committed.load(Ordering::Acquire)
     }
 
-    /// Stores `state` as the progress after a round, and makes everything that was stored for this round valid.
+    /// Stores `state` as the progress after `round`. From now on, everything that was stored for this round is valid.
     pub fn commit(&self, round: u64, state: &Progress) {
         self.store(round, state);
         self.committed.store(round, Ordering::Release);

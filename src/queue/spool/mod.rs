@@ -79,7 +79,7 @@ impl Memory {
         self.remove_spool();
     }
 
-    /// Moves a chunk that no thread writes to out of the spool into private memory.
+    /// Moves a chunk out of the spool into private memory. No thread may write to the chunk during the call.
     pub fn take_from_spool(&self, chunk: Chunk) {
         let units = self.units_of(chunk);
         let bytes = self.bytes(units.start, chunk.size());
@@ -179,8 +179,8 @@ impl Memory {
                 Ok(())
             }
         };
-        // A private unit stays private. The file is no longer mapped in a private unit. If a chunk in this unit used memory of
-        // the file, this memory could not be freed later.
+        // A private unit stays private. The addresses of a private unit no longer map the file. If a chunk in this unit used
+        // memory of the file, this memory could not be freed later.
         let is_private = units.clone().any(|unit| self.is_private(unit));
         if is_private || self.region.open(bytes.clone()).and_then(|()| provide()).is_err() {
             // The host can continue to register code. Records in this chunk are lost if the host is killed.

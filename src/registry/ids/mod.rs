@@ -64,8 +64,9 @@ impl Ids {
 
     /// For a forked child: returns a copy of the parent's ids. Only the ids in the registry stay live. A slot becomes free if
     /// its id is not in the registry. A thread of the parent may have reserved such a slot, but this thread does not exist in
-    /// the child. Code may have ended or moved before the parent's writer has read the record of this change. Then the registry
-    /// still has the code, but the code's id is dead or has another address. So the code is removed from the registry.
+    /// the child. If code has ended or moved, the parent's writer may not have read the record of this change yet. Then the
+    /// registry still contains the code, but the code's id is dead or refers to another address. So the code is removed from
+    /// the registry.
     pub fn inherit(&self, registry: &mut Registry) -> Ids {
         let segments = self.segments.each_ref().map(|start| AtomicPtr::new(start.load(Ordering::Acquire)));
         let fresh = self.fresh.load(Ordering::Relaxed);
@@ -124,7 +125,7 @@ impl Ids {
         let start = self.segments.get(segment)?;
         if start.load(Ordering::Acquire).is_null() {
             let layout = Layout::array::<IdSlot>((FIRST_SEGMENT as usize) << segment).ok()?;
-            // The kernel zeroes each page at its first use, so that no single thread has the cost of the whole segment.
+            // The kernel zeroes each page at its first use, so that no single thread bears the cost of the whole segment.
             // SAFETY: the layout is not empty.
             let places = unsafe { alloc::alloc_zeroed(layout) }.cast::<IdSlot>();
             let exchange = start.compare_exchange(ptr::null_mut(), places, Ordering::AcqRel, Ordering::Acquire);
@@ -212,7 +213,7 @@ impl Ids {
         self.live(id).is_some_and(|(_, word)| word & UNREAD != 0)
     }
 
-    /// Records that the bytes have been read. Only the writer may call this.
+    /// Notes that the bytes have been read. Only the writer may call this.
     pub fn set_read(&self, id: Id) {
         if let Some((place, word)) = self.live(id) {
             let _ = place.word.compare_exchange(word, word & !UNREAD, Ordering::AcqRel, Ordering::Relaxed);

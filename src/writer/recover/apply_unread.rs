@@ -73,7 +73,7 @@ impl Replay {
         replay
     }
 
-    /// Adds code that is in a file to the registry.
+    /// Adds code from a file to the registry.
     fn know(&mut self, live: &Live, name: &[u8]) {
         let id = self.new_id();
         let registry = &mut self.applier.registry;
@@ -143,7 +143,7 @@ impl Replay {
         let known = self.ids.get(&event.id).copied().filter(|&id| self.applier.registry.is_live(id));
         if known.is_none() && event.kind == EventKind::Move {
             // The writer has read the registration of this code in an earlier round, so the code is in the files. If this
-            // replay has registered the code that is at the old address, that code has overwritten the moved code.
+            // replay has registered code at the old address, that newer code has overwritten the moved code.
             let found =
                 self.applier.registry.id_at(Home::Plain, event.old_addr()).filter(|&id| id <= self.last_from_files);
             self.ids.extend(found.map(|id| (event.id, id)));

@@ -3,10 +3,10 @@
 //!
 //! `/tmp` is full of other people's files. The pid in a name may belong to another process, or to a process that is not visible
 //! here. So a file is removed only under all of the following conditions. The file's name has exactly the right form, and the
-//! file belongs to this user. The file has only one link; a file of a region or a file for valgrind may have several links. The
-//! file has the library's mark, or begins like a spool. Without this condition, files of other runtimes or of the user could be
-//! removed. No process with the pid in the name is alive. Nobody holds a lock on the file, and no visible process has the file
-//! open or mapped.
+//! file belongs to this user. Except for a file of a region or a file for valgrind, the file has only one link. The file has
+//! the library's mark, or begins like a spool. Without this condition, files of other runtimes or of the user could be removed.
+//! No process with the pid in the name is alive. Nobody holds a lock on the file, and no visible process has the file open or
+//! mapped.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};

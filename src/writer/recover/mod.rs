@@ -411,8 +411,8 @@ impl Dead {
         is_alone && self.header.awaits_all() && self.has_name(Sinks::MAP, self.header.next_map())
     }
 
-    /// Records in the spool the identity of the file that is about to replace the map. If this recovery is interrupted or
-    /// fails, the next recovery recognizes the old map and the new map.
+    /// Stores in the spool the identity of the file that is about to replace the map. If this recovery is interrupted or fails,
+    /// the next recovery recognizes the old map and the new map.
     fn announce(&self, identity: Identity) {
         let (known, next) = (self.header.state().map, self.header.next_map());
         if known.is_none_or(|known| known.identity != next) && self.has_name(Sinks::MAP, next) {
