@@ -59,7 +59,7 @@ typedef enum jitsym_status {
   JITSYM_ERR_STRUCT_SIZE = 2,        /* A struct_size, or the size of an element, is smaller than in version 0.1. */
   JITSYM_ERR_STRUCT_TAIL = 3,        /* A struct has nonzero bytes after the fields that the library knows. */
   JITSYM_ERR_FLAGS = 4,              /* An unknown flag bit, a reserved field that is not 0, a file mode above 0777. */
-  JITSYM_ERR_ENUM = 5,               /* A field or argument has an unknown number. */
+  JITSYM_ERR_ENUM = 5,               /* An enum field or argument has an unknown value. */
   JITSYM_ERR_SIZE_ZERO = 6,          /* The size of the code, or of the range, is 0. */
   JITSYM_ERR_ADDRESS_RANGE = 7,      /* Address plus size exceeds the address space, or the address of code is 0. */
   JITSYM_ERR_TOO_LARGE = 8,          /* A size is above the limit of the function, or of a record. */
@@ -72,7 +72,7 @@ typedef enum jitsym_status {
   JITSYM_ERR_SESSION = 15,           /* This session was never opened. */
   JITSYM_ERR_CLOSED = 16,            /* The session is closed, or another thread is ending the process. */
   JITSYM_ERR_UNKNOWN_ID = 17,        /* No code with this id is registered now. */
-  JITSYM_ERR_TIMEOUT = 18,           /* The wait was too long. The library continues the work in the background. */
+  JITSYM_ERR_TIMEOUT = 18,           /* The wait was too long. The operation continues in the background. */
   JITSYM_ERR_DROPPED = 19,           /* The writer could not keep up, and the record was dropped. */
   JITSYM_ERR_NO_MEMORY = 20,         /* No memory, or more code than jitsym_options.max_memory allows. */
   JITSYM_ERR_NO_SINK = 21,           /* No requested sink could start. jitsym_last_error(NULL, ...) gives the reason. */
@@ -81,7 +81,7 @@ typedef enum jitsym_status {
   JITSYM_ERR_THREAD = 24,            /* The background thread could not be started. */
   JITSYM_ERR_CONFLICT = 25,          /* A running sink has another directory or dialect than the call asks for. */
   JITSYM_ERR_TOO_MANY_SESSIONS = 26, /* All session handles are in use. */
-  JITSYM_ERR_PATH = 27,              /* A directory is too long, or is no absolute path. */
+  JITSYM_ERR_PATH = 27,              /* A directory is too long, or is not absolute. */
   JITSYM_ERR_BUFFER = 28,            /* The buffer is too small for the result. */
   JITSYM_ERR_NOT_RUNNING = 29,       /* The sink in question does not run, or no sink runs. */
   JITSYM_ERR_BUSY = 30,              /* The calling signal handler has interrupted another call of its thread. */
@@ -326,7 +326,7 @@ typedef struct jitsym_code {
 typedef uint64_t jitsym_id;
 
 /* Registers code: from now on, samples in [addr, addr + size) belong to name. Call this when the bytes are final and
-   before the code runs. The new code replaces earlier code that overlaps this range. The call writes the id to
+   before the code runs. The code replaces all earlier code that overlaps this range. The call writes the id to
    out_id, unless out_id is NULL. The id is 0 if no sink runs and no code is remembered (JITSYM_INIT_REMEMBER).
    Returns JITSYM_OK; a status that names what is wrong with code; JITSYM_ERR_DROPPED or _NO_MEMORY if there was no
    room; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY; for some sinks JITSYM_ERR_TIMEOUT and _SINK_FAILED. If
@@ -420,8 +420,8 @@ typedef struct jitsym_stats {
   uint64_t region_code;        /* Registrations and moves that were written to the file of a region. */
   uint64_t region_bytes;       /* Bytes written to the files of regions, earlier generations included. */
   uint64_t region_generations; /* How often a region's file got a new name, to separate new code from dead code. */
-  uint64_t region_late;        /* How often a generation began late or did not begin. Samples may then have wrong
-                                  names or stacks. */
+  uint64_t region_late;        /* Generations that began late or not at all. Samples may then have wrong names or
+                                  stacks. */
   uint64_t region_refused;     /* Regions that got no file, and memory that could not be adopted. */
   uint64_t region_left_out;    /* Names, unwind tables and line tables that have no room in a region's file now. */
   uint64_t calls_refused;      /* Calls refused because of their arguments: see jitsym_last_error. */
