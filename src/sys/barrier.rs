@@ -50,7 +50,7 @@ pub fn is_light() -> bool {
 }
 
 /// Makes every running thread of the process pass a full memory barrier. If `is_light` is false, all other threads make their
-/// own fences. Then this function makes a fence on the calling thread, and nothing else.
+/// own fences. In this case this function makes fences on the calling thread, and nothing else.
 pub fn all_threads() {
     fence(Ordering::SeqCst);
     if is_light() && membarrier(Command::PrivateExpedited).is_err() {

@@ -142,9 +142,9 @@ impl Region {
             // When an `mprotect` changes the protection, perf learns the name of the file. The first `mprotect` removes the
             // right to read. On the supported processors, writable pages stay readable (linux mm, `protection_map`), so reads
             // of the pages do not fault. The second `mprotect` makes the pages and their neighbours one mapping again, and perf
-            // records this whole mapping. SAFETY: the pages contain code that the caller is about to register, so nobody unmaps
-            // them now. The pages belong to this region, and other threads can still read, write and execute the pages between
-            // the two calls.
+            // records this whole mapping.
+            // SAFETY: the pages contain code that the caller is about to register, so nobody unmaps them now. The pages belong
+            // to this region, and other threads can still read, write and execute the pages between the two calls.
             let _ = unsafe {
                 code_memory::protect(start, end - start, rwx & !libc::PROT_READ)
                     .and_then(|()| code_memory::protect(start, end - start, rwx))

@@ -19,7 +19,7 @@ use crate::sys::valgrind::{self, Tool};
 use crate::sys::valgrind_mapping::{exchange, Origin};
 use crate::sys::{code_memory, dynamic_symbols, host_fds, maps};
 
-/// The kind of error with which `Files::in_pieces` refuses memory.
+/// The kind of error with which `Files::in_pieces` refuses memory. The report of this memory to valgrind is not repeated.
 pub const NOT_FOR_CODE: io::ErrorKind = io::ErrorKind::Unsupported;
 
 pub struct Files {

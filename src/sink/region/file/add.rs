@@ -121,7 +121,8 @@ impl RegionFile {
         let (mut section, _) = record.unwinding_info()?.tables()?;
         let cut;
         if of.size != code.size {
-            // The section was made for the end address of the whole code, rounded up to a multiple of 8.
+            // The section was made for an address right after the whole code. The distance from the start of the whole code to
+            // this address is `of.size`, rounded up to a multiple of 8.
             let unwind = Unwind::EhFrame { bytes: section, addr: of.size.next_multiple_of(8) };
             cut = cfi::encode(arch::NATIVE?, &unwind, of.before, code.size).ok()??;
             section = &cut.bytes[..cut.eh_frame_size()];
