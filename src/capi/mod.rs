@@ -69,8 +69,8 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
 }
 
 /// Registers code: from now on, samples in [addr, addr + size) belong to `name`. Call this when the bytes are final and before
-/// the code runs. The code replaces all earlier code that overlaps this range. The call writes the id to `out_id`, unless
-/// `out_id` is NULL. The id is 0 if no sink runs and no code is remembered (`JITSYM_INIT_REMEMBER`).
+/// the code runs. The call ends all earlier code that overlaps this range. The call writes the id to `out_id`, unless `out_id`
+/// is NULL. The id is 0 if no sink runs and no code is remembered (`JITSYM_INIT_REMEMBER`).
 ///
 /// If no sink runs and no code is remembered, the call does not read `code`.
 ///

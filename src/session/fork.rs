@@ -359,7 +359,8 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
 
     let process = Process::new(parent.generation, Some(parent))?;
     let mut shared = Shared::new(&config, &process.host.last_error)?;
-    // If a step fails after this point, nothing has to be tried again.
+    // After this point, the function returns no error. The steps below move data out of the parent's state, so a second attempt
+    // would not find this data.
     process.allocator.arenas.take_over(&parent.allocator.arenas);
     process.collector.state.take_over(&parent.collector.state);
     let forked_at = words.forked_at.load(Ordering::Relaxed);

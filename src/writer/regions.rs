@@ -235,7 +235,7 @@ impl Applier {
         }
     }
 
-    /// Ends all live code of regions in `[start, end)`, because code outside of regions is being registered there.
+    /// Ends all live code in regions that overlaps `[start, end)`, because code outside of regions is being registered there.
     pub(super) fn retire_in_regions(&mut self, start: u64, end: u64) {
         if self.registry.live_count(Home::Region) > 0 {
             self.sinks.region.retire_in(&mut self.registry, start, end, &mut self.overwritten);

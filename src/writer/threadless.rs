@@ -60,8 +60,8 @@ impl Turns for InPlace {
                         running.take().into_iter().for_each(|(writer, home)| _ = home.give(writer));
                         stop.ack.give(result);
                     }
-                    // If more requests exist, the next turn follows at once. But if a fork needs the writer, the loop ends,
-                    // because the next turn would pause for the fork.
+                    // If more requests exist, the next turn follows at once. But if a fork waits for the writer, the loop ends,
+                    // because the next turn would wait for the end of this fork.
                     Turn::Done { again: true, .. } if !writer.quiesce().is_asked() => {}
                     Turn::Done { .. } | Turn::Exit => {
                         // The time of the next turn is unknown.

@@ -30,8 +30,8 @@ pub enum jitsym_unwind_flag {
     /// `paciasp` must be directly before the instruction that ends at `fp_pushed`. If `fp_pushed` of a FIXED_FRAME is 0,
     /// `paciasp` must be directly before the instruction that ends at `sp_set`. If `fp_pushed` and `sp_set` of a FIXED_FRAME
     /// are 0, the return address is signed from the start. With this flag, the defaults of a FRAME_POINTER for `fp_pushed` and
-    /// `fp_set` are 8 and 12. The instruction at `epilogue_begin` is `autiasp`, or an instruction that ends the epilogue, such
-    /// as `retaa`. If code signs its return address in another way, use EH_FRAME
+    /// `fp_set` are 8 and 12. The instruction that begins at `epilogue_begin` is `autiasp`, or an instruction that ends the
+    /// epilogue, such as `retaa`. If code signs its return address in another way, use EH_FRAME
     /// ([docs/special-cases.md](special-cases.md#signed-return-addresses-on-aarch64)).
     JITSYM_UNWIND_PACIASP = 1,
     /// Like `JITSYM_UNWIND_PACIASP`, but with key B: `pacibsp` and `autibsp`.

@@ -39,7 +39,7 @@ pub trait Given: Copy {
 }
 
 impl Local {
-    /// Writes the records of a registration. The caller has checked that the sinks want all parts of a record. `flags`: the
+    /// Writes the record of a registration. The caller has checked that the sinks want all parts of a record. `flags`: the
     /// result of `Regions::before_code`, if it was called already. If the registration is unusual, the chunk stays unchanged,
     /// and the call returns an error. If `Regions::before_code` was called, the error contains its result.
     ///
