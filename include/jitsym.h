@@ -326,8 +326,8 @@ typedef struct jitsym_code {
 typedef uint64_t jitsym_id;
 
 /* Registers code: from now on, samples in [addr, addr + size) belong to name. Call this when the bytes are final and
-   before the code runs. The code replaces all earlier code that overlaps this range. The call writes the id to
-   out_id, unless out_id is NULL. The id is 0 if no sink runs and no code is remembered (JITSYM_INIT_REMEMBER).
+   before the code runs. The call ends all earlier code that overlaps this range. The call writes the id to out_id,
+   unless out_id is NULL. The id is 0 if no sink runs and no code is remembered (JITSYM_INIT_REMEMBER).
    Returns JITSYM_OK; a status that names what is wrong with code; JITSYM_ERR_DROPPED or _NO_MEMORY if there was no
    room; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY; for some sinks JITSYM_ERR_TIMEOUT and _SINK_FAILED. If
    code->bytes is set, the call takes no lock and makes no system call in the steady state. */
