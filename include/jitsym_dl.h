@@ -47,7 +47,7 @@
 extern "C" {
 #endif
 
-/* All functions of the three headers. The functions of the map are first. */
+/* All functions of the three headers. The functions of the map come first. */
 #define JITSYM_DL_FUNCTIONS(FUNCTION)  \
   FUNCTION(jitsym_init)                \
   FUNCTION(jitsym_register)            \
@@ -203,7 +203,7 @@ static inline jitsym_status jitsym_dl_load(const char *path) {
     goto other;
   }
   if (!__atomic_compare_exchange_n(&jitsym_dl_loaded, &before, functions, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-    /* Another thread was faster. The library stays open: dlopen counts how often it was opened. */
+    /* Another thread was faster. The library stays open: a second dlopen only raises its count. */
     free(functions);
     if (jitsym_dl_is_map(before)) return JITSYM_ERR_CONFLICT;
   }
@@ -327,7 +327,7 @@ static inline jitsym_status jitsym_map_unregister_range(jitsym *session, uint64_
   return jitsym_map_check(session);
 }
 
-/* Calls write their lines at once. So a flush only makes the file of a forked child. */
+/* Calls write their lines at once, so a flush only makes a forked child's file. */
 static inline jitsym_status jitsym_map_flush(jitsym *session, uint32_t timeout_ms) {
   char unused[1];
   size_t end = 0;

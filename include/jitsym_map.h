@@ -43,7 +43,7 @@ extern long syscall(long, ...);
 typedef struct jitsym_map_state {
   size_t sessions, registered, moved, errors; /* Open sessions, and counters for jitsym_stats. */
   size_t inode, end;                          /* The file's inode, and the end of the last line written here. */
-  int pid, error;                             /* The process that opened the file first, and the last errno. */
+  int pid, error;                             /* The last process that opened the map, and the last errno. */
   unsigned mode;
   char start[JITSYM_DIR_MAX + 8]; /* The path up to the pid. Never changes once a map was opened. */
 } jitsym_map_state;
@@ -113,7 +113,7 @@ static inline size_t jitsym_map_name(char *to, const jitsym_code *code) {
   return size < 3 ? size + (size_t)snprintf(to + size, 3, "()") : size;
 }
 
-/* Opens a file with a descriptor above 2: a host that has closed 0 to 2 may still use them. 1030 is F_DUPFD_CLOEXEC. */
+/* Opens a file above descriptor 2: hosts that have closed 0 to 2 may still use these numbers. 1030 is F_DUPFD_CLOEXEC. */
 static inline int jitsym_map_at(const char *path, int how) {
   int fd = (int)syscall(SYS_openat, -1, path, how | JITSYM_MAP_SAFE, JITSYM_MAP_GET(mode)), low = fd;
   if (low >= 0 && low < 3) fd = (int)syscall(SYS_fcntl, low, 1030, 3), syscall(SYS_close, low);
