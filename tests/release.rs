@@ -262,22 +262,24 @@ mod archives {
     $prefix/bin/jitsym version
 "#;
 
-    fn make(place: &Path) -> PathBuf {
-        let out = place.join("made");
-        once(place, "", || {
-            let _ = fs::remove_dir_all(place);
-            fs::create_dir_all(place).expect("directory");
-            let here = place.join("checkout");
-            checkout(&here);
-            let binaries = TARGETS.iter().copied();
-            let all: Vec<&str> = ["source", "deb"].into_iter().chain(binaries).collect();
-            run(&mut release(&here, &out, &all));
-        });
+    /// Makes parts of a release. The place is a new directory.
+    fn make(place: &Path, what: &[&str]) -> PathBuf {
+        let _ = fs::remove_dir_all(place);
+        fs::create_dir_all(place).expect("directory");
+        let (here, out) = (place.join("checkout"), place.join("made"));
+        checkout(&here);
+        run(&mut release(&here, &out, what));
         out
     }
 
+    /// A whole release.
     fn made() -> PathBuf {
-        make(&shared_dir("releases").join("one place"))
+        let place = shared_dir("releases").join("one place");
+        once(&place, "", || {
+            let all: Vec<&str> = ["source", "deb"].into_iter().chain(TARGETS).collect();
+            make(&place, &all);
+        });
+        place.join("made")
     }
 
     fn archive(name: &str) -> PathBuf {
@@ -314,19 +316,13 @@ mod archives {
         }
     }
 
-    /// The same bytes are made at another place, at another time.
-    #[test]
-    fn same_bytes() {
-        let mut expected: Vec<String> =
-            TARGETS.iter().map(|target| format!("jitsym-{VERSION}-{target}.tar.gz")).collect();
-        expected.extend([
-            "SHA256SUMS".into(),
-            format!("jitsym-{VERSION}.cdx.json"),
-            format!("jitsym-{VERSION}.tar.gz"),
-        ]);
-        expected.extend(PACKAGES.map(package));
+    /// Makes parts of a release at two places, and expects the same files with the same bytes.
+    fn same_bytes(test: &str, what: &[&str], expected: &[String]) {
+        let dir = fresh_dir(test);
+        let [one, other] = ["one place", "other"].map(|place| make(&dir.join(place), what));
+        let mut expected = expected.to_vec();
+        expected.extend(["SHA256SUMS".into(), format!("jitsym-{VERSION}.cdx.json")]);
         expected.sort();
-        let (one, other) = (made(), make(&shared_dir("releases").join("other")));
         assert_eq!(names(&one), expected);
         assert_eq!(names(&other), expected);
         for name in &expected {
@@ -336,6 +332,19 @@ mod archives {
         let sums = fs::read_to_string(one.join("SHA256SUMS")).expect("checksums");
         assert_eq!(sums.lines().count(), expected.len() - 1);
         run(Command::new("sha256sum").current_dir(&one).args(["--strict", "--check", "SHA256SUMS"]));
+    }
+
+    #[test]
+    fn same_bytes_of_sources_and_packages() {
+        let mut expected = PACKAGES.map(package).to_vec();
+        expected.push(format!("jitsym-{VERSION}.tar.gz"));
+        same_bytes("packages", &["source", "deb"], &expected);
+    }
+
+    #[test]
+    fn same_bytes_of_libraries() {
+        let target = TARGETS[0];
+        same_bytes("libraries", &[target], &[format!("jitsym-{VERSION}-{target}.tar.gz")]);
     }
 
     /// The libraries work on Debian 12 and 13, and need no newer glibc than 2.17.
