@@ -123,10 +123,7 @@ fn overview(entries: &[Entry]) -> String {
     let _ = writeln!(out, ".PP\n.nf\n{}\n.fi", verbatim(&example.join("\n")));
     for title in ["Errors", "Pointers", "Threads and signals", "Memory", "Durability and process end", "Fork"] {
         let _ = writeln!(out, ".SS {title}");
-        let (_, section) = CONVENTIONS.split_once(&format!("\n## {title}\n")).expect("a section");
-        let section = section.split("\n## ").next().unwrap_or_default();
-        let section = reference::unlinked(section).replace("\n- ", "\n\n").replace("**", "");
-        for (index, block) in section.trim().split("\n\n").enumerate() {
+        for (index, block) in section(title).trim().split("\n\n").enumerate() {
             let start = if index == 0 { "" } else { ".PP\n" };
             let _ = match block.strip_prefix("### ") {
                 Some(title) => writeln!(out, "{start}.B {}", escaped(title)),
@@ -142,11 +139,8 @@ fn overview(entries: &[Entry]) -> String {
         }
     }
     out += ".SH ENVIRONMENT\nOptions that are given in code win, unless the host wants it otherwise.\n";
-    let (_, table) = CONVENTIONS.split_once("\n## Environment\n").expect("the variables");
-    for row in table.lines().skip_while(|line| !line.starts_with("| `")).take_while(|line| line.starts_with("| `")) {
-        let (variable, meaning) = row.trim_matches(['|', ' ']).split_once(" | ").expect("two columns");
-        let _ = write!(out, ".TP\n{}\n{}\n", spans(variable), line(meaning));
-    }
+    let variables = section("Environment");
+    out += &table(variables.split("\n\n").find(|block| block.starts_with('|')).expect("the variables"));
     out += ".SH FILES\n.TP\n.I /tmp/perf\\-PID.map\nThe perf map.\n\
             .TP\n.I /tmp/jit\\-PID.dump\nThe jitdump.\n\
             .TP\n.I /tmp/jit\\-PID\\-N.so\nA region.\n\
@@ -155,6 +149,13 @@ fn overview(entries: &[Entry]) -> String {
             .PP\nNo file is written for gdb and the unwinder. Under valgrind there are also files for it,\n.IR jit-PID-vN.so .\n";
     out += ".SH SEE ALSO\n.BR jitsym (1),\n.BR perf (1),\n.BR perf\\-inject (1)\n";
     out
+}
+
+/// A section of docs/conventions.md, without links. Each item of a list is a paragraph.
+fn section(title: &str) -> String {
+    let (_, section) = CONVENTIONS.split_once(&format!("\n## {title}\n")).expect("a section");
+    let section = section.split("\n## ").next().unwrap_or_default();
+    reference::unlinked(section).replace("\n- ", "\n\n").replace("**", "")
 }
 
 /// A table as a list: the first cell of a row is the term. If there are more than two columns, the heading of each other column

@@ -320,18 +320,23 @@ mod archives {
     fn same_bytes(test: &str, what: &[&str], expected: &[String]) {
         let dir = fresh_dir(test);
         let [one, other] = ["one place", "other"].map(|place| make(&dir.join(place), what));
-        let mut expected = expected.to_vec();
-        expected.extend(["SHA256SUMS".into(), format!("jitsym-{VERSION}.cdx.json")]);
-        expected.sort();
-        assert_eq!(names(&one), expected);
-        assert_eq!(names(&other), expected);
-        for name in &expected {
-            let [one, other] = [&one, &other].map(|dir| fs::read(dir.join(name)).expect("file"));
+        for dir in [&one, &other] {
+            assert_files(dir, expected.to_vec());
+        }
+        for name in names(&one) {
+            let [one, other] = [&one, &other].map(|dir| fs::read(dir.join(&name)).expect("file"));
             assert!(one == other, "{name}: other bytes");
         }
-        let sums = fs::read_to_string(one.join("SHA256SUMS")).expect("checksums");
+    }
+
+    /// The directory has these files, the bill of materials, and the sums of all.
+    fn assert_files(dir: &Path, mut expected: Vec<String>) {
+        expected.extend(["SHA256SUMS".into(), format!("jitsym-{VERSION}.cdx.json")]);
+        expected.sort();
+        assert_eq!(names(dir), expected);
+        let sums = fs::read_to_string(dir.join("SHA256SUMS")).expect("checksums");
         assert_eq!(sums.lines().count(), expected.len() - 1);
-        run(Command::new("sha256sum").current_dir(&one).args(["--strict", "--check", "SHA256SUMS"]));
+        run(Command::new("sha256sum").current_dir(dir).args(["--strict", "--check", "SHA256SUMS"]));
     }
 
     #[test]
@@ -341,10 +346,39 @@ mod archives {
         same_bytes("packages", &["source", "deb"], &expected);
     }
 
+    /// Of the libraries for a target, and of the program.
+    fn same_bytes_for(target: &str) {
+        same_bytes(target, &[target], &[format!("jitsym-{VERSION}-{target}.tar.gz")]);
+    }
+
     #[test]
-    fn same_bytes_of_libraries() {
-        let target = TARGETS[0];
-        same_bytes("libraries", &[target], &[format!("jitsym-{VERSION}-{target}.tar.gz")]);
+    fn same_bytes_for_glibc() {
+        same_bytes_for("x86_64-linux-gnu");
+    }
+
+    #[test]
+    fn same_bytes_for_musl() {
+        same_bytes_for("x86_64-linux-musl");
+    }
+
+    #[test]
+    fn same_bytes_for_glibc_on_aarch64() {
+        same_bytes_for("aarch64-linux-gnu");
+    }
+
+    #[test]
+    fn same_bytes_for_musl_on_aarch64() {
+        same_bytes_for("aarch64-linux-musl");
+    }
+
+    /// A whole release has all files, and the sum of each.
+    #[test]
+    fn whole() {
+        let mut expected: Vec<String> =
+            TARGETS.iter().map(|target| format!("jitsym-{VERSION}-{target}.tar.gz")).collect();
+        expected.push(format!("jitsym-{VERSION}.tar.gz"));
+        expected.extend(PACKAGES.map(package));
+        assert_files(&made(), expected);
     }
 
     /// The libraries work on Debian 12 and 13, and need no newer glibc than 2.17.

@@ -119,6 +119,21 @@ static jitsym *open_map(int way) {
   return session;
 }
 
+/* The time since the start of this process, in clock ticks (proc(5), field 22 of /proc/PID/stat). */
+static long long age(void) {
+  char text[1024] = "";
+  FILE *file = fopen("/proc/self/stat", "r");
+  CHECK(file != NULL && fgets(text, sizeof text, file) != NULL && fclose(file) == 0);
+  char *field = strrchr(text, ')');
+  for (int i = 2; i < 22; i++) {
+    field = strchr(field + 1, ' ');
+  }
+  struct timespec now;
+  CHECK(clock_gettime(CLOCK_BOOTTIME, &now) == 0);
+  long long per_second = sysconf(_SC_CLK_TCK);
+  return now.tv_sec * per_second + now.tv_nsec * per_second / 1000000000 - atoll(field);
+}
+
 static void mapped(int number) {
   int way = number / PROGRAMS, program_number = number % PROGRAMS;
   char name[32], shared[32];
@@ -126,7 +141,7 @@ static void mapped(int number) {
   snprintf(shared, sizeof shared, "shared %d", program_number);
   if (program_number == 0) {
     /* A file from the first moments of a process may be of an earlier process with its pid. */
-    CHECK(usleep(50000) == 0);
+    TEST_AWAIT(age() > 4);
   }
   jitsym *session = open_map(way);
   test_register(session, ADDR, 0x100, shared);

@@ -111,7 +111,8 @@ fn lost() -> String {
     for lost in LOST {
         let (readers, scenarios) = (lost.readers.join(", "), lost.scenarios.join(", "));
         let what = lost.what.iter().map(|what| name(*what)).collect::<Vec<_>>().join(", ");
-        let _ = writeln!(text, "| {readers} | {scenarios} | {what} | {} | {} |", lost.reason, lost.instead);
+        let [reason, instead] = [lost.reason, lost.instead].map(|text| text.replace('|', "\\|"));
+        let _ = writeln!(text, "| {readers} | {scenarios} | {what} | {reason} | {instead} |");
     }
     text
 }

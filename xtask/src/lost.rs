@@ -65,7 +65,7 @@ pub const LOST: &[Lost] = &[
         scenarios: &["mangled-lookalikes"],
         what: &[What::Names],
         at: None,
-        reason: "perf 6.1 demangles, as far as possible, every name that begins like a mangled name: `_Zoom_in` becomes `operator\\|\\|`",
+        reason: "perf 6.1 demangles, as far as possible, every name that begins like a mangled name: `_Zoom_in` becomes `operator||`",
         instead: "do not begin names with `_Z` or `_R`. Or use `perf report --no-demangle`, or a perf map, which leaves the name unchanged",
     },
     Lost {
@@ -193,7 +193,7 @@ pub const LOST: &[Lost] = &[
         scenarios: &["mangled-lookalikes"],
         what: &[What::Names],
         at: None,
-        reason: "perf 6.1 demangles, as far as possible, every name that begins like a mangled name: `_Zoom_in` becomes `operator\\|\\|`",
+        reason: "perf 6.1 demangles, as far as possible, every name that begins like a mangled name: `_Zoom_in` becomes `operator||`",
         instead: "do not begin names with `_Z` or `_R`, or use `perf report --no-demangle`",
     },
     Lost {

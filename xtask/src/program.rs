@@ -15,6 +15,13 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the source tree")
 }
 
+/// cargo, in the source tree.
+pub fn cargo() -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo.current_dir(root());
+    cargo
+}
+
 /// The program, built with the library as it is shipped: once for readers that follow tables, where C has no frame pointers
 /// either, and once for those that follow frame pointers.
 pub struct Program {
@@ -64,16 +71,8 @@ pub fn build_tool() -> Result<PathBuf> {
         return Ok(built.into());
     }
     let target = root().join("target");
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-    cargo.current_dir(root()).args([
-        "build",
-        "--quiet",
-        "--locked",
-        "--profile",
-        "program",
-        "--package",
-        "jitsym-tool",
-    ]);
+    let mut cargo = cargo();
+    cargo.args(["build", "--quiet", "--locked", "--profile", "program", "--package", "jitsym-tool"]);
     run::success(cargo.arg("--target-dir").arg(&target))?;
     Ok(target.join("program/jitsym"))
 }
@@ -81,18 +80,9 @@ pub fn build_tool() -> Result<PathBuf> {
 /// Builds the C library as it is shipped. Returns the directory that it lies in.
 pub fn build_library() -> Result<PathBuf> {
     let target = root().join("target/c");
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-    cargo.current_dir(root()).args([
-        "rustc",
-        "--quiet",
-        "--locked",
-        "--release",
-        "--lib",
-        "--features",
-        "reserve",
-        "--crate-type",
-        "cdylib,staticlib",
-    ]);
+    let mut cargo = cargo();
+    cargo.args(["rustc", "--quiet", "--locked", "--release", "--lib", "--features", "reserve"]);
+    cargo.args(["--crate-type", "cdylib,staticlib"]);
     run::success(cargo.arg("--target-dir").arg(&target))?;
     let library = target.join("release");
     let soname = library.join("libjitsym.so.0.1");

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{bail, Context, Result};
 
-use crate::{mirror, run};
+use crate::{mirror, program, run};
 
 /// Packages that are unpacked together, and the commands that are wanted of them.
 pub struct Set {
@@ -90,24 +90,14 @@ pub const BPFTRACE: Set = Set::new("bpftrace", &["bpftrace"], &["bpftrace"]);
 /// version as the compiler, so both come from one suite. rustc depends on a linker, for which the machine's own is taken.
 /// Debian 12 has an emulator too, which fails in a forked child that starts a thread.
 const CROSS_AARCH64: Set = Set {
-    name: "cross-aarch64",
-    packages: &["libstd-rust-dev"],
     alone: &["rustc", "libstd-rust-dev:arm64", "qemu-user"],
-    sources: false,
-    description: None,
     foreign: Some("arm64"),
-    security: false,
-    commands: &["rustc", "qemu-aarch64"],
+    ..Set::new("cross-aarch64", &["libstd-rust-dev"], &["rustc", "qemu-aarch64"])
 };
 const CROSS_RISCV64: Set = Set {
-    name: "cross-riscv64",
-    packages: &["libstd-rust-dev"],
     alone: &["rustc", "libstd-rust-dev:riscv64", "qemu-user"],
-    sources: false,
-    description: None,
     foreign: Some("riscv64"),
-    security: false,
-    commands: &["rustc", "qemu-riscv64"],
+    ..Set::new("cross-riscv64", &["libstd-rust-dev"], &["rustc", "qemu-riscv64"])
 };
 
 /// What the tests of the library use, and where it is taken from; by its name alone a command is that of the first.
@@ -198,7 +188,7 @@ impl Cache {
         let program = dir.join("bin/samply");
         if !fs::read_to_string(dir.join("complete")).is_ok_and(|version| version == SAMPLY) {
             eprintln!("Building samply {SAMPLY} in {}", dir.display());
-            let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+            let mut cargo = program::cargo();
             cargo
                 .args(["install", "--quiet", "--locked", "--force", "--version", SAMPLY, "samply", "--root"])
                 .arg(&dir);

@@ -32,7 +32,7 @@ pub const INDICES_START: u64 = 1 << 40;
 
 /// The first code index of this copy of the library. perf makes files from a jitdump, and the name of each such file contains
 /// the pid and the code index. Other jitdump writers in the process may use the same directory. If two writers used the same
-/// index, their files would have the same name. So each writer must use indices of its own. The indices of CPython, V8, LLVM
+/// index, their files would have the same name. So each writer must use its own indices. The indices of CPython, V8, LLVM
 /// and wasmtime begin at 0. Each copy of this library counts from a number that is derived from the copy's address.
 fn first_index() -> u64 {
     /// Each copy of the library is larger than this number of bytes, so the addresses of two copies differ by at least this

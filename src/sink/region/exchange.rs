@@ -21,7 +21,7 @@ pub(super) const BLOCK: usize = 128 << 10;
 /// memory is plain, and has its former bytes and protection.
 ///
 /// Returns `WouldBlock` if the process was forked meanwhile. After a fork, the child may execute the bytes of the file, so the
-/// file must not be changed any more.
+/// file must no longer be changed.
 ///
 /// `are_attributes_known`: whether `look_up_attributes` has accepted the piece. If `are_attributes_known` is true, the contents
 /// of the piece do not come from a userfaultfd. Untouched pages are then zero, and are not read.

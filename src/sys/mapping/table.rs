@@ -26,7 +26,7 @@ const AT_ONCE: usize = 128 * 1024;
 pub struct Table<T: Copy> {
     mapping: OwnedMapping,
     len: usize,
-    /// An offset in bytes. For pages before this offset, the kernel need not be asked any more.
+    /// An offset in bytes. For pages before this offset, the kernel need no longer be asked.
     made: usize,
     values: PhantomData<T>,
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::jobs::Job;
 use super::{Built, Tier};
-use crate::program::root;
+use crate::program::{cargo, root};
 use crate::run;
 
 /// A program with tests.
@@ -52,12 +52,6 @@ pub fn build(tier: Tier) -> Result<Built> {
         bail!("the tests cannot be built");
     }
     Ok(built)
-}
-
-fn cargo() -> Command {
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.current_dir(root());
-    cargo
 }
 
 impl Built {
