@@ -58,21 +58,24 @@ int main(int argc, char **argv) {
     return test_end();
   }
   jitsym *session = open_regions();
-  unsigned char *code, *to_write;
+  unsigned char *memory, *to_write;
   int flips = 1;
   if (strcmp(kind, "adopted") == 0 || strcmp(kind, "writable") == 0) {
-    code = to_write = memory_of(SIZE, RWX);
+    memory = to_write = memory_of(SIZE, RWX);
     flips = strcmp(kind, "adopted") == 0;
-    CHECK_OK(jitsym_region_adopt(session, code, SIZE));
+    CHECK_OK(jitsym_region_adopt(session, memory, SIZE));
   } else {
     int has_one_view = strcmp(kind, "one-view") == 0;
     jitsym_region region = test_region(session, SIZE, has_one_view ? JITSYM_REGION_ONE_VIEW : 0);
-    code = region.exec;
+    memory = region.exec;
     to_write = region.write;
     flips = has_one_view;
   }
+  /* In the file, the header page may replace the first page (docs/regions.md, "Probes"). So the code lies in the second page. */
+  unsigned char *code = memory + PAGE;
+  to_write += PAGE;
   put_code(to_write, 1);
-  CHECK(!flips || mprotect(code, SIZE, PROT_READ | PROT_EXEC) == 0);
+  CHECK(!flips || mprotect(memory, SIZE, PROT_READ | PROT_EXEC) == 0);
   jitsym_id id = announce_whole(session, code, code, "probed");
   CHECK_OK(test_flush(session));
   char path[600];
