@@ -270,7 +270,7 @@ typedef enum jitsym_limit {
 /* One row of a line table. The code from offset up to the next row belongs to this line. */
 typedef struct jitsym_line {
   uint32_t offset;   /* Offset in the code in bytes, less than the size of the code. Rows may be in any order. */
-  uint32_t line;     /* Line number, from 1. A row whose line is 0 is left out. */
+  uint32_t line;     /* Line number, from 1. A row whose line is 0 is left out (jitsym_stats.lines_left_out). */
   uint32_t column;   /* Column, from 1; 0 if unknown. */
   uint32_t reserved; /* Must be 0. */
   const char *file;  /* Source file, NUL-terminated; preferably an absolute path, for perf annotate. */
@@ -428,6 +428,7 @@ typedef struct jitsym_stats {
   uint64_t region_put_off;     /* How often the adoption of memory was postponed. */
   uint64_t region_limit;       /* How often making or adopting a region failed because 768 regions existed. */
   uint64_t threads;            /* Permanent threads of this library. 0 under JITSYM_INIT_NO_THREADS. */
+  uint64_t lines_left_out;     /* Rows of line tables that were left out. */
 } jitsym_stats;
 
 #define JITSYM_STATS \

@@ -34,13 +34,14 @@ fn layout() {
     frozen!(jitsym_region_options, 48, 8;
         struct_size 0, size 8, max_size 16, alignment 24, near_addr 32, flags 40, reserved 44,);
     frozen!(jitsym_region, 32, 8; struct_size 0, exec 8, write 16, size 24,);
-    frozen!(jitsym_stats, 296, 8;
+    frozen!(jitsym_stats, 304, 8;
         struct_size 0, sinks_running 8, sinks_failed 12, registered 16, moved 24, unregistered 32, overwritten 40, live 48,
         dropped 56, unreadable 64, names_changed 72, jitdump_bytes 80, jitdump_records 88, map_bytes 96,
         map_entries 104, map_rewrites 112, map_forgotten 120, write_errors 128, memory 136, memory_held 144, waited 152,
         recovered 160, spool 168, inherited 172, jitdump_lost 176, jitdump_held 184, jitdump_rewrites 192, map_omitted 200,
         regions 208, region_code 216, region_bytes 224, region_generations 232, region_late 240, region_refused 248,
-        region_left_out 256, calls_refused 264, region_put_off 272, region_limit 280, threads 288,);
+        region_left_out 256, calls_refused 264, region_put_off 272, region_limit 280, threads 288,
+        lines_left_out 296,);
 }
 
 #[test]

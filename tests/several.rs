@@ -257,7 +257,7 @@ fn copies_of_the_library() {
     let told = &recording.told;
     assert_eq!((told.dumps().len(), told.copies.len(), told.lives.len()), (5, 5, 10));
     for copy in &told.copies {
-        assert_eq!((copy.running, copy.failed, &*copy.error), (3, 0, ""), "{told:?}");
+        assert_eq!((copy.running, copy.failed, &*copy.error), (7, 0, ""), "{told:?}");
         assert_eq!(copy.map, Path::new(&format!("/tmp/perf-{}.map", told.pid)));
         assert!(told.dumps().contains(&copy.dump), "{copy:?}");
     }
@@ -361,16 +361,16 @@ fn refusals() {
     // Every name for a dump is somebody else's.
     let (told, _files) = run_host("foreign dump-all! load a more flush exit");
     let copy = &told.copies[0];
-    assert_eq!((copy.running, copy.failed), (1, 2), "{told:?}");
+    assert_eq!((copy.running, copy.failed), (5, 2), "{told:?}");
     assert!(copy.error.contains("all other names for it are taken"), "{told:?}");
     assert!(told.dumps().iter().all(|dump| dump.metadata().expect("dump").len() == 0), "{told:?}");
     told.check_map("dump");
     // Somebody has begun a line: as long as it is not ended nothing can be appended, and then it is.
     let (told, _files) = run_host("foreign map-half! load a more flush say line flush exit");
     let (before, after) = (&told.copies[0], &told.copies[1]);
-    assert_eq!((before.running, before.failed), (2, 1), "{told:?}");
+    assert_eq!((before.running, before.failed), (6, 1), "{told:?}");
     assert!(before.error.contains("ends within a line of another library"), "{told:?}");
-    assert_eq!((after.running, after.failed), (3, 0), "{told:?}");
+    assert_eq!((after.running, after.failed), (7, 0), "{told:?}");
     assert_eq!(told.map_lines()[0].name, "half");
     told.check_map("dump");
 }

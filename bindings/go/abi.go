@@ -177,6 +177,7 @@ type Stats struct {
 	RegionPutOff      uint64
 	RegionLimit       uint64
 	Threads           uint64
+	LinesLeftOut      uint64
 }
 
 // Stats reads the counters. Flush first for exact ones.
@@ -224,5 +225,6 @@ func (s *Session) Stats() (Stats, error) {
 		RegionPutOff:      uint64(out.region_put_off),
 		RegionLimit:       uint64(out.region_limit),
 		Threads:           uint64(out.threads),
+		LinesLeftOut:      uint64(out.lines_left_out),
 	}, nil
 }

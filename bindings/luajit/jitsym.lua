@@ -68,7 +68,7 @@ local STATS = [[struct {
   uint32_t spool, inherited;
   uint64_t jitdump_lost, jitdump_held, jitdump_rewrites, map_omitted, regions, region_code, region_bytes,
     region_generations, region_late, region_refused, region_left_out, calls_refused, region_put_off, region_limit,
-    threads;
+    threads, lines_left_out;
 }]]
 local FUNCTIONS = [[
 int32_t jitsym_lua_init(const void *options, void **out) __asm__("jitsym_init");
@@ -89,7 +89,7 @@ local STAT_NAMES = {
   "unreadable", "names_changed", "jitdump_bytes", "jitdump_records", "map_bytes", "map_entries",
   "map_rewrites", "map_forgotten", "write_errors", "memory", "regions", "region_code", "region_bytes",
   "region_generations", "region_late", "region_refused", "region_left_out",
-  "calls_refused", "region_put_off", "region_limit", "threads",
+  "calls_refused", "region_put_off", "region_limit", "threads", "lines_left_out",
 }
 local UNWIND_FIXED_FRAME, UNWIND_ROWS = 2, 3        -- enum jitsym_unwind_kind
 local ERR_FORKED = 23                               -- enum jitsym_status

@@ -243,6 +243,7 @@ structs.jitsym_stats = koffi.struct({
   region_put_off: 'uint64_t',
   region_limit: 'uint64_t',
   threads: 'uint64_t',
+  lines_left_out: 'uint64_t',
 });
 
 /** The size that a struct begins with. */

@@ -139,6 +139,7 @@ export interface Stats {
   regionPutOff: number;
   regionLimit: number;
   threads: number;
+  linesLeftOut: number;
 }
 
 /** A piece of registered code. Nothing happens when the object goes: code is gone when it is unregistered. */

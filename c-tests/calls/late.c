@@ -135,7 +135,7 @@ static void from_off(void) {
     CHECK_OK(jitsym_enable(session, 0));
     /* A map that was there before may be written anew just now. */
     CHECK_OK(test_flush(session));
-    CHECK(running(session) == BOTH && own_files() == 2 && own_spools() == 1 && held(session) > 0);
+    CHECK(running(session) == TEST_DEFAULT_SINKS && own_files() == 2 && own_spools() == 1 && held(session) > 0);
     CHECK(test_stats(session).spool == JITSYM_SPOOL_SHARED);
     CHECK_STATUS(JITSYM_ERR_UNKNOWN_ID, jitsym_unregister(session, 0));
     CHECK_STATUS(JITSYM_ERR_UNKNOWN_ID, jitsym_unregister(session, round == 0 ? 99 : other));
@@ -255,7 +255,7 @@ static void remembered(void) {
 
   /* Another file, and everything has to be in it. */
   CHECK_OK(jitsym_disable(session, JITSYM_SINK_JITDUMP));
-  CHECK(running(session) == JITSYM_SINK_MAP);
+  CHECK(running(session) == (JITSYM_SINK_MAP | JITSYM_SINK_REGION));
   CHECK(unlink(test_path_of(getpid(), JITSYM_SINK_JITDUMP).text) == 0);
   CHECK_OK(jitsym_enable(session, JITSYM_SINK_JITDUMP));
   check_whole(memory + 8 * PLACE, SIZE, "whole", 0);
@@ -438,12 +438,12 @@ static void statuses(void) {
     CHECK_OK(jitsym_last_error(session, text, sizeof text));
     CHECK(strstr(text, missing.text) != NULL && own_spools() == remember && (remember || held(session) == 0));
     CHECK_STATUS(JITSYM_ERR_SINK_FAILED, jitsym_enable(session, 0));
-    CHECK(running(session) == JITSYM_SINK_JITDUMP && loads("early") == (size_t)remember);
+    CHECK(running(session) == (JITSYM_SINK_JITDUMP | JITSYM_SINK_REGION) && loads("early") == (size_t)remember);
     CHECK_STATUS(JITSYM_ERR_SINK_FAILED, test_flush(session));
     CHECK(mkdir(missing.text, 0755) == 0);
     CHECK_OK(jitsym_enable(session, 0));
     CHECK_OK(test_flush(session));
-    CHECK(running(session) == BOTH);
+    CHECK(running(session) == TEST_DEFAULT_SINKS);
     char path[TEST_PATH_MAX];
     CHECK_OK(jitsym_path(session, JITSYM_SINK_MAP, path, sizeof path));
     struct map map = map_read(path);
@@ -476,7 +476,7 @@ static void environment(void) {
   test_register(session, ADDR, 64, "remembered");
   CHECK(own_files() == 0);
   CHECK_OK(jitsym_enable(session, 0));
-  CHECK(running(session) == BOTH && loads("remembered") == 1);
+  CHECK(running(session) == TEST_DEFAULT_SINKS && loads("remembered") == 1);
   CHECK_OK(jitsym_close(session));
   /* What the user has chosen is what is started if nothing else is said. */
   setenv("JITSYM", "map", 1);
@@ -627,7 +627,7 @@ static void child_of_remembering(void) {
 
 static void child_that_inherits(void) {
   register_first(ADDR + 0x2000);
-  CHECK(running(in_child) == BOTH);
+  CHECK(running(in_child) == TEST_DEFAULT_SINKS);
   CHECK_OK(test_flush(in_child));
   check_whole(child_code, 64, "of the parent", 0);
   /* And takes it into memory again. */
@@ -654,7 +654,7 @@ static void child_of_nothing(void) {
   jitsym_code code = test_code(ADDR, 64, "of the child");
   CHECK_OK(jitsym_register(in_child, &code, NULL));
   CHECK_OK(jitsym_enable(in_child, 0));
-  CHECK(own_files() == 2 && running(in_child) == BOTH && own_spools() == 1);
+  CHECK(own_files() == 2 && running(in_child) == TEST_DEFAULT_SINKS && own_spools() == 1);
   test_register(in_child, ADDR, 64, "of the child");
   CHECK_OK(jitsym_disable(in_child, 0));
   CHECK(loads("of the child") == 1);

@@ -520,7 +520,7 @@ static void choose(void) {
 
 static void choices(void) {
   static const struct choice all[] = {
-      {0, 0, NULL, BOTH},
+      {0, 0, NULL, TEST_DEFAULT_SINKS},
       {JITSYM_SINK_MAP, 0, NULL, JITSYM_SINK_MAP},
       {JITSYM_SINK_JITDUMP, 0, NULL, JITSYM_SINK_JITDUMP},
       {BOTH, 0, NULL, BOTH},
@@ -552,7 +552,7 @@ static void choices(void) {
 static void directory_from_environment(void) {
   struct test_path dir = test_subdir("env", 1);
   setenv("JITSYM_DIR", dir.text, 1);
-  runs(NULL, BOTH, dir.text, dir.text);
+  runs(NULL, TEST_DEFAULT_SINKS, dir.text, dir.text);
 }
 
 static void directory_from_options(void) {
@@ -560,7 +560,7 @@ static void directory_from_options(void) {
   setenv("JITSYM_DIR", dir.text, 1);
   jitsym_options options = test_options();
   options.jitdump_dir = NULL;
-  runs(&options, BOTH, test_dir, dir.text);
+  runs(&options, TEST_DEFAULT_SINKS, test_dir, dir.text);
 }
 
 static void directory_environment_wins(void) {
@@ -568,7 +568,7 @@ static void directory_environment_wins(void) {
   setenv("JITSYM_DIR", dir.text, 1);
   jitsym_options options = test_options();
   options.flags = JITSYM_INIT_ENV_WINS;
-  runs(&options, BOTH, dir.text, dir.text);
+  runs(&options, TEST_DEFAULT_SINKS, dir.text, dir.text);
 }
 
 /* JITDUMPDIR is what perf's own agents look at; it has no say over the map. */
@@ -878,6 +878,7 @@ static void lines_in_any_order(void) {
   code.lines = lines;
   code.line_count = COUNT;
   CHECK_OK(jitsym_register(session, &code, NULL));
+  CHECK(test_stats_now(session).lines_left_out == 20);
   CHECK_OK(jitsym_close(session));
   struct dump dump = dump_read(test_path_of(getpid(), JITSYM_SINK_JITDUMP).text);
   const struct dump_record *load = dump_load(&dump, "shuffled", 0);

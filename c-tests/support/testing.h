@@ -116,6 +116,9 @@ static inline jitsym *test_open_flags(uint32_t sinks, uint32_t flags) {
   return test_init(&options);
 }
 
+/* The sinks that run if options and environment name none. */
+enum { TEST_DEFAULT_SINKS = JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP | JITSYM_SINK_REGION };
+
 static inline jitsym *test_open(void) {
   return test_open_flags(JITSYM_SINK_MAP | JITSYM_SINK_JITDUMP, 0);
 }

@@ -230,7 +230,7 @@ macro_rules! with_counters {
             jitdump_bytes jitdump_records map_bytes map_entries map_rewrites map_forgotten write_errors waited recovered
             jitdump_lost jitdump_held jitdump_rewrites map_omitted
             region_code region_bytes region_generations region_late region_refused region_left_out calls_refused
-            region_put_off region_limit
+            region_put_off region_limit lines_left_out
         }
     };
 }
@@ -298,12 +298,7 @@ macro_rules! counters {
             pub fn stats(&self) -> Stats {
                 let counters = &self.counters;
                 let regions = counters.regions.get().saturating_sub(counters.regions_ended.get());
-                // The sink for regions is not reported as running while no region exists.
-                let sinks_running = match self.sinks_ok() {
-                    sinks if regions == 0 => sinks.without(Sinks::REGION),
-                    sinks => sinks,
-                };
-                let sinks_running = sinks_running.without(self.sinks_by_default());
+                let sinks_running = self.sinks_ok().without(self.sinks_by_default());
                 Stats {
                     sinks_running,
                     sinks_failed: self.sinks_failed(),

@@ -71,7 +71,7 @@ class Life(TestCase):
             session.unregister_range(ADDR, 4096)
             counted = self.counted(session, "registered", "moved", "unregistered", "names_changed", "unreadable", "live")
             self.assertEqual(counted, [3, 1, 3, 2, 0, 0])
-            self.assertEqual(session.stats().sinks_running, jitsym.Sink.MAP | jitsym.Sink.JITDUMP)
+            self.assertEqual(session.stats().sinks_running, jitsym.Sink.MAP | jitsym.Sink.JITDUMP | jitsym.Sink.REGION)
             self.assertEqual(session.wanted, jitsym.Want.CODE | jitsym.Want.LINES | jitsym.Want.UNWIND | jitsym.Want.REGION)
             self.assertEqual(session.path(jitsym.Sink.MAP), f"{self.dir}/perf-{os.getpid()}.map")
             self.assertIn(f"jit_{ADDR + 128:x}", self.map())

@@ -196,9 +196,9 @@ impl Given for CodeInput<'_> {
     }
 
     #[inline(always)]
-    fn has_lines(&self) -> bool {
+    fn line_count(&self) -> usize {
         // SAFETY: the struct and all data that it points to are valid (see `CodeInput`).
-        unsafe { field!(self.0, line_count) != 0 }
+        unsafe { field!(self.0, line_count) }
     }
 
     #[inline(never)]

@@ -49,7 +49,7 @@ pub struct jitsym_line {
     ///
     /// Sorted rows cost least. If two rows have the same offset, the row with the higher index is used.
     pub offset: u32,
-    /// Line number, from 1. A row whose line is 0 is left out.
+    /// Line number, from 1. A row whose line is 0 is left out (`jitsym_stats.lines_left_out`).
     pub line: u32,
     /// Column, from 1; 0 if unknown.
     pub column: u32,

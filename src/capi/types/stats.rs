@@ -25,8 +25,6 @@ pub struct jitsym_stats {
     /// The library does not change fields that only a newer header has.
     pub struct_size: usize,
     /// `JITSYM_SINK_*` bits of the sinks that run and can write.
-    ///
-    /// `JITSYM_SINK_REGION` is set only while a region exists.
     pub sinks_running: u32,
     /// Bits of sinks that could not start, or cannot write now.
     ///
@@ -128,6 +126,10 @@ pub struct jitsym_stats {
     /// The permanent threads are the writer, the thread that uses the host's descriptors, and the bridge's thread. Threads that
     /// exist only during a call are not counted.
     pub threads: u64,
+    /// Rows of line tables that were left out.
+    ///
+    /// The row's line was 0, or a later row of the same table had the same offset.
+    pub lines_left_out: u64,
 }
 
 // The enumerations of C and Rust have the same numbers.

@@ -1,8 +1,9 @@
 //! Writes the line table of a group as a DEBUG_INFO record. The rows may be in any order.
 
-use super::record::{id, put_prefix, DEBUG_ENTRY_FIXED_SIZE, DEBUG_FIXED_SIZE};
+use super::record::{id, put_prefix, DEBUG_ENTRY_COUNT, DEBUG_ENTRY_FIXED_SIZE, DEBUG_FIXED_SIZE};
 use crate::api::code::{Line, LineTable, Lines};
 use crate::api::error::{Error, Result};
+use crate::format::get::u64_at;
 use crate::format::put::Put;
 use crate::sys::sort;
 
@@ -40,6 +41,27 @@ pub fn put_debug(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, out: &m
 /// Checks the rows, and returns the size of the DEBUG_INFO record. The size is 0 if no row has a line.
 pub fn debug_size(lines: Lines<'_>, addr: u64, size: u64) -> Result<usize> {
     in_any_order(lines, size, |lines| walk_lines(lines, addr, size, |_, _, _| {}))
+}
+
+/// How many rows of a table are in no record, because their line is 0 or a later row has the same offset.
+pub fn left_out_of_any(lines: Lines<'_>, size: u64) -> Result<u64> {
+    let mut entries = 0;
+    in_any_order(lines, size, |lines| {
+        entries = 0;
+        walk_lines(lines, 0, size, |at, _, _| entries += u64::from(at.is_new))
+    })?;
+    Ok(missing(lines.len(), entries))
+}
+
+/// Like `left_out_of_any`, for a table of `rows` rows that `put_debug` has written to the start of `out`. `record_size` is the
+/// result of `put_debug`.
+pub fn left_out(rows: usize, record_size: usize, out: &[u8]) -> u64 {
+    missing(rows, if record_size == 0 { 0 } else { u64_at(out, DEBUG_ENTRY_COUNT).unwrap_or_default() })
+}
+
+/// A record has one entry more than it has rows.
+fn missing(rows: usize, entries: u64) -> u64 {
+    (rows as u64).saturating_sub(entries.saturating_sub(1))
 }
 
 /// Calls `walk` with the rows in the caller's order. Calls `walk` a second time, with the rows in the order of their offsets,

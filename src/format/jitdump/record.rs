@@ -13,6 +13,8 @@ pub const LOAD_FIXED_SIZE: usize = 56;
 pub const UNWINDING_FIXED_SIZE: usize = 40;
 /// Size of a DEBUG_INFO record before its entries.
 pub const DEBUG_FIXED_SIZE: usize = 32;
+/// The offset of the number of entries in such a record.
+pub const DEBUG_ENTRY_COUNT: usize = 24;
 /// Size of a DEBUG_INFO entry before its file name.
 pub(super) const DEBUG_ENTRY_FIXED_SIZE: usize = 16;
 pub const MOVE_SIZE: usize = 64;

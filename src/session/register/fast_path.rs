@@ -9,7 +9,7 @@ use crate::api::code::{Bytes, Code};
 use crate::api::error::Error;
 use crate::api::limits::CODE_SIZE_MAX;
 use crate::api::Id;
-use crate::format::jitdump::{put_debug, put_load_fixed, put_time, Load, UnwindingTemplate, LOAD_FIXED_SIZE};
+use crate::format::jitdump::{lines_left_out, put_debug, put_load_fixed, put_time, Load, UnwindingTemplate, LOAD_FIXED_SIZE};
 use crate::format::name;
 use crate::format::unwind::Cache;
 use crate::queue::record::{flag, Event, EventKind};
@@ -32,7 +32,8 @@ pub trait Given: Copy {
     fn template<'c>(&self, cache: &'c mut Cache, addr: u64, size: u64) -> Result<Option<&'c UnwindingTemplate>, Error>;
     /// Whether the bytes after the code contain no other code.
     fn has_gap(&self) -> bool;
-    fn has_lines(&self) -> bool;
+    /// Number of rows of the line table.
+    fn line_count(&self) -> usize;
     /// Writes as much of the record of the code's lines as fits into `out`, and returns the size of the whole record. `None` if
     /// the lines need the slow path. The caller sets the record's time stamp later.
     fn put_lines(&self, size: u64, out: &mut [u8]) -> Option<usize>;
@@ -75,6 +76,7 @@ impl Local {
 
         // This is a labeled block and not a closure. A compiler that optimises for size would turn a closure into a function,
         // and pass the captured variables through memory.
+        let mut left_out = 0;
         let registered = 'registered: {
             let Some(cursor) = self.thread_queue.begin_at_once() else { break 'registered None };
             let Some(room) = cursor.room() else { break 'registered None };
@@ -85,9 +87,13 @@ impl Local {
             let needed = template.record_len() + LOAD_FIXED_SIZE + name.len() + 1 + size as usize;
             let Some(spare) = room.len().checked_sub(needed + UnwindingTemplate::SLACK) else { break 'registered None };
             let mut lines_len = 0;
-            if code.has_lines() {
+            let rows = code.line_count();
+            if rows != 0 {
                 match code.put_lines(size, &mut room[..spare]) {
-                    Some(len) if len <= spare => lines_len = len,
+                    Some(len) if len <= spare => {
+                        lines_len = len;
+                        left_out = lines_left_out(rows, len, room);
+                    }
                     _ => break 'registered None,
                 }
             }
@@ -136,7 +142,12 @@ impl Local {
         };
         self.thread_queue.end_at_once();
         match registered {
-            Some(id) => Ok(id),
+            Some(id) => {
+                if left_out != 0 {
+                    shared.status.counters.lines_left_out.add(left_out);
+                }
+                Ok(id)
+            }
             None => Err(if watching { Some(known) } else { flags }),
         }
     }
@@ -176,8 +187,8 @@ impl Given for &Code<'_> {
         self.gap
     }
 
-    fn has_lines(&self) -> bool {
-        !self.lines.is_empty()
+    fn line_count(&self) -> usize {
+        self.lines.len()
     }
 
     fn put_lines(&self, size: u64, out: &mut [u8]) -> Option<usize> {

@@ -14,7 +14,7 @@ use crate::api::options::Sinks;
 use crate::api::Id;
 use crate::format::cfi::absolute::Frame;
 use crate::format::cfi::Tables;
-use crate::format::jitdump::{debug_info2, inlines, Group};
+use crate::format::jitdump::{debug_info2, inlines, lines_left_out_of_any, Group};
 use crate::format::name;
 use crate::format::name_and_file::Composed;
 use crate::format::unwind::Cache;
@@ -258,10 +258,10 @@ impl Local {
         if inlines::len(&inlines) > 0 {
             event.flags |= flag::INLINES;
         }
+        // Also checks the lines.
+        let left_out = if lines.is_empty() { 0 } else { lines_left_out_of_any(lines, size)? };
         if !wanted.want_groups() {
-            // No running sink reads the code's lines and unwind tables. So the record omits the lines and tables, and
-            // `Group::size` is called only to check the lines.
-            group.size()?;
+            // No running sink reads the code's lines and unwind tables. So the record omits the lines and tables.
             group.lines = Lines::Rows(&[]);
             group.unwind = None;
         }
@@ -273,6 +273,9 @@ impl Local {
             shared.add_unread(-i64::from(unread));
             self.id_pool.put_back(&shared.ids, id);
             return if_off(Err(error), Id(0));
+        }
+        if left_out != 0 {
+            shared.status.counters.lines_left_out.add(left_out);
         }
         Ok(id)
     }

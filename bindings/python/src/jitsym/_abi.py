@@ -323,6 +323,7 @@ class jitsym_stats(Structure):
         ("region_put_off", c_uint64),
         ("region_limit", c_uint64),
         ("threads", c_uint64),
+        ("lines_left_out", c_uint64),
     ]
 
 

@@ -85,6 +85,7 @@ class Stats:
     region_put_off: int
     region_limit: int
     threads: int
+    lines_left_out: int
 
 
 class Code:
