@@ -11,8 +11,8 @@ use crate::sys::prefetch;
 const AHEAD: u32 = 8;
 
 /// If the writer has more records to read than this, a fork waits only for the records of its own thread. The writer reads this
-/// many records in about a millisecond.
-pub const READ_MOST: u64 = 4096;
+/// many records in less than a millisecond.
+pub const READ_MOST: u64 = 1024;
 
 /// The unread part of a chunk.
 struct Reading {

@@ -18,8 +18,8 @@ mod read;
 mod record;
 mod template;
 
-pub use lines::{left_out as lines_left_out, left_out_of_any as lines_left_out_of_any, put_debug};
 use lines::{debug_size, put_debug_of_any};
+pub use lines::{left_out as lines_left_out, left_out_of_any as lines_left_out_of_any, put_debug};
 pub use read::{is_group_head, is_group_named, is_group_of, places, GroupPlace};
 pub use record::{id, DEBUG_FIXED_SIZE, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZE, UNWINDING_FIXED_SIZE};
 use record::{put_at, raw, unwinding_head, DEBUG_ENTRY_FIXED_SIZE, FLAG_ARCH_TIMESTAMP, MAGIC, VERSION};

@@ -9,7 +9,9 @@ use crate::api::code::{Bytes, Code};
 use crate::api::error::Error;
 use crate::api::limits::CODE_SIZE_MAX;
 use crate::api::Id;
-use crate::format::jitdump::{lines_left_out, put_debug, put_load_fixed, put_time, Load, UnwindingTemplate, LOAD_FIXED_SIZE};
+use crate::format::jitdump::{
+    lines_left_out, put_debug, put_load_fixed, put_time, Load, UnwindingTemplate, LOAD_FIXED_SIZE,
+};
 use crate::format::name;
 use crate::format::unwind::Cache;
 use crate::queue::record::{flag, Event, EventKind};

@@ -117,13 +117,15 @@ impl Group {
     /// gap.
     pub fn makes_way_for(&mut self, code: &Entry) -> bool {
         let after = self.entries.partition_point(|entry| entry.addr <= code.addr);
-        let is_in_gap = self.gap_before(after).is_some_and(|gap| gap.start < code.end());
-        for number in (1..self.entries.len()).filter(|_| is_in_gap) {
+        if self.gap_before(after).is_none_or(|gap| gap.start >= code.end()) {
+            return false;
+        }
+        for number in 1..self.entries.len() {
             let is_room =
                 self.gap_before(number).is_some_and(|gap| number == after || gap.end - gap.start >= code.size);
             self.entries[number].is_apart |= is_room;
         }
-        is_in_gap
+        true
     }
 }
 

@@ -5,7 +5,6 @@
 //! object.
 
 use std::io;
-use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use super::group::{exchange, Entry, Group, WAYS, WINDOW};
@@ -331,13 +330,12 @@ impl Objects {
     /// Makes sure that no section of a new group spans code of other groups. `without` lists the groups that the new group
     /// replaces. The code of these groups is ignored.
     fn part(&self, group: &mut Group, without: &[usize]) {
-        let range = group.range();
-        let others = self.groups.iter().enumerate().filter(|(number, _)| !without.contains(number));
-        for other in others.filter_map(|(_, other)| other.as_ref()).filter(|other| !other.within(&range).is_empty()) {
-            for number in 1..group.entries.len() {
-                let has_code = |gap: Range<u64>| !other.within(&gap).is_empty();
-                group.entries[number].is_apart |= group.gap_before(number).is_some_and(has_code);
-            }
+        for number in 1..group.entries.len() {
+            // Most functions follow each other without a gap.
+            let Some(gap) = group.gap_before(number) else { continue };
+            let has_code = |other: &Group| other.range().end > gap.start && !other.within(&gap).is_empty();
+            let mut others = self.groups.iter().enumerate().filter_map(|(at, other)| Some((at, other.as_ref()?)));
+            group.entries[number].is_apart = others.any(|(at, other)| has_code(other) && !without.contains(&at));
         }
     }
 
