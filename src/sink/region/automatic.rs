@@ -44,7 +44,15 @@ impl Regions {
                 return None;
             }
         }
+        if self.candidates.rests(now) && self.is_full(status) {
+            self.not_adopted(status, pages.start, &too_many());
+            self.candidates.decline(&pages, now, FAILED);
+            return None;
+        }
         let maps = self.all_mapped(status).unwrap_or_default();
+        if self.places.is_full() {
+            self.candidates.rest(now);
+        }
         // The list of mappings has just been read, so a check of the memory that waits to become executable costs little now.
         if self.candidates.any_waits() {
             self.adopt_waiting(status, &maps, now, NEVER);
@@ -97,7 +105,7 @@ impl Regions {
         let stacks_may_lie_in = |it: &Mapping| it.protection & READ_WRITE == READ_WRITE && it.is_executable();
         let has_stacks = stacks_may_lie_in(it) && maps.iter().any(|other| other.special && stacks_may_lie_in(other));
         let why_not = if self.is_full(status) {
-            format!("there are {MOST} regions, and there may be no more")
+            too_many()
         } else if has_stacks {
             "the stacks of this process are executable, and may lie there; see jitsym_region_adopt".into()
         } else {
@@ -205,6 +213,10 @@ impl Regions {
             undisturbed(|| self.count_long(status, monotonic_ns()));
         }
     }
+}
+
+fn too_many() -> String {
+    format!("there are {MOST} regions, and there may be no more")
 }
 
 /// The reason why memory of this kind is not adopted.

@@ -39,6 +39,8 @@ pub struct Candidates {
     shown: Shown,
     /// The time of the next check of waiting memory, or `NEVER` if no memory waits.
     due: AtomicU64,
+    /// While there are too many regions, the list of all mappings is not read again before this time to adopt new memory.
+    rests_until: AtomicU64,
     table: Mutex<Table>,
 }
 
@@ -76,7 +78,12 @@ impl Wait {
 
 impl Default for Candidates {
     fn default() -> Candidates {
-        Candidates { shown: Shown::default(), due: AtomicU64::new(NEVER), table: Mutex::default() }
+        Candidates {
+            shown: Shown::default(),
+            due: AtomicU64::new(NEVER),
+            rests_until: AtomicU64::new(0),
+            table: Mutex::default(),
+        }
     }
 }
 
@@ -98,6 +105,16 @@ impl Candidates {
     /// Whether a check of waiting memory is due.
     pub fn any_is_due(&self, now: u64) -> bool {
         self.due.load(Ordering::Relaxed) <= now
+    }
+
+    /// Records that the list of all mappings was read, and that there are too many regions.
+    pub fn rest(&self, now: u64) {
+        self.rests_until.store(now.saturating_add(FAILED), Ordering::Relaxed);
+    }
+
+    /// Whether the list of all mappings was read in the last `FAILED` nanoseconds, and there were too many regions.
+    pub fn rests(&self, now: u64) -> bool {
+        now < self.rests_until.load(Ordering::Relaxed)
     }
 
     /// Whether a range is declined. Takes no lock.

@@ -45,7 +45,7 @@ pub struct Regions {
     some_new: AtomicBool,
     /// Whether the host has unmapped regions that the writer has not ended yet.
     pub(super) some_gone: AtomicBool,
-    places: Places,
+    pub(super) places: Places,
     pub(super) candidates: Candidates,
     pub(super) settings: Mutex<Settings>,
     changing: TimedLock<()>,

@@ -92,3 +92,11 @@ fn a_refusal_is_counted_once() {
     table.clear();
     assert!(table.is_first_refusal(7));
 }
+
+#[test]
+fn the_list_of_mappings_rests() {
+    let candidates = Candidates::default();
+    assert!(!candidates.rests(0));
+    candidates.rest(5);
+    assert!(candidates.rests(5) && candidates.rests(4 + FAILED) && !candidates.rests(5 + FAILED));
+}
