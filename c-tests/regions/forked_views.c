@@ -67,13 +67,15 @@ static void parent_runs_on(void) {
   CHECK_OK(test_flush(session));
   for (uint32_t turn = 0; turn < 40; turn++) {
     put_in_pages(&region, 2 * turn);
-    int go[2];
-    CHECK(pipe(go) == 0);
+    int go[2], ready[2];
+    CHECK(pipe(go) == 0 && pipe(ready) == 0);
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
       check_pages(&region, 2 * turn);
       put_code(region.write, 7);
+      close(ready[0]);
+      close(ready[1]);
       await_close(go);
       CHECK(run_code(region.exec) == 7 && run_code((unsigned char *)region.exec + PAGE) == 2 * turn);
       _exit(0);
@@ -83,14 +85,17 @@ static void parent_runs_on(void) {
       announce(session, (unsigned char *)region.exec + PAGE, "of the parent");
       CHECK_OK(test_flush(session));
     }
+    await_close(ready);
+    close(ready[0]);
+    if (turn == 0) {
+      /* The file of a child that ends soon is removed. So the child still runs when its file is read. */
+      CHECK(in_file_of_child(session, child, "of the fork") == 1);
+      CHECK(in_file_of_child(session, child, "of the parent") == 0);
+    }
     close(go[0]);
     close(go[1]);
     test_wait_ok(child);
     check_pages(&region, 2 * turn + 1);
-    if (turn == 0) {
-      CHECK(in_file_of_child(session, child, "of the fork") == 1);
-      CHECK(in_file_of_child(session, child, "of the parent") == 0);
-    }
   }
   CHECK_OK(jitsym_close(session));
 }
