@@ -112,18 +112,18 @@ impl Group {
         self.entries.first().map_or(0, |entry| entry.addr)..self.entries.last().map_or(0, Entry::end)
     }
 
-    /// Whether `code`, which belongs to another group, lies in a gap that a section of this group spans. If so, marks this gap,
-    /// and all other spanned gaps that are at least as large as `code`. No section of the group's next object spans a marked
-    /// gap.
+    /// Whether `code`, which belongs to another group, lies in a gap that a section of this group spans. If so, marks this gap.
+    /// If the gap has room for the whole code, marks all other spanned gaps that have this room too. No section of the group's
+    /// next object spans a marked gap.
     pub fn makes_way_for(&mut self, code: &Entry) -> bool {
         let after = self.entries.partition_point(|entry| entry.addr <= code.addr);
-        if self.gap_before(after).is_none_or(|gap| gap.start >= code.end()) {
-            return false;
-        }
-        for number in 1..self.entries.len() {
-            let is_room =
-                self.gap_before(number).is_some_and(|gap| number == after || gap.end - gap.start >= code.size);
-            self.entries[number].is_apart |= is_room;
+        let Some(gap) = self.gap_before(after).filter(|gap| gap.start < code.end()) else { return false };
+        self.entries[after].is_apart = true;
+        let has_room = |gap: Range<u64>| gap.end - gap.start >= code.size;
+        if has_room(gap) {
+            for number in 1..self.entries.len() {
+                self.entries[number].is_apart |= self.gap_before(number).is_some_and(has_room);
+            }
         }
         true
     }
