@@ -136,7 +136,7 @@ func TestLife(t *testing.T) {
 	stats := f.counted(session)
 	f.equal([5]uint64{stats.Registered, stats.Moved, stats.Unregistered, stats.NamesChanged, stats.Live}, [5]uint64{3, 1, 3, 2, 0})
 	f.equal(stats.Unreadable, uint64(0))
-	f.equal(stats.SinksRunning, jitsym.SinkMap|jitsym.SinkJitdump)
+	f.equal(stats.SinksRunning, jitsym.SinkMap|jitsym.SinkJitdump|jitsym.SinkRegion)
 	f.equal(session.Wanted(), jitsym.WantCode|jitsym.WantLines|jitsym.WantUnwind|jitsym.WantRegion)
 	f.mapHas("jit_7e0000000080")
 	f.equal(value(session.Path(jitsym.SinkMap))(f), filepath.Join(f.dir, fmt.Sprintf("perf-%d.map", os.Getpid())))

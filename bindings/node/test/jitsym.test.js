@@ -74,7 +74,7 @@ test('code is registered, moved and unregistered', () => {
   session.register({ ...piece, addr: Number(addr), name: '' });
   session.unregisterRange(addr, 4096);
   assert.deepEqual(counted(session, 'registered', 'moved', 'unregistered', 'namesChanged', 'unreadable', 'live'), [3, 1, 3, 1, 0, 0]);
-  assert.equal(session.stats().sinksRunning, Sink.MAP | Sink.JITDUMP);
+  assert.equal(session.stats().sinksRunning, Sink.MAP | Sink.JITDUMP | Sink.REGION);
   assert.equal(session.wanted, Want.CODE | Want.LINES | Want.UNWIND | Want.REGION);
   assert.equal(session.path(Sink.MAP), join(dir, `perf-${process.pid}.map`));
   session.close();
