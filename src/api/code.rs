@@ -120,7 +120,7 @@ pub trait LineTable {
 pub struct Line<'a> {
     /// Bytes from the start of the code.
     pub offset: u32,
-    /// Line number, counted from 1. A row with line 0 is left out.
+    /// Line number, counted from 1. A row with line 0 is left out (`Stats::lines_left_out`).
     pub line: u32,
     /// Column, counted from 1; 0 if unknown.
     pub column: u32,

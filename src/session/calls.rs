@@ -344,14 +344,17 @@ impl Ref {
     }
 
     pub fn stats(&self) -> Stats {
-        let pool = &self.shared.pool;
-        self.process.regions.count_waiting(&self.shared.status);
+        let (pool, regions) = (&self.shared.pool, &self.process.regions);
+        regions.count_waiting(&self.shared.status);
+        let stats = self.shared.status.stats();
+        let no_regions = if regions.are_without_files() && stats.regions == 0 { Sinks::REGION } else { Sinks::NONE };
         Stats {
+            sinks_running: stats.sinks_running.without(no_regions),
             memory: pool.bytes_used(),
             memory_held: pool.bytes_held(),
             spool: pool.memory().state(),
             threads: thread::permanent().into(),
-            ..self.shared.status.stats()
+            ..stats
         }
     }
 

@@ -400,7 +400,7 @@ impl Lifecycle {
             // keep the writer running.
             left = left.without(Sinks::GDB);
         }
-        if parts.regions.all().next().is_none() {
+        if parts.regions.all().next().is_none() && !parts.regions.are_adopting() {
             // Without regions the region sink has nothing to write.
             left = left.without(Sinks::REGION);
         }

@@ -25,6 +25,8 @@ pub struct jitsym_stats {
     /// The library does not change fields that only a newer header has.
     pub struct_size: usize,
     /// `JITSYM_SINK_*` bits of the sinks that run and can write.
+    ///
+    /// `JITSYM_SINK_REGION` is missing if the last attempt to make a region's file failed, and no region has a file.
     pub sinks_running: u32,
     /// Bits of sinks that could not start, or cannot write now.
     ///

@@ -304,7 +304,7 @@ impl Objects {
         for part in live.chunks(live.len().div_ceil(parts).max(PART_LEAST)) {
             let of = |number: usize| self.groups[number].as_ref();
             let mut group = Group::of(part.iter().filter_map(|(number, entry)| Some((of(*number)?, entry))))?;
-            self.part(&mut group, numbers);
+            self.part(&mut group, numbers)?;
             group.whole_from = (parts > 1).then(|| Instant::now() + PARTED);
             let image = group.object().ok_or(io::ErrorKind::OutOfMemory)?;
             group.listed = Some(Listed::new(&image).ok_or(io::ErrorKind::OutOfMemory)?);
@@ -329,14 +329,24 @@ impl Objects {
 
     /// Makes sure that no section of a new group spans code of other groups. `without` lists the groups that the new group
     /// replaces. The code of these groups is ignored.
-    fn part(&self, group: &mut Group, without: &[usize]) {
+    fn part(&self, group: &mut Group, without: &[usize]) -> io::Result<()> {
+        let range = group.range();
+        let is_near = |other: &Group| other.range().start < range.end && range.start < other.range().end;
+        let near = self.groups.iter().enumerate().filter(|(number, _)| !without.contains(number));
+        let near = near.filter_map(|(_, other)| other.as_ref()).filter(|other| is_near(other));
+        let mut others: Vec<&Group> = Vec::new();
+        others.try_reserve(near.clone().count())?;
+        others.extend(near);
+        if others.is_empty() {
+            return Ok(());
+        }
         for number in 1..group.entries.len() {
             // Most functions follow each other without a gap.
             let Some(gap) = group.gap_before(number) else { continue };
-            let has_code = |other: &Group| other.range().end > gap.start && !other.within(&gap).is_empty();
-            let mut others = self.groups.iter().enumerate().filter_map(|(at, other)| Some((at, other.as_ref()?)));
-            group.entries[number].is_apart = others.any(|(at, other)| has_code(other) && !without.contains(&at));
+            let has_code = |other: &&Group| other.range().start < gap.end && !other.within(&gap).is_empty();
+            group.entries[number].is_apart = others.iter().any(has_code);
         }
+        Ok(())
     }
 
     /// Makes sure that no section of the existing groups spans code of a new group.
@@ -356,7 +366,7 @@ impl Objects {
     }
 
     fn put(&mut self, mut group: Group) -> io::Result<()> {
-        self.part(&mut group, &[]);
+        self.part(&mut group, &[])?;
         let Some(image) = group.object() else {
             // There is no memory, or the code is too large for one object. So debuggers do not find the code.
             group.entries.iter().for_each(|entry| self.remove(entry.id));

@@ -43,16 +43,14 @@ impl Regions {
                 self.put_off(status, addr, pages, now);
                 return None;
             }
-        }
-        if self.candidates.rests(now) && self.is_full(status) {
-            self.not_adopted(status, pages.start, &too_many());
-            self.candidates.decline(&pages, now, FAILED);
-            return None;
+            let is_adoptable = it.is_plain() && it.is_executable() && it.start <= addr && end <= it.end;
+            if is_adoptable && self.candidates.rests(now) && self.is_full(status) {
+                self.not_adopted(status, it.start, &too_many());
+                self.candidates.decline(&(it.start..it.end), now, NOT_NOW);
+                return None;
+            }
         }
         let maps = self.all_mapped(status).unwrap_or_default();
-        if self.places.is_full() {
-            self.candidates.rest(now);
-        }
         // The list of mappings has just been read, so a check of the memory that waits to become executable costs little now.
         if self.candidates.any_waits() {
             self.adopt_waiting(status, &maps, now, NEVER);

@@ -25,6 +25,10 @@ pub const NOT_NOW: u64 = 5_000_000;
 /// The pause after a failed adoption, in nanoseconds. After this pause, there may be enough memory, or enough room for a file.
 pub const FAILED: u64 = 10_000_000_000;
 
+/// While there are too many regions, reads of the list of all mappings take at most 1/`SHARE` of the time. A read finds regions
+/// that the host has unmapped, and whose places in the list of regions become free.
+const SHARE: u64 = 50;
+
 /// The pause between the first and the second check of waiting memory, in nanoseconds. Each later pause is twice as long as the
 /// pause before it, up to `LAST_PAUSE`, to save checks: each check reads the list of mappings.
 const FIRST_PAUSE: u64 = 10_000_000;
@@ -39,7 +43,7 @@ pub struct Candidates {
     shown: Shown,
     /// The time of the next check of waiting memory, or `NEVER` if no memory waits.
     due: AtomicU64,
-    /// While there are too many regions, the list of all mappings is not read again before this time to adopt new memory.
+    /// While there are too many regions, the list of all mappings is not read before this time to adopt new memory.
     rests_until: AtomicU64,
     table: Mutex<Table>,
 }
@@ -107,12 +111,12 @@ impl Candidates {
         self.due.load(Ordering::Relaxed) <= now
     }
 
-    /// Records that the list of all mappings was read, and that there are too many regions.
-    pub fn rest(&self, now: u64) {
-        self.rests_until.store(now.saturating_add(FAILED), Ordering::Relaxed);
+    /// Records that the list of all mappings was read from `begin` to `now`, in nanoseconds.
+    pub fn rest(&self, begin: u64, now: u64) {
+        self.rests_until.store(now.saturating_add(SHARE * (now - begin)), Ordering::Relaxed);
     }
 
-    /// Whether the list of all mappings was read in the last `FAILED` nanoseconds, and there were too many regions.
+    /// Whether another read of the list of all mappings would exceed its share of the time.
     pub fn rests(&self, now: u64) -> bool {
         now < self.rests_until.load(Ordering::Relaxed)
     }

@@ -25,7 +25,7 @@ use super::regions::Regions;
 use super::state::{Parts, Region};
 use crate::api::options::Sinks;
 use crate::queue::status::Status;
-use crate::sys::clock::NEVER;
+use crate::sys::clock::{monotonic_ns, NEVER};
 use crate::sys::code_memory::{self, READ_EXEC};
 use crate::sys::mapping::page_size;
 use crate::sys::maps::{self, Mapping};
@@ -74,6 +74,9 @@ impl Regions {
 
     /// Makes a new mapping group around a mapping.
     fn open_mapping_group(&self, status: &Status, it: &Mapping, since: u64) -> Option<&'static Region> {
+        if self.candidates.rests(monotonic_ns()) && self.places.is_full() {
+            return None;
+        }
         let maps = self.all_mapped(status).ok()?;
         if self.overlap(it.start, it.end) || self.is_full(status) {
             return None;

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use super::regions::Regions;
 use super::state::Region;
 use crate::queue::status::Status;
-use crate::sys::clock::NEVER;
+use crate::sys::clock::{monotonic_ns, NEVER};
 use crate::sys::mapping::page_size;
 use crate::sys::maps::{self, Mapping};
 use crate::sys::thread::undisturbed;
@@ -29,11 +29,13 @@ impl Regions {
     /// Reads the list of all mappings, and immediately checks all private regions against this list. The list does not contain
     /// regions that are made later, so a later check would treat new regions as unmapped.
     pub(super) fn all_mapped(&self, status: &Status) -> io::Result<Vec<Mapping>> {
+        let begin = monotonic_ns();
         let maps = maps::all()?;
         for region in self.all().filter(|region| region.gone() == NEVER && region.is_private()) {
             region.tally.settle(0, region.place.max_len);
             self.check(status, region, &maps);
         }
+        self.candidates.rest(begin, monotonic_ns());
         Ok(maps)
     }
 

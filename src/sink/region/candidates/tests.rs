@@ -97,6 +97,6 @@ fn a_refusal_is_counted_once() {
 fn the_list_of_mappings_rests() {
     let candidates = Candidates::default();
     assert!(!candidates.rests(0));
-    candidates.rest(5);
-    assert!(candidates.rests(5) && candidates.rests(4 + FAILED) && !candidates.rests(5 + FAILED));
+    candidates.rest(5, 7);
+    assert!(candidates.rests(7) && candidates.rests(6 + 2 * SHARE) && !candidates.rests(7 + 2 * SHARE));
 }
