@@ -433,7 +433,7 @@ typedef struct jitsym_stats {
 
 #define JITSYM_STATS \
   { sizeof(jitsym_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* Copies the counters to out. For exact numbers call jitsym_flush first.
    Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _SESSION, _CLOSED, _FORKED. */
