@@ -26,7 +26,7 @@ pub struct jitsym_stats {
     pub struct_size: usize,
     /// `JITSYM_SINK_*` bits of the sinks that run and can write.
     ///
-    /// `JITSYM_SINK_REGION` is missing if the last attempt to make a region's file failed, and no region has a file.
+    /// `JITSYM_SINK_REGION` is missing if the file of the last created region could not be made, and no region has a file.
     pub sinks_running: u32,
     /// Bits of sinks that could not start, or cannot write now.
     ///

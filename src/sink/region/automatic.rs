@@ -43,12 +43,18 @@ impl Regions {
                 self.put_off(status, addr, pages, now);
                 return None;
             }
-            let is_adoptable = it.is_plain() && it.is_executable() && it.start <= addr && end <= it.end;
-            if is_adoptable && self.candidates.rests(now) && self.is_full(status) {
-                self.not_adopted(status, it.start, &too_many());
-                self.candidates.decline(&(it.start..it.end), now, NOT_NOW);
-                return None;
-            }
+        }
+        if self.candidates.rests(now) && self.places.is_full() {
+            let is_adoptable = |it: &Mapping| it.is_plain() && it.is_executable() && it.start <= addr && end <= it.end;
+            let declined = match here[..] {
+                [it] if is_adoptable(&it) && self.is_full(status) => {
+                    self.not_adopted(status, it.start, &too_many());
+                    it.start..it.end
+                }
+                _ => pages,
+            };
+            self.candidates.decline(&declined, now, NOT_NOW);
+            return None;
         }
         let maps = self.all_mapped(status).unwrap_or_default();
         // The list of mappings has just been read, so a check of the memory that waits to become executable costs little now.

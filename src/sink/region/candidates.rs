@@ -111,9 +111,11 @@ impl Candidates {
         self.due.load(Ordering::Relaxed) <= now
     }
 
-    /// Records that the list of all mappings was read from `begin` to `now`, in nanoseconds.
+    /// Records that the list of all mappings was read from `begin` to `now`, in nanoseconds, and that there are too many regions.
     pub fn rest(&self, begin: u64, now: u64) {
-        self.rests_until.store(now.saturating_add(SHARE * (now - begin)), Ordering::Relaxed);
+        // The process may have been stopped during the read.
+        let pause = now.saturating_sub(begin).saturating_mul(SHARE).min(FAILED);
+        self.rests_until.store(now.saturating_add(pause), Ordering::Relaxed);
     }
 
     /// Whether another read of the list of all mappings would exceed its share of the time.

@@ -35,7 +35,9 @@ impl Regions {
             region.tally.settle(0, region.place.max_len);
             self.check(status, region, &maps);
         }
-        self.candidates.rest(begin, monotonic_ns());
+        if self.places.is_full() {
+            self.candidates.rest(begin, monotonic_ns());
+        }
         Ok(maps)
     }
 
