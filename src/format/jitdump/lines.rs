@@ -20,37 +20,36 @@ pub fn put_debug_of_any(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, 
 /// is larger than `out`, the bytes in `out` are undefined. Returns `None` if the rows are not in the order of their offsets.
 #[inline(never)]
 pub fn put_debug(lines: Lines<'_>, addr: u64, size: u64, timestamp: u64, out: &mut [u8]) -> Result<Option<usize>> {
-    let mut entries = 0;
-    let written = walk_lines(lines, addr, size, |at, addr, row| {
+    let walked = walk_lines(lines, addr, size, |place, addr, row| {
         // If several rows have the same offset, the record contains only the last of these rows, because each row overwrites
         // the previous row.
-        entries += u64::from(at.is_new);
-        if let Some(place) = out.get_mut(at.place..at.place + entry_size(row)) {
+        if let Some(place) = out.get_mut(place..place + entry_size(row)) {
             put_entry(&mut Put::new(place), addr, row);
         }
     })?;
-    if let Some(record_size) = written.filter(|&record_size| 0 < record_size && record_size <= out.len()) {
+    let Some(Walked { record_size, entries }) = walked else { return Ok(None) };
+    if 0 < record_size && record_size <= out.len() {
         let mut put = Put::new(&mut out[..DEBUG_FIXED_SIZE]);
         put_prefix(&mut put, timestamp, id::DEBUG_INFO, record_size);
         put.u64(addr);
         put.u64(entries);
     }
-    Ok(written)
+    Ok(Some(record_size))
 }
 
 /// Checks the rows, and returns the size of the DEBUG_INFO record. The size is 0 if no row has a line.
 pub fn debug_size(lines: Lines<'_>, addr: u64, size: u64) -> Result<usize> {
+    Ok(check(lines, addr, size)?.record_size)
+}
+
+/// Checks the rows, which may be in any order.
+fn check(lines: Lines<'_>, addr: u64, size: u64) -> Result<Walked> {
     in_any_order(lines, size, |lines| walk_lines(lines, addr, size, |_, _, _| {}))
 }
 
 /// How many rows of a table are in no record, because their line is 0 or a later row has the same offset.
 pub fn left_out_of_any(lines: Lines<'_>, size: u64) -> Result<u64> {
-    let mut entries = 0;
-    in_any_order(lines, size, |lines| {
-        entries = 0;
-        walk_lines(lines, 0, size, |at, _, _| entries += u64::from(at.is_new))
-    })?;
-    Ok(missing(lines.len(), entries))
+    Ok(missing(lines.len(), check(lines, 0, size)?.entries))
 }
 
 /// Like `left_out_of_any`, for a table of `rows` rows that `put_debug` has written to the start of `out`. `record_size` is the
@@ -66,29 +65,31 @@ fn missing(rows: usize, entries: u64) -> u64 {
 
 /// Calls `walk` with the rows in the caller's order. Calls `walk` a second time, with the rows in the order of their offsets,
 /// if the first call returns `None`.
-fn in_any_order(
-    lines: Lines<'_>,
-    size: u64,
-    mut walk: impl FnMut(Lines<'_>) -> Result<Option<usize>>,
-) -> Result<usize> {
-    if let Some(record_size) = walk(lines)? {
-        return Ok(record_size);
+fn in_any_order<T>(lines: Lines<'_>, size: u64, mut walk: impl FnMut(Lines<'_>) -> Result<Option<T>>) -> Result<T> {
+    if let Some(walked) = walk(lines)? {
+        return Ok(walked);
     }
     let changed = || Error::LineOffset.because("lines were changed while the call read them", []);
     walk(Lines::Table(&InOrder::new(lines, size)?))?.ok_or_else(changed)
 }
 
-/// Checks each row, and passes the row and its position in the record to `entry`. Returns the size of the record. Rows with
-/// line 0 are left out, and the size is 0 if there are no other rows. Each row is read once, because reading a row of the C
-/// interface may cost a `strlen`. `None` if the rows are not in the order of their offsets. `TooLarge` if the rows do not fit
-/// in one record.
+/// What `walk_lines` has found: the size of the record, and the number of its entries. Both are 0 if no row has a line.
+#[derive(Default)]
+struct Walked {
+    record_size: usize,
+    entries: u64,
+}
+
+/// Checks each row, and passes the row and its position in the record to `entry`. Rows with line 0 are left out. Each row is
+/// read once, because reading a row of the C interface may cost a `strlen`. `None` if the rows are not in the order of their
+/// offsets. `TooLarge` if the rows do not fit in one record.
 fn walk_lines(
     lines: Lines<'_>,
     addr: u64,
     size: u64,
-    mut entry: impl FnMut(Slot, u64, &Line<'_>),
-) -> Result<Option<usize>> {
-    let mut end = DEBUG_FIXED_SIZE;
+    mut entry: impl FnMut(usize, u64, &Line<'_>),
+) -> Result<Option<Walked>> {
+    let (mut end, mut entries) = (DEBUG_FIXED_SIZE, 0);
     let mut last: Option<(Line<'_>, usize)> = None;
     for index in 0..lines.len() {
         let row = lines.row(index)?;
@@ -103,7 +104,8 @@ fn walk_lines(
             _ => None,
         };
         let place = same_place.unwrap_or(end);
-        entry(Slot { place, is_new: same_place.is_none() }, addr + u64::from(row.offset), &row);
+        entries += u64::from(same_place.is_none());
+        entry(place, addr + u64::from(row.offset), &row);
         end = place + entry_size(&row);
         if end > RECORD_MAX {
             return Err(Error::TooLarge);
@@ -113,9 +115,9 @@ fn walk_lines(
     // perf ends the line sequence at the address of the last entry, so the last row would cover no code
     // (tools/perf/util/genelf_debug.c, `emit_lineno_info`). So the last row is written a second time, with the end of the code
     // as its address.
-    let Some((row, _)) = last else { return Ok(Some(0)) };
-    entry(Slot { place: end, is_new: true }, addr + size, &row);
-    Ok(Some(end + entry_size(&row)))
+    let Some((row, _)) = last else { return Ok(Some(Walked::default())) };
+    entry(end, addr + size, &row);
+    Ok(Some(Walked { record_size: end + entry_size(&row), entries: entries + 1 }))
 }
 
 /// Checks a row, except for its file.
@@ -171,12 +173,6 @@ impl LineTable for InOrder<'_> {
     fn row(&self, index: usize) -> Result<Line<'_>> {
         self.lines.row(self.order.get(index).map_or(usize::MAX, |place| *place as u32 as usize))
     }
-}
-
-/// The position of an entry in the DEBUG_INFO record, and whether the position is still empty.
-struct Slot {
-    place: usize,
-    is_new: bool,
 }
 
 fn entry_size(row: &Line<'_>) -> usize {
