@@ -44,10 +44,11 @@ impl Regions {
                 return None;
             }
         }
-        if self.candidates.rests(now) && self.places.is_full() {
+        if self.rests_at_limit(now) {
             let is_adoptable = |it: &Mapping| it.is_plain() && it.is_executable() && it.start <= addr && end <= it.end;
             let declined = match here[..] {
-                [it] if is_adoptable(&it) && self.is_full(status) => {
+                [it] if is_adoptable(&it) => {
+                    status.counters.region_limit.add(1);
                     self.not_adopted(status, it.start, &too_many());
                     it.start..it.end
                 }

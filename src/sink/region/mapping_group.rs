@@ -74,7 +74,7 @@ impl Regions {
 
     /// Makes a new mapping group around a mapping.
     fn open_mapping_group(&self, status: &Status, it: &Mapping, since: u64) -> Option<&'static Region> {
-        if self.candidates.rests(monotonic_ns()) && self.places.is_full() {
+        if self.rests_at_limit(monotonic_ns()) {
             return None;
         }
         let maps = self.all_mapped(status).ok()?;

@@ -45,7 +45,7 @@ pub struct Regions {
     some_new: AtomicBool,
     /// Whether the host has unmapped regions that the writer has not ended yet.
     pub(super) some_gone: AtomicBool,
-    pub(super) places: Places,
+    places: Places,
     pub(super) candidates: Candidates,
     pub(super) settings: Mutex<Settings>,
     changing: TimedLock<()>,
@@ -252,6 +252,18 @@ impl Regions {
             status.counters.region_limit.add(1);
         }
         is_full
+    }
+
+    /// Whether the number of regions has reached its limit, and the list of all mappings was read too recently to be read again.
+    pub(super) fn rests_at_limit(&self, now: u64) -> bool {
+        self.candidates.rests(now) && self.places.is_full()
+    }
+
+    /// Notes that the list of all mappings was read since the time `begin`. Matters only at the limit of regions.
+    pub(super) fn has_read_mappings(&self, begin: u64) {
+        if self.places.is_full() {
+            self.candidates.rest(begin, monotonic_ns());
+        }
     }
 
     /// Adds a region to the list. After this call other threads may use the region, so the region must never be freed. The

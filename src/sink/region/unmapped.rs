@@ -35,9 +35,7 @@ impl Regions {
             region.tally.settle(0, region.place.max_len);
             self.check(status, region, &maps);
         }
-        if self.places.is_full() {
-            self.candidates.rest(begin, monotonic_ns());
-        }
+        self.has_read_mappings(begin);
         Ok(maps)
     }
 
