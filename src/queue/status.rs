@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::api::options::Sinks;
 use crate::queue::file_write_gate::WriteGate;
 use crate::queue::quiesce::Quiesce;
-use crate::sys::clock::{self, Clock};
+use crate::sys::clock::Clock;
 use crate::sys::sync::outside::{Arc, Mutex, PoisonError};
 use crate::sys::{debug, last_error};
 
@@ -46,7 +46,6 @@ struct SinkBits {
 
 impl Status {
     pub fn new(pid: u32, clock: Clock, last_error: Arc<LastError>) -> Status {
-        clock::find_host();
         Status {
             pid,
             clock,

@@ -138,6 +138,8 @@ pub struct Round<'a> {
     pub registry: &'a mut Registry,
     /// Whether a caller waits until everything is up to date.
     pub now: bool,
+    /// Whether the sinks close after this call.
+    pub is_last: bool,
     /// The time of the last record.
     pub time: u64,
     /// A sink calls this function with the state of a new file, before the new file replaces the current file.

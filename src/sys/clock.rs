@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use rustix::param::clock_ticks_per_second;
 
@@ -43,26 +43,38 @@ pub fn monotonic_ns() -> u64 {
 /// number is stored as its two's complement.
 static AHEAD: AtomicU64 = AtomicU64::new(0);
 
-/// Determines how far the process's clock is ahead of the initial namespace's clock (`AHEAD`). This function must be called
-/// before the first time stamp is made, in each forked child, and after each pause in which no time stamps were made. A process
-/// that has only one thread during a pause can change its time namespace.
+/// The same for `CLOCK_BOOTTIME`, or `i64::MIN` if `find_host` has not determined it yet.
+static BOOTTIME_AHEAD: AtomicI64 = AtomicI64::new(i64::MIN);
+
+/// Determines how far the process's clocks are ahead of the initial namespace's clocks. This function must be called before the
+/// first time stamp is made, in each forked child, and after each pause in which no time stamps were made. A process that has
+/// only one thread during a pause can change its time namespace.
 pub fn find_host() {
-    if let Some(TimeNamespace { monotonic, .. }) = TimeNamespace::of_this_thread() {
+    if let Some(TimeNamespace { monotonic, boottime }) = TimeNamespace::of_this_thread() {
         AHEAD.store(monotonic as u64, Ordering::Relaxed);
+        BOOTTIME_AHEAD.store(boottime, Ordering::Relaxed);
+    }
+}
+
+/// By how many nanoseconds the process's `CLOCK_BOOTTIME` is ahead of the same clock in the initial time namespace.
+pub fn boottime_ahead() -> i64 {
+    match BOOTTIME_AHEAD.load(Ordering::Relaxed) {
+        i64::MIN => TimeNamespace::of_this_thread().unwrap_or_default().boottime,
+        known => known,
     }
 }
 
 /// By how many nanoseconds the clocks of a time namespace are ahead of the clocks of the initial namespace
 /// (time_namespaces(7)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TimeNamespace {
-    pub monotonic: i64,
-    pub boottime: i64,
+struct TimeNamespace {
+    monotonic: i64,
+    boottime: i64,
 }
 
 impl TimeNamespace {
     /// The offsets of the time namespace of the calling thread. `None` if the offsets cannot be determined.
-    pub fn of_this_thread() -> Option<TimeNamespace> {
+    fn of_this_thread() -> Option<TimeNamespace> {
         /// The inode number of the initial time namespace (linux include/linux/proc_ns.h, `PROC_TIME_INIT_INO`).
         const HOST: u64 = 0xefff_fffa;
         let number = |link: &str| fs::metadata(format!("/proc/thread-self/ns/{link}")).map(|data| data.ino()).ok();
@@ -94,8 +106,7 @@ impl TimeNamespace {
 
 /// Nanoseconds since the machine booted, including the time in which the machine slept.
 pub fn boottime_ns() -> u64 {
-    let ahead = TimeNamespace::of_this_thread().unwrap_or_default().boottime;
-    read_ns(libc::CLOCK_BOOTTIME).wrapping_sub(ahead as u64)
+    read_ns(libc::CLOCK_BOOTTIME).wrapping_sub(boottime_ahead() as u64)
 }
 
 /// The length of the kernel's clock tick, in nanoseconds.

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 
-use super::clock::{tick_ns, TimeNamespace};
+use super::clock::{boottime_ahead, tick_ns};
 use super::process::is_alive;
 
 /// The process that a file belongs to. The pid alone does not identify the process: pids are reused, and each pid namespace has
@@ -89,7 +89,7 @@ fn start_in(stat: &str) -> Option<u64> {
         return None;
     }
     // Converts the time from this thread's time namespace to the machine's boot clock.
-    let ahead = TimeNamespace::of_this_thread().unwrap_or_default().boottime / tick_ns();
+    let ahead = boottime_ahead() / tick_ns();
     fields.nth(1)?.parse::<i64>().ok()?.checked_sub(ahead)?.try_into().ok()
 }
 

@@ -94,7 +94,7 @@ impl Writer {
         if is_cramped {
             pool.make_way();
         }
-        if !self.off {
+        if !self.off && !self.is_last_round {
             pool.replenish(self.sources.len());
         }
     }

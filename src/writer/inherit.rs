@@ -73,7 +73,7 @@ impl Writer {
         let memory = self.shared.pool.memory();
         let announce = |_, file: FileState| memory.header().set_next_map(file.identity);
         let registry = &mut applier.registry;
-        applier.sinks.write(&mut Round { registry, now: true, time: forked_at, announce: &announce });
+        applier.sinks.write(&mut Round { registry, now: true, is_last: false, time: forked_at, announce: &announce });
         applier.write_regions(true, forked_at);
         let live = applier.live_count() as u64;
         applier.status.counters.inherited.add(live);

@@ -64,7 +64,7 @@ impl Writer {
     /// records that were published too late to be written when the last session closed. The calls that made these records have
     /// returned `Closed`.
     pub(super) fn begin(&mut self) {
-        (self.off, self.inherit_at, self.is_inheriting) = (false, None, false);
+        (self.off, self.is_last_round, self.inherit_at, self.is_inheriting) = (false, false, None, false);
         let Applier { registry, notices, .. } = &mut self.applier;
         registry.remove_all(|id| notices.push(Notice::FreeLater(id)));
         self.applier.regions.no_code_at_all();

@@ -95,6 +95,8 @@ pub struct Writer {
     change: Option<Change>,
     /// Whether all sinks were turned off.
     off: bool,
+    /// Whether the sinks close after this round.
+    is_last_round: bool,
     exiting: bool,
     /// The progress that was committed last.
     committed: Progress,
@@ -151,6 +153,7 @@ impl Writer {
             stop: None,
             change: None,
             off: false,
+            is_last_round: false,
             exiting: false,
             committed: Progress::default(),
             config: None,
@@ -250,6 +253,7 @@ impl Writer {
         } else if self.exiting {
             return Turn::Exit;
         }
+        self.is_last_round = stop.is_some();
         let bytes = self.round(to_write);
         // The writer changes the sinks before it answers other requests. The thread that waits for such an answer may be
         // exiting the process. The process may then end right after the answer, before the sinks are changed.
@@ -309,7 +313,13 @@ impl Writer {
             let time = applier.last_time;
             // A debugger sets its breakpoints as soon as the code is reported to it.
             applier.regions.heed_debugger();
-            applier.sinks.tell(&mut Round { registry: &mut applier.registry, now: false, time, announce: &|_, _| {} });
+            applier.sinks.tell(&mut Round {
+                registry: &mut applier.registry,
+                now: false,
+                is_last: false,
+                time,
+                announce: &|_, _| {},
+            });
             self.answer_told(self.to_be_told);
             self.shared.tell_waiting();
         }
@@ -449,13 +459,14 @@ impl Writer {
                 header.prepare(round, &Progress { last_time: time, map: Some(file), ..Progress::default() });
             }
         };
-        applier.sinks.write(&mut Round { registry: &mut applier.registry, now, time, announce: &announce });
+        let is_last = self.is_last_round;
+        applier.sinks.write(&mut Round { registry: &mut applier.registry, now, is_last, time, announce: &announce });
         applier.write_regions(now, until);
         let mut state = applier.state();
         let written = state;
         let announce = |_, file| header.prepare(round, &Progress { dump: Some(file), ..written });
         let is_repaired =
-            applier.sinks.repair(&mut Round { registry: &mut applier.registry, now, time, announce: &announce });
+            applier.sinks.repair(&mut Round { registry: &mut applier.registry, now, is_last, time, announce: &announce });
         if is_repaired {
             applier.sinks.announce_paths();
             if let Some(config) = &self.config {

@@ -225,7 +225,7 @@ pub fn starts_as_one(dir: &Dir, name: &OsStr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::mapping::Region;
+    use crate::sys::mapping::{page_size, Region};
 
     #[test]
     fn one_process_recovers_and_never_the_living() {
@@ -245,7 +245,8 @@ mod tests {
         assert_eq!(list(&dir).unwrap(), [Listed { pid: 1, made: 1, is_own: false, path: path.clone() }]);
         assert!(SpoolFile::open_dead(&path).unwrap().is_none(), "its owner lives");
         // A mapping keeps the lock, even without a descriptor.
-        let mapped = Region::closed_file(spool.file(), 8192).unwrap();
+        let mapped = Region::closed(8192).unwrap();
+        mapped.renew(Some(spool.file()), page_size()).unwrap();
         drop(spool);
         assert!(SpoolFile::open_dead(&path).unwrap().is_none(), "its owner lives");
         drop(mapped);

@@ -41,7 +41,8 @@ impl Memory {
     /// Reserves private address space for `units` units. No unit has memory yet.
     pub fn new(units: usize) -> io::Result<Memory> {
         let start = header_len(units);
-        let region = private(start, units)?;
+        let region = Region::closed(start + units * CHUNK_SIZE)?;
+        region.open(0..start)?;
         let private = (0..units).map(|_| AtomicBool::new(false)).collect();
         Ok(Memory { region, units, start, spool: Mutex::default(), private })
     }
@@ -54,12 +55,7 @@ impl Memory {
         let named = file.named().inspect_err(|_| file.remove())?;
         // Includes memory for the first chunk, because a spool without room for a chunk is useless.
         let head = (self.start + FIRST_SIZE).next_multiple_of(page_size());
-        let mapped = Region::closed_file(file.file(), len).and_then(|region| {
-            region.open(0..head)?;
-            region.provide(0..head)?;
-            self.region.replace_by(region, head)
-        });
-        if let Err(error) = mapped {
+        if let Err(error) = self.region.renew(Some(file.file()), head) {
             file.remove();
             return Err(error);
         }
@@ -121,7 +117,7 @@ impl Memory {
     pub fn detach(&self) {
         let spool = self.spool().take();
         // If there is no address space for the new mapping, the old mapping stays.
-        let _ = private(self.start, self.units).and_then(|region| self.region.replace_by(region, self.start));
+        let _ = self.region.renew(None, self.start);
         spool.inspect(|spool| spool.remove());
         self.private.iter().for_each(|private| private.store(false, Ordering::Relaxed));
     }
@@ -260,11 +256,4 @@ impl Memory {
             spool.remove();
         }
     }
-}
-
-/// Maps private memory for the header and for `units` units after the header. At first, only the header is accessible.
-fn private(start: usize, units: usize) -> io::Result<Region> {
-    let region = Region::closed(start + units * CHUNK_SIZE)?;
-    region.open(0..start)?;
-    Ok(region)
 }

@@ -176,7 +176,9 @@ impl Sink for Gdb {
         // If there is no memory, new code waits for a later round. The sink can run although the host did not ask for the sink,
         // so a lack of memory is not reported as a failure of the sink. If a debugger is connected to valgrind, this process
         // cannot see the debugger's breakpoints. So under valgrind, each round puts all new code into objects.
-        let _ = self.bring_up_to_date(round.now || valgrind::is_running());
+        if !round.is_last || debugger::is_watched() {
+            let _ = self.bring_up_to_date(round.now || valgrind::is_running());
+        }
         Ok(())
     }
 

@@ -60,9 +60,20 @@ impl OwnedMapping {
 
     /// Maps memory at an address that the kernel picks (mmap(2)).
     pub fn new(len: usize, protection: i32, flags: i32, file: Option<&File>) -> io::Result<OwnedMapping> {
+        OwnedMapping::from_offset(len, protection, flags, file, 0)
+    }
+
+    /// Like `new`, but maps the file from `offset` on.
+    fn from_offset(
+        len: usize,
+        protection: i32,
+        flags: i32,
+        file: Option<&File>,
+        offset: usize,
+    ) -> io::Result<OwnedMapping> {
         let file = file.map_or(-1, AsRawFd::as_raw_fd);
         // SAFETY: a new mapping at an address that the kernel picks touches nothing that exists.
-        let start = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, file, 0) };
+        let start = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, file, offset as libc::off_t) };
         Ok(OwnedMapping { start: checked(start)?, len })
     }
 
@@ -70,12 +81,32 @@ impl OwnedMapping {
     /// (mlockall(2), `MCL_FUTURE`). For locked memory, the kernel would provide every page at once, or refuse the mapping
     /// because of `RLIMIT_MEMLOCK`.
     pub fn unlocked(len: usize, protection: i32, flags: i32, file: Option<&File>) -> io::Result<OwnedMapping> {
-        let mut mapping = OwnedMapping::new(page_size(), protection, flags, file)?;
-        mapping.unlock();
-        match mapping.resize(len, libc::MREMAP_MAYMOVE) {
-            Ok(()) => Ok(mapping),
-            // A sandbox may refuse mremap, and an emulator may not implement mremap.
-            Err(_) => OwnedMapping::new(len, protection, flags, file),
+        // The kernel provides no pages for inaccessible memory, even if the memory is locked.
+        let mapping = OwnedMapping::closed(len, flags, file, 0)?;
+        if protection != libc::PROT_NONE {
+            // SAFETY: this value owns the mapping.
+            done(unsafe { libc::mprotect(mapping.start.as_ptr().cast(), len, protection) })?;
+        }
+        Ok(mapping)
+    }
+
+    /// Maps inaccessible memory that is not locked (see `unlocked`). A file is mapped from `offset` on.
+    fn closed(len: usize, flags: i32, file: Option<&File>, offset: usize) -> io::Result<OwnedMapping> {
+        let map = |len| OwnedMapping::from_offset(len, libc::PROT_NONE, flags, file, offset);
+        match map(len) {
+            Ok(mapping) => {
+                mapping.unlock();
+                Ok(mapping)
+            }
+            // Until the mapping is unlocked, it counts towards `RLIMIT_MEMLOCK`. So a single page is mapped and unlocked, and
+            // then grows.
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
+                let mut mapping = map(page_size())?;
+                mapping.unlock();
+                mapping.resize(len, libc::MREMAP_MAYMOVE)?;
+                Ok(mapping)
+            }
+            Err(error) => Err(error),
         }
     }
 

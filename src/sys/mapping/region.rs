@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,11 +31,6 @@ impl Region {
     /// Maps `len` bytes of private memory. Parts must be opened before they are accessed.
     pub fn closed(len: usize) -> io::Result<Region> {
         Region::new(len, libc::PROT_NONE, PRIVATE, None)
-    }
-
-    /// Maps the first `len` bytes of a file as shared memory. Parts must be opened before they are accessed.
-    pub fn closed_file(file: &File, len: usize) -> io::Result<Region> {
-        Region::new(len, libc::PROT_NONE, libc::MAP_SHARED, Some(file))
     }
 
     fn new(len: usize, protection: i32, flags: i32, file: Option<&File>) -> io::Result<Region> {
@@ -139,25 +135,43 @@ impl Region {
     /// Puts inaccessible private memory in the place of a range that nobody uses. Before the range is accessed again,
     /// accessible memory must replace the inaccessible memory.
     pub fn close(&self, range: Range<usize>) -> io::Result<()> {
-        let (at, flags) = (self.mapping.at(&range), PRIVATE | libc::MAP_NORESERVE | libc::MAP_FIXED);
-        // SAFETY: the range lies in the region, and by contract nobody uses it.
-        checked(unsafe { libc::mmap(at, range.len(), libc::PROT_NONE, flags, -1, 0) })?;
-        self.mapping.advise(range, libc::MADV_DONTFORK);
-        Ok(())
+        self.map_closed(range, None)
     }
 
-    /// Replaces the memory of this region with the memory of `other`. Both regions have the same length. Only the first `head`
-    /// bytes of the region `other` are accessible. During the call, other threads may read the first `head` bytes of this
-    /// region, but not write to these bytes, and may not access the rest.
-    pub fn replace_by(&self, other: Region, head: usize) -> io::Result<()> {
-        // For the kernel, the accessible bytes and the bytes after them are two mappings. So this function moves the two
-        // mappings one after the other.
-        let (head, rest) = (0..head, head..self.mapping.len);
-        self.replace(&rest, other.mapping.at(&rest))?;
-        // The pages have moved, so `other` must not unmap them at their old address.
-        let from = other.mapping.at(&head);
-        other.mapping.leak();
-        self.replace(&head, from)
+    /// Replaces the memory of this region with the first bytes of a file, or with zeros in private memory if `file` is `None`.
+    /// Only the first `head` bytes are accessible afterwards. If the memory is a file, the kernel provides these bytes now
+    /// (`provide`). During the call, other threads may read the first `head` bytes, but not write to these bytes, and may not
+    /// access the rest.
+    pub fn renew(&self, file: Option<&File>, head: usize) -> io::Result<()> {
+        let kind = file.map_or(PRIVATE, |_| libc::MAP_SHARED);
+        let first = Region::new(head, READ_WRITE, kind, file)?;
+        if file.is_some() {
+            first.provide(0..head)?;
+        }
+        self.replace(&(0..head), first.mapping.start.as_ptr().cast())?;
+        // The pages have moved, so `first` must not unmap them at their old address.
+        first.mapping.leak();
+        self.map_closed(head..self.mapping.len, file)
+    }
+
+    /// Puts inaccessible memory in the place of a range that nobody uses. The new memory is private, or the same range of a file.
+    fn map_closed(&self, range: Range<usize>, file: Option<&File>) -> io::Result<()> {
+        let flags = file.map_or(PRIVATE, |_| libc::MAP_SHARED) | libc::MAP_NORESERVE;
+        let (at, fixed, number) = (self.mapping.at(&range), flags | libc::MAP_FIXED, file.map_or(-1, AsRawFd::as_raw_fd));
+        // SAFETY: the range lies in the region, and by contract nobody uses it.
+        let mapped = unsafe { libc::mmap(at, range.len(), libc::PROT_NONE, fixed, number, range.start as libc::off_t) };
+        match checked(mapped) {
+            // SAFETY: munlock does not change the content of memory.
+            Ok(_) => _ = unsafe { libc::munlock(at, range.len()) },
+            // `OwnedMapping::closed` can make a mapping that exceeds `RLIMIT_MEMLOCK`.
+            Err(_) => {
+                let part = OwnedMapping::closed(range.len(), flags, file, range.start)?;
+                self.replace(&range, part.start.as_ptr().cast())?;
+                part.leak();
+            }
+        }
+        self.mapping.advise(range, libc::MADV_DONTFORK);
+        Ok(())
     }
 
     /// Moves the pages at the address `from` to a range of this region. The moved pages replace the old pages of the range.

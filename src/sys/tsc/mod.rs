@@ -310,15 +310,20 @@ impl Published {
 }
 
 /// Whether this machine's counter is usable as a clock.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 enum Counter {
-    /// The usability is not determined yet. The test takes some 40 µs. The first `rebase` runs the test, so that
-    /// `jitsym_init` is not slowed down.
-    #[default]
-    Unknown,
+    /// The usability is not determined yet, because the test takes 20 to 40 µs. The test is run when a line could be drawn
+    /// through this sample. So a process that ends sooner saves the test.
+    Unknown(Option<Sample>),
     Fit(Calibration),
     /// The counter was never usable, or the kernel no longer uses it.
     Unfit,
+}
+
+impl Default for Counter {
+    fn default() -> Counter {
+        Counter::Unknown(None)
+    }
 }
 
 /// A clock that is computed from the counter. Until the first line is published, this clock returns the time of the system's
@@ -361,9 +366,14 @@ impl Calibrated {
         let old = match *counter {
             Counter::Fit(calibration) => calibration,
             Counter::Unfit => return,
-            Counter::Unknown => {
-                let Some(sample) = Sample::take() else { return };
-                *counter = if is_fit() { Counter::Fit(Calibration::start(sample, 0)) } else { Counter::Unfit };
+            Counter::Unknown(Some(sample)) if monotonic_ns().wrapping_sub(sample.ns) < SHORTEST_SPAN_NS => return,
+            Counter::Unknown(Some(sample)) if is_fit() => Calibration::start(sample, 0),
+            Counter::Unknown(Some(_)) => {
+                *counter = Counter::Unfit;
+                return;
+            }
+            Counter::Unknown(None) => {
+                *counter = Counter::Unknown(Sample::take());
                 return;
             }
         };

@@ -159,7 +159,7 @@ impl Replay {
             return Err("no memory for all that the files are to have".into());
         }
         let (sinks, time) = (&mut self.applier.sinks, self.applier.last_time);
-        sinks.write(&mut Round { registry: &mut self.applier.registry, now: true, time, announce });
+        sinks.write(&mut Round { registry: &mut self.applier.registry, now: true, is_last: true, time, announce });
         sinks.trim();
         let status = &self.applier.status;
         if status.sinks_failed() != Sinks::NONE {

@@ -29,7 +29,7 @@ use crate::queue::record::EventKind;
 use crate::queue::spool::file::{list, Listed, SpoolFile};
 use crate::queue::spool::layout::{committed_cell, header_len, next_map_cell, HeaderCopy, ALL, INSIDE};
 use crate::queue::status::{LastError, Status};
-use crate::sys::clock::Clock;
+use crate::sys::clock::{self, Clock};
 use crate::sys::file::{self, Identity};
 use crate::sys::held_dir::Dir;
 use crate::sys::mapping::Region;
@@ -434,6 +434,7 @@ impl Dead {
             return;
         };
         let clock = if files.arch_timestamps { Clock::Arch } else { Clock::Monotonic };
+        clock::find_host();
         let status = Status::new(self.owner.pid, clock, Arc::new(LastError::default()));
         // The chunks are sorted by serial number. So of two records with the same time, the record in the older chunk comes
         // first.
