@@ -465,8 +465,13 @@ impl Writer {
         let mut state = applier.state();
         let written = state;
         let announce = |_, file| header.prepare(round, &Progress { dump: Some(file), ..written });
-        let is_repaired =
-            applier.sinks.repair(&mut Round { registry: &mut applier.registry, now, is_last, time, announce: &announce });
+        let is_repaired = applier.sinks.repair(&mut Round {
+            registry: &mut applier.registry,
+            now,
+            is_last,
+            time,
+            announce: &announce,
+        });
         if is_repaired {
             applier.sinks.announce_paths();
             if let Some(config) = &self.config {

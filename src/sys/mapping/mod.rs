@@ -53,11 +53,6 @@ unsafe impl Send for OwnedMapping {}
 unsafe impl Sync for OwnedMapping {}
 
 impl OwnedMapping {
-    /// Makes an empty mapping, with a dangling address that is aligned for `T`.
-    fn none<T>() -> OwnedMapping {
-        OwnedMapping { start: NonNull::<T>::dangling().cast(), len: 0 }
-    }
-
     /// Maps memory at an address that the kernel picks (mmap(2)).
     pub fn new(len: usize, protection: i32, flags: i32, file: Option<&File>) -> io::Result<OwnedMapping> {
         OwnedMapping::from_offset(len, protection, flags, file, 0)
@@ -172,8 +167,6 @@ impl OwnedMapping {
 
 impl Drop for OwnedMapping {
     fn drop(&mut self) {
-        if self.len > 0 {
-            self.unmap();
-        }
+        self.unmap();
     }
 }

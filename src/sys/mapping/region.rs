@@ -157,7 +157,8 @@ impl Region {
     /// Puts inaccessible memory in the place of a range that nobody uses. The new memory is private, or the same range of a file.
     fn map_closed(&self, range: Range<usize>, file: Option<&File>) -> io::Result<()> {
         let flags = file.map_or(PRIVATE, |_| libc::MAP_SHARED) | libc::MAP_NORESERVE;
-        let (at, fixed, number) = (self.mapping.at(&range), flags | libc::MAP_FIXED, file.map_or(-1, AsRawFd::as_raw_fd));
+        let (at, fixed, number) =
+            (self.mapping.at(&range), flags | libc::MAP_FIXED, file.map_or(-1, AsRawFd::as_raw_fd));
         // SAFETY: the range lies in the region, and by contract nobody uses it.
         let mapped = unsafe { libc::mmap(at, range.len(), libc::PROT_NONE, fixed, number, range.start as libc::off_t) };
         match checked(mapped) {

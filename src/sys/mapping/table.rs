@@ -1,17 +1,22 @@
-//! A growing array of plain values in a separate mapping.
+//! A growing array of plain values. A small array is in the heap, and a larger array is in a separate mapping.
 //!
-//! When the array is dropped, its pages return to the kernel. An allocator would keep the pages. So a process that stores
+//! When a larger array is dropped, its pages return to the kernel. An allocator would keep the pages. So a process that stores
 //! many records and drops them needs no more memory afterwards than before.
 
+use std::alloc::{alloc, dealloc, Layout};
 use std::io;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::slice;
 
 use super::{page_size, OwnedMapping, PRIVATE, READ_WRITE};
 
-/// The minimum address space of an array, in bytes.
+/// An array of at most this many bytes is in the heap, because a process that registers only a few functions would spend more
+/// time on mappings than on its functions.
+const IN_HEAP: usize = 1024;
+/// The minimum address space of a mapping, in bytes.
 const LEAST: usize = 64 * 1024;
 
 /// When an array grows beyond `LARGE` bytes, it asks the kernel for pages before their first use, `AT_ONCE` bytes at a time.
@@ -21,25 +26,53 @@ const LEAST: usize = 64 * 1024;
 const LARGE: usize = 1 << 20;
 const AT_ONCE: usize = 128 * 1024;
 
-/// A growing array in a separate mapping.
+/// See the module's description.
 #[derive(Debug)]
 pub struct Table<T: Copy> {
-    mapping: OwnedMapping,
+    start: NonNull<T>,
+    /// Bytes that the array has: 0, `IN_HEAP` in the heap, or at least `LEAST` in a mapping.
+    room: usize,
     len: usize,
     /// An offset in bytes. For pages before this offset, the kernel need no longer be asked.
     made: usize,
     values: PhantomData<T>,
 }
 
+// SAFETY: the array owns its memory, and `T` is plain data.
+unsafe impl<T: Copy + Send> Send for Table<T> {}
+// SAFETY: a shared reference only reads the values.
+unsafe impl<T: Copy + Sync> Sync for Table<T> {}
+
 impl<T: Copy> Default for Table<T> {
     fn default() -> Table<T> {
-        Table { mapping: OwnedMapping::none::<T>(), len: 0, made: LARGE, values: PhantomData }
+        Table { start: NonNull::dangling(), room: 0, len: 0, made: LARGE, values: PhantomData }
+    }
+}
+
+impl<T: Copy> Drop for Table<T> {
+    fn drop(&mut self) {
+        match self.room {
+            0 => {}
+            // SAFETY: `grow` has allocated this memory with this layout.
+            IN_HEAP => unsafe { dealloc(self.start.as_ptr().cast(), Table::<T>::HEAP) },
+            _ => drop(ManuallyDrop::into_inner(self.mapping())),
+        }
     }
 }
 
 impl<T: Copy> Table<T> {
+    const HEAP: Layout = match Layout::from_size_align(IN_HEAP, align_of::<T>()) {
+        Ok(layout) => layout,
+        Err(_) => unreachable!(),
+    };
+
+    /// The mapping of an array that has one.
+    fn mapping(&self) -> ManuallyDrop<OwnedMapping> {
+        ManuallyDrop::new(OwnedMapping { start: self.start.cast(), len: self.room })
+    }
+
     fn start(&self) -> *mut T {
-        self.mapping.start.as_ptr().cast()
+        self.start.as_ptr()
     }
 
     /// Makes room for more values. Memory is used only for pages that are written to, and for up to `AT_ONCE` bytes after
@@ -48,7 +81,7 @@ impl<T: Copy> Table<T> {
     pub fn try_reserve(&mut self, more: usize) -> io::Result<()> {
         let wanted = self.len.checked_add(more).and_then(|wanted| wanted.checked_mul(size_of::<T>()));
         match wanted {
-            Some(wanted) if wanted <= self.made.min(self.mapping.len) => Ok(()),
+            Some(wanted) if wanted <= self.made.min(self.room) => Ok(()),
             _ => self.grow(wanted.ok_or(io::ErrorKind::OutOfMemory)?),
         }
     }
@@ -56,26 +89,42 @@ impl<T: Copy> Table<T> {
     #[cold]
     #[inline(never)]
     fn grow(&mut self, wanted: usize) -> io::Result<()> {
-        if wanted > self.mapping.len {
-            let bytes = wanted.max(self.mapping.len * 2).max(LEAST).checked_next_multiple_of(page_size());
-            let bytes = bytes.ok_or(io::ErrorKind::OutOfMemory)?;
-            match self.mapping.len {
-                0 => self.mapping = OwnedMapping::new(bytes, READ_WRITE, PRIVATE, None)?,
-                _ => self.mapping.resize(bytes, libc::MREMAP_MAYMOVE)?,
-            }
+        if wanted <= IN_HEAP && self.room == 0 {
+            // SAFETY: the layout is not empty.
+            let start = NonNull::new(unsafe { alloc(Table::<T>::HEAP) }).ok_or(io::ErrorKind::OutOfMemory)?;
+            (self.start, self.room) = (start.cast(), IN_HEAP);
+        } else if wanted > self.room {
+            let bytes = wanted.max(self.room * 2).max(LEAST).checked_next_multiple_of(page_size());
+            self.map(bytes.ok_or(io::ErrorKind::OutOfMemory)?)?;
         }
         while self.made < wanted {
-            let end = (self.made + AT_ONCE).min(self.mapping.len);
-            self.mapping.advise(self.made..end, libc::MADV_POPULATE_WRITE);
+            let end = (self.made + AT_ONCE).min(self.room);
+            self.mapping().advise(self.made..end, libc::MADV_POPULATE_WRITE);
             self.made = end;
         }
+        Ok(())
+    }
+
+    /// Moves the values to a mapping of `bytes` bytes, or enlarges the array's mapping.
+    fn map(&mut self, bytes: usize) -> io::Result<()> {
+        if self.room > IN_HEAP {
+            let mut mapping = self.mapping();
+            mapping.resize(bytes, libc::MREMAP_MAYMOVE)?;
+            (self.start, self.room) = (mapping.start.cast(), mapping.len);
+            return Ok(());
+        }
+        let mapping = ManuallyDrop::new(OwnedMapping::new(bytes, READ_WRITE, PRIVATE, None)?);
+        let larger: NonNull<T> = mapping.start.cast();
+        // SAFETY: both memories have room for the values, and do not overlap.
+        unsafe { ptr::copy_nonoverlapping(self.start(), larger.as_ptr(), self.len) };
+        *self = Table { start: larger, room: bytes, len: self.len, made: self.made, values: PhantomData };
         Ok(())
     }
 
     /// Removes all values. If the array takes at most `kept` bytes of address space, the array keeps its pages. Otherwise the
     /// pages are freed.
     pub fn clear(&mut self, kept: usize) {
-        match self.mapping.len <= kept {
+        match self.room <= kept {
             true => self.len = 0,
             false => *self = Table::default(),
         }
@@ -141,15 +190,15 @@ mod tests {
         );
         assert!(table.try_reserve(usize::MAX).is_err() && table.try_reserve(usize::MAX / 64).is_err());
         assert_eq!(table.len(), 100_002);
-        let mapped = table.mapping.len;
+        let mapped = table.room;
         table.truncate(usize::MAX);
         assert_eq!(table.len(), 100_002);
         table.truncate(3);
-        assert_eq!((&*table, table.mapping.len), (&[[0; 5], [1; 5], [2; 5]][..], mapped));
+        assert_eq!((&*table, table.room), (&[[0; 5], [1; 5], [2; 5]][..], mapped));
         table.clear(mapped);
-        assert_eq!((table.len(), table.mapping.len), (0, mapped));
+        assert_eq!((table.len(), table.room), (0, mapped));
         table.clear(mapped - 1);
-        assert_eq!((table.len(), table.mapping.len), (0, 0));
+        assert_eq!((table.len(), table.room), (0, 0));
     }
 
     #[test]
@@ -161,12 +210,12 @@ mod tests {
             assert_eq!(unsafe { libc::mincore(table.start().add(at).cast(), page, &mut found) }, 0);
             found & 1 == 1
         };
-        table.push(1);
+        table.extend_from_slice(&[1; IN_HEAP + 1]);
         assert!(!is_there(&table, LEAST - page_size()));
-        table.extend_from_slice(&[1; LARGE - 1]);
+        table.extend_from_slice(&[1; LARGE - IN_HEAP - 1]);
         table.push(1);
         // Before Linux 5.14 each page becomes present at its first use.
-        let is_old = !table.mapping.heeds(0..page_size(), libc::MADV_POPULATE_WRITE);
+        let is_old = !table.mapping().heeds(0..page_size(), libc::MADV_POPULATE_WRITE);
         assert!(is_old || is_there(&table, LARGE + AT_ONCE - page_size()) && !is_there(&table, LARGE + AT_ONCE));
     }
 }
