@@ -620,9 +620,29 @@ static void beside_a_region(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* The kernel places a mapping for each of many functions. All get a file, and few files serve them. */
+static void many_mappings(void) {
+  enum { FUNCTIONS = 20000 };
+  jitsym *session = open_adopting();
+  unsigned char *first = NULL, *last = NULL;
+  for (uint32_t i = 0; i < FUNCTIONS; i++) {
+    last = memory_of(PAGE, PROT_READ | PROT_WRITE);
+    first = first == NULL ? last : first;
+    put_code(last, i);
+    CHECK(mprotect(last, PAGE, PROT_READ | PROT_EXEC) == 0);
+    announce(session, last, "one_of_many");
+  }
+  CHECK_OK(test_flush(session));
+  jitsym_stats stats = test_stats(session);
+  CHECK(stats.region_code == FUNCTIONS && stats.region_limit == 0 && stats.region_refused == 0 && stats.regions <= 100);
+  CHECK(is_in_file(first) && run_code(first) == 0 && is_in_file(last) && run_code(last) == FUNCTIONS - 1);
+  CHECK_OK(jitsym_close(session));
+}
+
 int main(int argc, char **argv) {
   test_begin(argc, argv);
   test_child(adopted_when_executable);
+  test_child(many_mappings);
   test_child(adopted_with_all_that_is_known);
   test_child(adopted_at_the_end_of_code);
   test_child(arena_with_few_pages);

@@ -93,11 +93,13 @@ static void heap_and_stack_grow_beside_adopted_memory(void) {
 
 enum { HOLE = 16 * PAGE };
 
-/* How many pages of a hole something is mapped at. */
+/* How many pages of a hole belong to a region: they are reserved, or a mapping of its file. The kernel may also give free pages to
+ * malloc, and to tables of the library. */
 static int mapped_in(const unsigned char *hole) {
   int count = 0;
   for (size_t at = 0; at < HOLE; at += PAGE) {
-    count += mapping_at(hole + at).end != 0;
+    struct mapping found = mapping_at(hole + at);
+    count += strstr(found.path, "/jit") != NULL || strcmp(found.flags, "---p") == 0;
   }
   return count;
 }

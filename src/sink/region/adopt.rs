@@ -25,7 +25,7 @@ use crate::sys::page_facts::Untouched;
 use crate::sys::{debug, reserve, thread};
 
 /// The maximum distance from code to its tables, because the distances between code and tables are 32-bit numbers.
-const REACH: u64 = 0x7000_0000;
+pub(super) const REACH: u64 = 0x7000_0000;
 /// No mapping lies below this address.
 const LOWEST: u64 = 1 << 16;
 /// The maximum distance from the header page up to the code. This limit also limits the hole that the file has between the

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::sys::mapping::Region;
+use crate::sys::mapping::{page_size, Region};
 
 /// How many bytes of code one mark describes.
 const PIECE: u64 = 16;
@@ -25,10 +25,13 @@ pub struct Marks {
 }
 
 impl Marks {
-    pub fn new(len: u64) -> io::Result<Marks> {
+    /// Makes marks for a region of `len` bytes. The marks lie at the address `hint` if nothing is mapped there.
+    pub fn new(hint: u64, len: u64) -> io::Result<Marks> {
         let count = usize::try_from(len.div_ceil(PIECE)).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        let memory = Region::private(count * size_of::<AtomicU32>())?;
-        let ends = Region::private(words_for(count) * size_of::<AtomicU64>())?;
+        let len = count * size_of::<AtomicU32>();
+        let memory = Region::private_at(hint, len)?;
+        let after = if hint == 0 { 0 } else { hint + len.next_multiple_of(page_size()) as u64 };
+        let ends = Region::private_at(after, words_for(count) * size_of::<AtomicU64>())?;
         Ok(Marks { memory, ends, count, newest: AtomicU32::new(0) })
     }
 
@@ -162,7 +165,7 @@ mod tests {
 
     #[test]
     fn the_last_death_counts() {
-        let marks = Marks::new(1000).unwrap();
+        let marks = Marks::new(0, 1000).unwrap();
         assert_eq!(marks.after(0, 1000, 0), None);
         marks.set(100, 30, 2);
         for (offset, len) in [(100, 1), (129, 1), (99, 2), (0, 1000)] {
@@ -191,7 +194,7 @@ mod tests {
 
     #[test]
     fn live_code_has_two_ends() {
-        let marks = Marks::new(1000).unwrap();
+        let marks = Marks::new(0, 1000).unwrap();
         // Neighbouring pieces of code do not overlap.
         assert!(![(0, 37), (37, 91), (128, 1), (129, 500), (999, 1)]
             .map(|(at, len)| marks.begin(at, len))

@@ -1,6 +1,7 @@
 //! Replaces plain memory by a private mapping of a file that has the same bytes, and turns such a mapping into plain memory
 //! again.
 
+use std::cell::LazyCell;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -90,11 +91,12 @@ fn for_pages_unless(
     mut each: impl FnMut(u64, &[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
     // `/proc/thread-self/mem` also shows memory whose protection forbids reading. A process without a free descriptor cannot
-    // open this file, and reads the memory in another way.
-    let memory = File::open("/proc/thread-self/mem").ok();
+    // open this file.
+    let memory = LazyCell::new(|| File::open("/proc/thread-self/mem").ok());
     let mut block = Vec::new();
-    block.try_reserve_exact(BLOCK)?;
-    block.resize(BLOCK, 0);
+    let len = (range.end - range.start).min(BLOCK as u64) as usize;
+    block.try_reserve_exact(len)?;
+    block.resize(len, 0);
     let mut addr = range.start;
     while addr < range.end {
         let part = &mut block[..(range.end - addr).min(BLOCK as u64) as usize];
@@ -102,8 +104,8 @@ fn for_pages_unless(
             addr += part.len() as u64;
             continue;
         }
-        if memory.as_ref().is_none_or(|memory| memory.read_exact_at(part, addr).is_err())
-            && process_memory::read(std::process::id(), addr, part) < part.len()
+        if process_memory::read(std::process::id(), addr, part) < part.len()
+            && memory.as_ref().is_none_or(|memory| memory.read_exact_at(part, addr).is_err())
         {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the memory cannot be read"));
         }

@@ -182,7 +182,7 @@ pub(super) mod tests {
         let place = Placement { start, max_len: len, base, header_len, tables, has_object_above };
         let (pages, naming) = (Pages::new(start, len), Naming::nameless(None));
         let parts = Parts { place, kind, len, pages, naming, file: None };
-        let marks = Arc::new(Marks::new(len).unwrap());
+        let marks = Arc::new(Marks::new(0, len).unwrap());
         Box::leak(Box::new(Region::new(parts, marks, Arc::default()).unwrap()))
     }
 

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 
 use super::address_space::reach_above;
 use super::addresses::Placement;
-use super::adopt::{is_object, look_up_attributes, reserve_both, swap};
+use super::adopt::{is_object, look_up_attributes, reserve_both, swap, REACH as TABLES_REACH};
 use super::exchange::{exchange, take_back};
 use super::file::RegionFile;
 use super::lost_pages::Pages;
@@ -38,6 +38,9 @@ use crate::sys::{debug, reserve};
 const REACH: u64 = 4 << 20;
 /// A mapping larger than this becomes a separate region.
 const MAPPING_MOST: u64 = 1 << 20;
+/// The room for tables is this many times smaller than that of other regions of the same size. Each function of a mapping group
+/// has at least a page. The tables lie above the group, where a process may have only some hundred MiB of free addresses.
+const TABLES_SHARE: u64 = 8;
 
 impl Regions {
     /// Adds a mapping that contains a single function to a mapping group. `it` is the mapping that contains the function. The
@@ -58,7 +61,11 @@ impl Regions {
         // Memory that the kernel merged with its neighbours, or that is also writable, does not join, but is adopted like other
         // memory.
         let is_functions = it.is_plain() && it.protection == READ_EXEC && (it.start, it.end) == (addr, end);
-        if !is_functions || reserve::is_short() || thread::has_stack_in(addr, end) || code_memory::has_locked_memory() {
+        if !is_functions
+            || reserve::is_short()
+            || thread::has_stack_in(addr, end)
+            || code_memory::is_locked(addr, end - addr)
+        {
             return None;
         }
         let can_take = |region: &Region| {
@@ -124,8 +131,8 @@ impl Regions {
                 wish = base + page;
             };
             let (start, max_len) = (base + page, end - (base + page));
-            let len = RegionFile::tables_room(max_len);
-            let at = maps::gap(&maps, end, reach_above(end, 1 << 30), len, page, end)?;
+            let len = RegionFile::tables_room(max_len / TABLES_SHARE);
+            let at = maps::gap(&maps, end, reach_above(end, TABLES_REACH), len, page, end)?;
             // Another thread may have mapped something there meanwhile.
             if reserve_both((base, page), (at, len)) {
                 let (header_len, tables, has_object_above) = (page, at..at + len, false);
@@ -340,6 +347,20 @@ mod tests {
         assert!(!std::ptr::eq(fourth, third) && host.inode(addr) != 0 && bytes(addr) == [4; SIZE as usize]);
         assert!(host.register(host.addr(0) + SIZE).is_none());
         assert!(first.gone() == NEVER && third.gone() != NEVER);
+    }
+
+    /// A mapping of a file would not be locked.
+    #[test]
+    fn locked_memory_does_not_join() {
+        let host = Host::new("mapping-group-locked");
+        assert!(host.register(host.map(0, 1)).is_some());
+        let addr = host.map(1, 2);
+        // SAFETY: locking changes no memory.
+        assert_eq!(unsafe { libc::mlock(addr as *const _, 1) }, 0);
+        assert!(host.register(addr).is_none() && host.inode(addr) == 0);
+        // SAFETY: as above.
+        unsafe { libc::munlock(addr as *const _, 1) };
+        assert!(host.register(host.map(1, 2)).is_some());
     }
 
     /// While the bridge registers code, the library cannot know how the host uses the memory.

@@ -270,7 +270,9 @@ impl Regions {
     /// caller may still end the region.
     pub(super) fn publish(&self, status: &Status, parts: Parts) -> Result<&'static Region> {
         let has_file = parts.file.is_some();
-        let marks = self.marks_for(parts.place.max_len)?;
+        // The marks of a mapping group lie above its tables, not where the kernel would map the next functions of the group.
+        let hint = if parts.pages.are_of_group() { parts.place.tables.end } else { 0 };
+        let marks = self.marks_for(hint, parts.place.max_len)?;
         let region = Region::new(parts, marks, self.room.clone())?;
         if self.places.is_full() {
             return Err(Error::NoMemory);
@@ -312,14 +314,14 @@ impl Regions {
         true
     }
 
-    /// Returns marks for a region that may grow to at most `len` bytes.
-    fn marks_for(&self, len: u64) -> Result<Arc<Marks>> {
+    /// Returns marks for a region that may grow to at most `len` bytes. For `hint`, see `Marks::new`.
+    fn marks_for(&self, hint: u64, len: u64) -> Result<Arc<Marks>> {
         let mut settings = self.settings();
         let spare = &mut settings.spare_marks;
         let fit = spare.iter().enumerate().filter(|(_, marks)| marks.fit(len)).min_by_key(|(_, marks)| marks.len());
         match fit.map(|(number, _)| number) {
             Some(number) => Ok(spare.swap_remove(number)),
-            None => Ok(Arc::new(Marks::new(len).map_err(|_| Error::NoMemory)?)),
+            None => Ok(Arc::new(Marks::new(hint, len).map_err(|_| Error::NoMemory)?)),
         }
     }
 

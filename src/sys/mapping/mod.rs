@@ -55,20 +55,9 @@ unsafe impl Sync for OwnedMapping {}
 impl OwnedMapping {
     /// Maps memory at an address that the kernel picks (mmap(2)).
     pub fn new(len: usize, protection: i32, flags: i32, file: Option<&File>) -> io::Result<OwnedMapping> {
-        OwnedMapping::from_offset(len, protection, flags, file, 0)
-    }
-
-    /// Like `new`, but maps the file from `offset` on.
-    fn from_offset(
-        len: usize,
-        protection: i32,
-        flags: i32,
-        file: Option<&File>,
-        offset: usize,
-    ) -> io::Result<OwnedMapping> {
         let file = file.map_or(-1, AsRawFd::as_raw_fd);
         // SAFETY: a new mapping at an address that the kernel picks touches nothing that exists.
-        let start = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, file, offset as libc::off_t) };
+        let start = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, file, 0) };
         Ok(OwnedMapping { start: checked(start)?, len })
     }
 
@@ -77,17 +66,30 @@ impl OwnedMapping {
     /// because of `RLIMIT_MEMLOCK`.
     pub fn unlocked(len: usize, protection: i32, flags: i32, file: Option<&File>) -> io::Result<OwnedMapping> {
         // The kernel provides no pages for inaccessible memory, even if the memory is locked.
-        let mapping = OwnedMapping::closed(len, flags, file, 0)?;
-        if protection != libc::PROT_NONE {
-            // SAFETY: this value owns the mapping.
-            done(unsafe { libc::mprotect(mapping.start.as_ptr().cast(), len, protection) })?;
-        }
+        let mapping = OwnedMapping::closed(0, len, flags, file, 0)?;
+        mapping.protect(protection)?;
         Ok(mapping)
     }
 
-    /// Maps inaccessible memory that is not locked (see `unlocked`). A file is mapped from `offset` on.
-    fn closed(len: usize, flags: i32, file: Option<&File>, offset: usize) -> io::Result<OwnedMapping> {
-        let map = |len| OwnedMapping::from_offset(len, libc::PROT_NONE, flags, file, offset);
+    /// Changes the protection of inaccessible memory.
+    fn protect(&self, protection: i32) -> io::Result<()> {
+        if protection != libc::PROT_NONE {
+            // SAFETY: this value owns the mapping.
+            done(unsafe { libc::mprotect(self.start.as_ptr().cast(), self.len, protection) })?;
+        }
+        Ok(())
+    }
+
+    /// Maps inaccessible memory that is not locked (see `unlocked`). The memory lies at the address `hint` if nothing is mapped
+    /// there. A file is mapped from `offset` on.
+    fn closed(hint: usize, len: usize, flags: i32, file: Option<&File>, offset: usize) -> io::Result<OwnedMapping> {
+        let file = file.map_or(-1, AsRawFd::as_raw_fd);
+        let map = |len| -> io::Result<OwnedMapping> {
+            let (at, offset) = (hint as *mut libc::c_void, offset as libc::off_t);
+            // SAFETY: a new mapping touches nothing that exists. Without `MAP_FIXED`, the address is only a hint.
+            let start = unsafe { libc::mmap(at, len, libc::PROT_NONE, flags, file, offset) };
+            Ok(OwnedMapping { start: checked(start)?, len })
+        };
         match map(len) {
             Ok(mapping) => {
                 mapping.unlock();
@@ -101,7 +103,7 @@ impl OwnedMapping {
                 mapping.resize(len, libc::MREMAP_MAYMOVE)?;
                 Ok(mapping)
             }
-            Err(error) => Err(error),
+            failed => failed,
         }
     }
 

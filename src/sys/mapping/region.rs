@@ -28,15 +28,25 @@ impl Region {
         Region::new(len, READ_WRITE, PRIVATE, None)
     }
 
+    /// Like `private`, but the memory lies at the address `hint` if nothing is mapped there.
+    pub fn private_at(hint: u64, len: usize) -> io::Result<Region> {
+        let mapping = OwnedMapping::closed(hint as usize, len, PRIVATE | libc::MAP_NORESERVE, None, 0)?;
+        mapping.protect(READ_WRITE)?;
+        Ok(Region::of(mapping))
+    }
+
     /// Maps `len` bytes of private memory. Parts must be opened before they are accessed.
     pub fn closed(len: usize) -> io::Result<Region> {
         Region::new(len, libc::PROT_NONE, PRIVATE, None)
     }
 
     fn new(len: usize, protection: i32, flags: i32, file: Option<&File>) -> io::Result<Region> {
-        let mapping = OwnedMapping::unlocked(len, protection, flags | libc::MAP_NORESERVE, file)?;
-        let is_inherited = AtomicBool::new(!mapping.heeds(0..len, libc::MADV_DONTFORK));
-        Ok(Region { mapping, is_inherited })
+        OwnedMapping::unlocked(len, protection, flags | libc::MAP_NORESERVE, file).map(Region::of)
+    }
+
+    fn of(mapping: OwnedMapping) -> Region {
+        let is_inherited = AtomicBool::new(!mapping.heeds(0..mapping.len, libc::MADV_DONTFORK));
+        Region { mapping, is_inherited }
     }
 
     /// Unmaps the memory in a forked child, if the child has inherited it. The child must not use the memory.
@@ -166,7 +176,7 @@ impl Region {
             Ok(_) => _ = unsafe { libc::munlock(at, range.len()) },
             // `OwnedMapping::closed` can make a mapping that exceeds `RLIMIT_MEMLOCK`.
             Err(_) => {
-                let part = OwnedMapping::closed(range.len(), flags, file, range.start)?;
+                let part = OwnedMapping::closed(0, range.len(), flags, file, range.start)?;
                 self.replace(&range, part.start.as_ptr().cast())?;
                 part.leak();
             }
