@@ -51,7 +51,6 @@ impl Region {
         }
     }
 
-    /// The address of the first byte.
     pub fn start(&self) -> NonNull<u8> {
         self.mapping.start
     }
@@ -84,7 +83,7 @@ impl Region {
     /// Like `provide`, for kernels before 5.14. Writes to each page by a system call, because a system call returns an error
     /// where an access would raise a signal.
     fn write_to_pages(&self, range: &Range<usize>) -> io::Result<()> {
-        // This number is not `page_size()`: an emulator may report a page size that is larger than the pages of the file
+        // `SMALLEST_PAGE` is not `page_size()`: an emulator may report a page size that is larger than the pages of the file
         // system.
         const SMALLEST_PAGE: usize = 4096;
         let memory = File::options().write(true).open("/proc/thread-self/mem")?;
@@ -146,9 +145,9 @@ impl Region {
         Ok(())
     }
 
-    /// Replaces the memory of this region with the memory of `other`. Both regions have the same length. Only the first `head`
-    /// bytes of the region `other` are accessible. During the call, other threads may read the first `head` bytes of this
-    /// region, but not write to these bytes, and may not access the rest.
+    /// Replaces the memory of this region with the memory of `other`. This region and `other` must have the same length. Only
+    /// the first `head` bytes of the region `other` are accessible. During the call, other threads may read the first `head`
+    /// bytes of this region, but not write to these bytes, and may not access the rest.
     pub fn replace_by(&self, other: Region, head: usize) -> io::Result<()> {
         // For the kernel, the accessible bytes and the bytes after them are two mappings. So this function moves the two
         // mappings one after the other.

@@ -15,18 +15,16 @@ use super::{page_size, OwnedMapping, PRIVATE, READ_WRITE};
 const LEAST: usize = 64 * 1024;
 
 /// When an array grows beyond `LARGE` bytes, it asks the kernel for pages before their first use, `AT_ONCE` bytes at a time.
-/// Without this request, each page would cause a fault at its first use, and each page would take a sixth more time than with
-/// the request. While the kernel provides `AT_ONCE` bytes, a thread of the host that changes the process's mappings has to
-/// wait. `AT_ONCE` is small, so this wait is short.
+/// Without this request, each page would cause a fault at its first use, and would take a sixth more time. `AT_ONCE` is small,
+/// because a thread of the host that changes the process's mappings has to wait while the kernel provides `AT_ONCE` bytes.
 const LARGE: usize = 1 << 20;
 const AT_ONCE: usize = 128 * 1024;
 
-/// A growing array in a separate mapping.
 #[derive(Debug)]
 pub struct Table<T: Copy> {
     mapping: OwnedMapping,
     len: usize,
-    /// An offset in bytes. For pages before this offset, the kernel need no longer be asked.
+    /// An offset in bytes. The array asks the kernel only for pages from this offset on.
     made: usize,
     values: PhantomData<T>,
 }
@@ -72,8 +70,7 @@ impl<T: Copy> Table<T> {
         Ok(())
     }
 
-    /// Removes all values. If the array takes at most `kept` bytes of address space, the array keeps its pages. Otherwise the
-    /// pages are freed.
+    /// Removes all values. If the array takes more than `kept` bytes of address space, its pages are freed.
     pub fn clear(&mut self, kept: usize) {
         match self.mapping.len <= kept {
             true => self.len = 0,
