@@ -15,7 +15,7 @@
  *     jitsym_dl_load(path) first.
  *   - If the library cannot be loaded, JITSYM_DEBUG=1 prints the reason to standard error. JITSYM_DEBUG=PATH writes the reason
  *     to a file, if PATH is absolute.
- *   - Programs without a dynamic linker (-static) cannot use this file, because dlopen does not work properly in them.
+ *   - Static programs (-static) cannot use this file, because dlopen does not work properly without a dynamic linker.
  *   - A library of another ABI version is not used. The library is never unloaded.
  *   - All source files of a program, or of a shared library, share one state. Another shared library that includes this file
  *     has its own state, and uses the same libjitsym. Such a library must call jitsym_dl_load before it uses a session that is
@@ -82,8 +82,8 @@ typedef struct jitsym_dl_functions {
 } jitsym_dl_functions;
 
 /*
- * The functions of the library or of the map, or NULL. The variable is weak, so that all source files of a program share it,
- * and hidden, so that other libraries do not.
+ * The functions of the library or of jitsym_map.h; NULL until jitsym_init or jitsym_dl_load has found them. The variable is
+ * weak, so that all source files of a program share it, and hidden, so that other libraries do not.
  */
 __attribute__((weak, visibility("hidden"))) const jitsym_dl_functions *jitsym_dl_loaded;
 
@@ -203,7 +203,7 @@ static inline jitsym_status jitsym_dl_load(const char *path) {
     goto other;
   }
   if (!__atomic_compare_exchange_n(&jitsym_dl_loaded, &before, functions, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-    /* Another thread was faster. The library stays open: a second dlopen only raises its count. */
+    /* Another thread has stored its functions first. A second dlopen only raises the library's reference count. */
     free(functions);
     if (jitsym_dl_is_map(before)) return JITSYM_ERR_CONFLICT;
   }

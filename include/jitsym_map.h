@@ -22,7 +22,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* C libraries hide some names from plain ISO C. Raw system calls are no cancellation points. */
+/* C libraries hide some names from plain ISO C. This file uses raw system calls, which are no cancellation points. */
 #ifndef __cplusplus
 extern long syscall(long, ...);
 #endif
@@ -137,7 +137,7 @@ static inline int jitsym_map_open(char *path, int pid, int access, struct stat *
   return -1;
 }
 
-/* Tells whether a file is at most a clock tick older than the process. True if /proc gives no start time. */
+/* Whether a file is at most a clock tick older than the process. True if /proc gives no start time. */
 static inline int jitsym_map_is_own(const struct stat *file) {
   char text[1024] = "", *at;
   long now[2] = {0, 0}, boot[2] = {0, 0}, tick = 1000 / sysconf(_SC_CLK_TCK);

@@ -11,7 +11,7 @@ pub struct Code<'a> {
     pub size: u64,
     /// Where the code's bytes can be read.
     pub bytes: Bytes<'a>,
-    /// Name. The library cleans the name as described at `jitsym_code.name` in the C header.
+    /// Name, which the library cleans as `jitsym_code.name` in the C header describes.
     pub name: &'a [u8],
     /// File in which the function begins; empty if unknown. The library appends the file to the function's name: see
     /// `jitsym_code.file` in the C header.
@@ -22,7 +22,7 @@ pub struct Code<'a> {
     pub unwind: Unwind<'a>,
     /// Line table.
     pub lines: Lines<'a>,
-    /// Inlined functions. Profilers show inlined functions for code in regions. Debuggers show inlined functions for all code.
+    /// Inlined functions. Profilers show inlined functions of code in regions, and debuggers of all code.
     pub inlines: &'a [Inline<'a>],
     /// Whether the code's bytes stay unchanged until the code is flushed, unregistered or moved: see `JITSYM_CODE_STABLE` in
     /// the C header.
@@ -69,7 +69,7 @@ pub enum Bytes<'a> {
 pub enum Lines<'a> {
     /// Rows in any order. Of two rows with the same offset, the later row counts.
     Rows(&'a [Line<'a>]),
-    /// A table in the caller's own layout. The functions of [`LineTable`] return its rows.
+    /// A table in the caller's own layout.
     Table(&'a dyn LineTable),
 }
 
@@ -135,7 +135,7 @@ pub struct Inline<'a> {
     pub begin: u32,
     /// Bytes from the start of the code to the first byte after the range.
     pub end: u32,
-    /// Name of the inlined function. The library cleans this name in the same way as [`Code::name`].
+    /// Name of the inlined function, which the library cleans like [`Code::name`].
     pub name: &'a [u8],
     /// File of the call.
     pub call_file: &'a [u8],
@@ -143,8 +143,8 @@ pub struct Inline<'a> {
     pub call_line: u32,
     /// Column of the call, counted from 1; 0 if unknown.
     pub call_column: u32,
-    /// Index of the parent, which is the entry of the function into which this function is inlined. The parent must precede
-    /// this entry in the list. `None` if this function is inlined into the registered function itself.
+    /// Index of the entry of the function into which this function is inlined. That entry must precede this entry. `None` if
+    /// this function is inlined into the registered function itself.
     pub parent: Option<u32>,
 }
 
@@ -166,14 +166,12 @@ pub enum Unwind<'a> {
     FixedFrame(FixedFrame<'a>),
     /// A table of rows in strictly rising order of their offsets.
     Rows(&'a [UnwindRow<'a>]),
-    /// An `.eh_frame` section that the compiler made. The section refers to personality routines and LSDAs. Only the sink
-    /// `unwinder` uses the personality routines and LSDAs. The routines and LSDAs must stay valid as long as the code is
-    /// registered, because exceptions that pass through the code use these routines and LSDAs.
+    /// An `.eh_frame` section that the compiler made. Its personality routines and LSDAs, which only the sink `unwinder` uses,
+    /// must stay valid while the code is registered.
     EhFrame {
         /// The section.
         bytes: &'a [u8],
-        /// The address to which pc-relative pointers of the section are relative. This address may differ from the address of
-        /// `bytes`.
+        /// The address to which pc-relative pointers of the section are relative, which may differ from the address of `bytes`.
         addr: u64,
     },
 }

@@ -71,8 +71,8 @@ errors! {
 }
 
 impl Error {
-    /// Returns this error and notes what exactly is wrong, for `jitsym_last_error` and `JITSYM_DEBUG`. In the text, `{}`
-    /// stands for a number, and `{x}` for a number in hexadecimal digits.
+    /// Returns this error, and notes the exact cause for `jitsym_last_error` and `JITSYM_DEBUG`. In the text, `{}` stands for a
+    /// number, and `{x}` for a hexadecimal number.
     #[cold]
     pub(crate) fn because<const N: usize>(self, text: &'static str, numbers: [u64; N]) -> Error {
         const { assert!(N <= 3) };
@@ -82,7 +82,7 @@ impl Error {
         self
     }
 
-    /// Returns this error. If `is_callers` is true for the error, also notes the name of the code that was not registered.
+    /// Returns this error. If `is_callers` is true, also notes the name of the code that was not registered.
     #[cold]
     pub(crate) fn of_code(self, name: &[u8]) -> Error {
         if self.is_callers() {

@@ -117,7 +117,7 @@ pub struct Options {
     pub no_unwind: bool,
     /// Drop records at once when the memory for records is full.
     pub drop_when_full: bool,
-    /// Keep records on their way to the writer in private memory instead of a spool.
+    /// Keep pending records in private memory instead of a spool.
     pub no_spool: bool,
     /// Start no thread. The calls of the host then do the work of the library's threads.
     pub no_threads: bool,
@@ -130,14 +130,12 @@ pub struct Options {
     /// Remember live code for sinks that are enabled later.
     pub remember: bool,
     /// Adopt the memory in which code is registered, if the memory is private and executable, as
-    /// [`Session::adopt_region`](crate::Session::adopt_region) does. With this option, the host makes the promise of
-    /// `adopt_region` for each call that registers, moves or unregisters code. During such a call, only the calling thread may
-    /// write to the mapping or change its protection. The kernel merges neighbouring memory with the same protection, so one
-    /// mapping may contain code of several writers. The promise therefore covers every writer of code in the process.
+    /// [`Session::adopt_region`](crate::Session::adopt_region) does. During each call that registers, moves or unregisters
+    /// code, only the calling thread may write to the mapping or change its protection. This rule covers every writer of code
+    /// in the process, because the kernel merges neighbouring memory with the same protection into one mapping.
     pub adopt: bool,
-    /// Also register the code that other libraries in the process report to gdb by `__jit_debug_descriptor`, from the first
-    /// session with this option until the process ends. The library writes this code with the options of the first session that
-    /// sets `bridge`.
+    /// Also register the code that other libraries in the process report to gdb by `__jit_debug_descriptor`, until the process
+    /// ends. The options of the first session that sets `bridge` decide where this code is written.
     pub bridge: bool,
     /// The maximum size of the perf map, in bytes.
     pub map_max: Option<u64>,
@@ -145,13 +143,13 @@ pub struct Options {
     pub jitdump_max: Option<u64>,
     /// Directory of the perf map.
     pub map_dir: Option<PathBuf>,
-    /// Directory of the jitdump.
+    /// Directory of the jitdump and of the regions' files.
     pub jitdump_dir: Option<PathBuf>,
     /// The intended reader of the perf map.
     pub map_dialect: Dialect,
     /// Permission bits of the files.
     pub file_mode: Option<u32>,
-    /// The maximum memory for records on their way to the writer, in bytes.
+    /// The maximum memory for pending records, in bytes.
     pub max_memory: Option<u64>,
     /// How long a registration may wait when the memory for records is full.
     pub max_wait: Option<Duration>,
@@ -199,7 +197,7 @@ pub struct Config {
     pub max_memory: usize,
     pub max_wait: Duration,
     pub clock: Clock,
-    /// Whether records on their way to the writer lie in a spool.
+    /// Whether pending records lie in a spool.
     pub spool: bool,
     pub spool_dir: PathBuf,
     /// Whether the library may start threads.

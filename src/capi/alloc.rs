@@ -8,21 +8,19 @@ use super::status::jitsym_status;
 use super::types::*;
 use crate::session;
 
-/// Allocates memory for one piece of code, as `malloc` does for data. Write the code at `out->write`; register and run it at
-/// `out->exec`. The caller owns the memory until `jitsym_free`, even if the session is closed. `size`: in bytes, at most 1 GiB,
-/// rounded up to a multiple of 64. `alignment`: a power of two up to 4096, or 0; values below 64 count as 64. `near_addr`: all
-/// of the memory is within 2 GiB of this address; 0: anywhere.
+/// Allocates memory for one piece of code. Write the code at `out->write`; register and run it at `out->exec`. The memory stays
+/// until `jitsym_free`, even if the session is closed. `size`: in bytes, at most 1 GiB, rounded up to a multiple of 64.
+/// `alignment`: a power of two up to 4096, or 0; values below 64 count as 64. `near_addr`: all of the memory is within 2 GiB of
+/// this address; 0: anywhere.
 ///
-/// The memory lies in a region that the library manages ([docs/regions.md](regions.md#memory-for-each-function)), and may
-/// contain the bytes of earlier code. If the code calls another piece directly, pass the address of that piece as `near_addr`.
-/// Signed 32-bit displacements then reach from either piece to the other.
+/// The memory lies in a [region of the library](regions.md#memory-for-each-function), and may contain the bytes of earlier
+/// code. For direct calls to another piece (signed 32-bit displacements), pass that piece's address as `near_addr`.
 ///
 /// The call also returns memory if the region's file cannot be made, or if the session writes nothing. A forked child owns
 /// copies of its parent's pieces.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_SIZE_ZERO`, `_TOO_LARGE`, `_ALIGNMENT`; `JITSYM_ERR_NO_MEMORY` if
-/// memory is short, if no address space is free near `near_addr`, or if 768 regions exist; `JITSYM_ERR_SESSION`, `_CLOSED`,
-/// `_FORKED`, `_BUSY`, `_TIMEOUT`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_SIZE_ZERO`, `_TOO_LARGE`, `_ALIGNMENT`, `_NO_MEMORY`, `_SESSION`,
+/// `_CLOSED`, `_FORKED`, `_BUSY`, `_TIMEOUT`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O at times.
 ///
@@ -43,13 +41,10 @@ pub unsafe extern "C" fn jitsym_alloc(
     })
 }
 
-/// Makes memory from `jitsym_alloc` smaller, and frees the rest. Call this when the size of the compiled code is known, and
-/// before the code is registered. `exec`: where the memory begins, in the executable view. `size`: bytes still needed, rounded
-/// up to a multiple of 64.
+/// Makes memory from `jitsym_alloc` smaller, and frees the rest. Call this before the code is registered. `exec`: start of the
+/// memory in the executable view. `size`: bytes still needed, at most the memory's size; rounded up to a multiple of 64.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`; `JITSYM_ERR_TOO_LARGE` if `size` exceeds the memory's size;
-/// `JITSYM_ERR_REGION` if no such memory begins at `exec`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`,
-/// `_TIMEOUT`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_TOO_LARGE`, `_REGION`, `_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`, `_TIMEOUT`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 #[no_mangle]
@@ -57,11 +52,10 @@ pub extern "C" fn jitsym_shrink(session: *mut jitsym, exec: *mut c_void, size: u
     blocking_boundary(|| session::find(session as usize as u64)?.shrink(exec as u64, size))
 }
 
-/// Frees memory from `jitsym_alloc`. No thread may still run code in the memory. The call first unregisters all code in
-/// the memory. `exec`: where the memory begins, in the executable view. `session`: any open session.
+/// Unregisters all code in memory from `jitsym_alloc`, and frees the memory. No thread may still run this code. `exec`: start
+/// of the memory in the executable view. `session`: any open session.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_REGION` if no such memory begins at `exec`; `JITSYM_ERR_SESSION`, `_CLOSED`,
-/// `_FORKED`, `_BUSY`, `_TIMEOUT`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_REGION`, `_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`, `_TIMEOUT`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O at times.
 #[no_mangle]

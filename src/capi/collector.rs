@@ -74,8 +74,8 @@ pub extern "C" fn Initialize() -> c_uint {
 
 /// Receives an event from a runtime.
 ///
-/// Each runtime numbers its methods from 1, so the method numbers of several runtimes in a process overlap. Therefore `notify`
-/// also gets the return address of the call, which identifies the runtime.
+/// Each runtime in a process numbers its methods from 1. Therefore `notify` also gets the return address of the call, which
+/// identifies the runtime.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
 #[cfg_attr(feature = "reserve", no_mangle)]
 #[unsafe(naked)]

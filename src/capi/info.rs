@@ -8,12 +8,12 @@ use crate::api::options::Wanted;
 use crate::session;
 use crate::sys::valgrind;
 
-/// Reports which information about code is of use now, for all sessions: `JITSYM_WANT_*` bits. 0 means that registering
-/// is of no use. Call this before each registration, because `jitsym_enable` and `jitsym_disable` change the result.
+/// Reports which information is useful now, for all sessions: `JITSYM_WANT_*` bits. 0: registering is useless. Call this before
+/// each registration, because `jitsym_enable` and `jitsym_disable` change the result.
 ///
-/// The result is also 0 if the session is NULL, is closed or was never opened, or if this forked child cannot continue the
-/// session. A forked child that can continue the session gets its parent's result until the child makes another call. This call
-/// changes neither `errno` nor the text of `jitsym_last_error`.
+/// The result is 0 if the session is NULL, closed or never opened, or if this forked child cannot continue the session. A
+/// forked child that can continue the session gets its parent's result until the child makes another call. The call does not
+/// change `errno` or the text of `jitsym_last_error`.
 ///
 /// Any thread, concurrently, and from a signal handler. The call takes no lock and makes no system call.
 #[no_mangle]
@@ -36,8 +36,7 @@ pub extern "C" fn jitsym_status_text(status: i32) -> *const c_char {
     status_texts(status).1.as_ptr()
 }
 
-/// The name of a status, such as "JITSYM_OK", or "JITSYM_?" if the status is unknown. The string is static, never
-/// NULL.
+/// The name of a status, such as "JITSYM_OK", or "JITSYM_?" if unknown. The string is static, never NULL.
 ///
 /// Any thread, concurrently, and from a signal handler.
 #[no_mangle]
@@ -55,8 +54,7 @@ fn status_texts(status: i32) -> (&'static CStr, &'static CStr) {
     texts.and_then(|(name, text)| Some((c_str(name)?, c_str(text)?))).unwrap_or((c"JITSYM_?", c"unknown status"))
 }
 
-/// The version of the running library: major * 1000000 + minor * 1000 + patch. `JITSYM_VERSION_NUMBER` is the version
-/// of the header that the program was compiled with.
+/// The version of the running library: major * 1000000 + minor * 1000 + patch. `JITSYM_VERSION_NUMBER` is the header's version.
 ///
 /// Any thread, and from a signal handler.
 #[no_mangle]

@@ -31,22 +31,20 @@ use input::CodeInput;
 use status::jitsym_status;
 use types::*;
 
-/// Opens a session. The first session also starts the sinks, and the background thread that writes their files. If at least one
-/// sink starts, the call succeeds: `jitsym_get_stats` and `jitsym_last_error` report the sinks that failed.
+/// Opens a session. The first session also starts the sinks, and the thread that writes their files. The call succeeds if at
+/// least one sink starts; `jitsym_get_stats` and `jitsym_last_error` report failed sinks.
 ///
-/// A later session starts those of its sinks that do not run yet, with its own directories, dialect and bounds. All other
-/// options of the first session stay in effect until the last session closes. However, the `file_mode` of a later session can
-/// remove permission bits from new files. A later session starts failed or disabled sinks only if the session would otherwise
-/// have no running sink.
+/// A later session starts those of its sinks that do not run yet, with its own directories, dialect and bounds. Failed or
+/// disabled sinks start only if the later session would otherwise have no running sink. The first session's other options stay
+/// in effect until the last close, but a later `file_mode` can remove permission bits from new files.
 ///
-/// A new session with the same directories continues the files of closed sessions. As the first call in a forked child,
-/// `jitsym_init` also continues the parent's sessions, with the new options.
-///
-/// `JITSYM_ERR_CONFLICT` also means that the variable `JITSYM_LATE` forbids starting the sinks of a later session.
-/// `JITSYM_ERR_TIMEOUT` means that a disk blocks this call, or another call that opens or closes a session or enables sinks.
+/// A session with the same directories continues the files of closed sessions. As a forked child's first call, `jitsym_init`
+/// also continues the parent's sessions, with the new options.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_ENUM`, `_PATH` for bad options;
-/// `JITSYM_ERR_CONFLICT`, `_TIMEOUT` (10 seconds), `_NO_SINK`, `_NO_MEMORY`, `_THREAD`, `_TOO_MANY_SESSIONS`.
+/// `JITSYM_ERR_CONFLICT`, also if the variable `JITSYM_LATE` forbids a later session's sinks; `JITSYM_ERR_TIMEOUT` if a disk
+/// blocks opening or closing sessions or enabling sinks for 10 seconds; `JITSYM_ERR_NO_SINK`, `_NO_MEMORY`, `_THREAD`,
+/// `_TOO_MANY_SESSIONS`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O.
 ///
@@ -69,25 +67,22 @@ pub unsafe extern "C" fn jitsym_init(options: *const jitsym_options, out: *mut *
 }
 
 /// Registers code: from now on, samples in [addr, addr + size) belong to `name`. Call this when the bytes are final and before
-/// the code runs. The call ends all earlier code that overlaps this range. The call writes the id to `out_id`, unless `out_id`
-/// is NULL. The id is 0 if no sink runs and no code is remembered (`JITSYM_INIT_REMEMBER`).
+/// the code runs. Earlier code that overlaps this range ends. The id is written to `out_id`, which may be NULL. If no sink runs
+/// and no code is remembered (`JITSYM_INIT_REMEMBER`), the id is 0, and `code` is not read.
 ///
-/// If no sink runs and no code is remembered, the call does not read `code`.
+/// The call waits until `JITSYM_SINK_UNWINDER`, `JITSYM_SINK_VALGRIND` and (while a debugger listens) `JITSYM_SINK_GDB` have
+/// the code, because the unwinder and valgrind must get code before it runs. If this wait fails, the code is registered,
+/// `out_id` is written, and `jitsym_flush` waits for the sinks. The status is `JITSYM_ERR_TIMEOUT` if the library's thread
+/// reported nothing to any sink for a second (a minute under valgrind, or while a debugger reads new code),
+/// `JITSYM_ERR_SINK_FAILED` if some code could not be reported to valgrind, or `JITSYM_ERR_NO_MEMORY` if the writer lacks
+/// memory.
 ///
-/// The call waits for `JITSYM_SINK_UNWINDER` and `JITSYM_SINK_VALGRIND`, because these sinks must get the code before it runs.
-/// While a debugger listens, the call also waits for `JITSYM_SINK_GDB`. If the wait fails, the code is registered, `out_id` is
-/// written, and `jitsym_flush` waits for the sinks. `JITSYM_ERR_TIMEOUT` then means that the library's thread has reported
-/// nothing to any sink for a second (a minute under valgrind, or while a debugger reads new code). `JITSYM_ERR_SINK_FAILED`
-/// means that some code could not be reported to valgrind. `JITSYM_ERR_NO_MEMORY` means that the writer lacks memory.
+/// Other causes of these statuses leave the code unregistered. For example, another thread's call has been in the
+/// [unwinder](exceptions.md#how-long-it-holds) for 10 seconds (`JITSYM_ERR_TIMEOUT`), or a forked child's sinks have not
+/// started yet (`JITSYM_ERR_TIMEOUT`, `JITSYM_ERR_SINK_FAILED`).
 ///
-/// These statuses can also have other causes. Then the code is not registered, and `out_id` is not written. With some
-/// unwinders, `JITSYM_ERR_TIMEOUT` can mean that another thread's call has been in the unwinder for
-/// [10 seconds](exceptions.md#how-long-it-holds). In a forked child, `JITSYM_ERR_SINK_FAILED` and `JITSYM_ERR_TIMEOUT` can mean
-/// that the child's sinks have not started yet.
-///
-/// Returns `JITSYM_OK`; a status that names what is wrong with `code`; `JITSYM_ERR_DROPPED` or `_NO_MEMORY` if there
-/// was no room; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_BUSY`; for some sinks `JITSYM_ERR_TIMEOUT` and
-/// `_SINK_FAILED`.
+/// Returns `JITSYM_OK`; a status for the fault in `code`; `JITSYM_ERR_DROPPED`, `_NO_MEMORY`, `_SESSION`, `_CLOSED`, `_FORKED`,
+/// `_BUSY`; for some sinks `JITSYM_ERR_TIMEOUT`, `_SINK_FAILED`.
 ///
 /// Any thread, concurrently; not from a signal handler. If `code->bytes` is set, the call takes no lock and makes no system
 /// call in the steady state.
@@ -181,7 +176,7 @@ fn register_otherwise<'a>(
         }
         let code = code()?;
         let registered = code.with_code(|code| session.register(code, flags.take()));
-        // If `flags` is still set, `with_code` has refused the code without a call of `session.register`.
+        // If `flags` is still set, `with_code` has refused the code before calling `session.register`.
         if let Some(flags) = flags {
             session::not_registered(code.addr(), code.size(), flags);
         }
@@ -193,12 +188,12 @@ fn register_otherwise<'a>(
     })
 }
 
-/// Reports that code now runs at another address. The code keeps its id, name, lines and unwind description. Call this
-/// after the bytes are copied and before the code runs at the new address.
+/// Reports that code now runs at another address. The code keeps its id, name, lines and unwind description. Call this after
+/// the bytes are copied and before the code runs there.
 ///
-/// Earlier samples at the old address keep the name.
+/// Earlier samples keep the name.
 ///
-/// Returns `JITSYM_ERR_UNKNOWN_ID`; a status that names what is wrong with `target`; or a status of `jitsym_register`.
+/// Returns `JITSYM_ERR_UNKNOWN_ID`; a status for the fault in `target`; or a status of `jitsym_register`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 ///
@@ -228,7 +223,7 @@ pub unsafe extern "C" fn jitsym_move(
 ///
 /// The perf map keeps the name until new code uses the addresses.
 ///
-/// Returns `JITSYM_ERR_UNKNOWN_ID` if no code has this id, also if newer code was registered over the code; or a status of
+/// Returns `JITSYM_ERR_UNKNOWN_ID` if no code has this id, for example because newer code overwrote it; or a status of
 /// `jitsym_register`.
 ///
 /// Any thread, concurrently; not from a signal handler.
@@ -240,11 +235,10 @@ pub extern "C" fn jitsym_unregister(session: *mut jitsym, id: jitsym_id) -> jits
     boundary(|| session::find(session as usize as u64)?.unregister(Id(id)))
 }
 
-/// Unregisters all code that has any byte in [addr, addr + size). A range without code is no error. `flags`: 0, or
+/// Unregisters all sessions' code that has any byte in [addr, addr + size). A range without code is no error. `flags`: 0 or
 /// `JITSYM_RANGE_UNMAP`.
 ///
-/// The call unregisters code of all sessions. Until the next `jitsym_flush`, `jitsym_unregister` may return `JITSYM_OK` for an
-/// id of this code, but has no effect.
+/// Until the next `jitsym_flush`, `jitsym_unregister` may return `JITSYM_OK` for this code, without effect.
 ///
 /// Returns `JITSYM_ERR_FLAGS`, `JITSYM_ERR_SIZE_ZERO`, `JITSYM_ERR_ADDRESS_RANGE`; or a status of `jitsym_register`.
 ///
@@ -257,13 +251,11 @@ pub extern "C" fn jitsym_unregister_range(session: *mut jitsym, addr: u64, size:
     boundary(|| session::find(session as usize as u64)?.unregister_range(addr, size, input::range_flags(flags)?))
 }
 
-/// Waits until everything that was registered before the call is in the files. `timeout_ms`: the longest wait in
-/// milliseconds; 0 means 10 seconds. Call this before `_exit` and `exec`, which run no exit handlers.
+/// Waits until everything registered before the call is in the files. `timeout_ms`: the longest wait in milliseconds; 0 means
+/// 10 seconds. Call this before `_exit` and `exec`, which run no exit handlers.
 ///
-/// `JITSYM_ERR_SINK_FAILED` also reports a sink that could not start earlier and still cannot start.
-///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT`; `JITSYM_ERR_SINK_FAILED` if a sink cannot write (other sinks are up to
-/// date); `JITSYM_ERR_NO_MEMORY` if the writer lacks memory; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_SINK_FAILED` if a sink cannot start or write (other sinks are up to date);
+/// `JITSYM_ERR_TIMEOUT`, `_NO_MEMORY`, `_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 #[no_mangle]
@@ -274,20 +266,19 @@ pub extern "C" fn jitsym_flush(session: *mut jitsym, timeout_ms: u32) -> jitsym_
     })
 }
 
-/// Writes everything that was registered before the call, for a crash handler. `timeout_ms`: the longest wait in
-/// milliseconds; 0 means 1 second. The call needs no session.
+/// Writes everything registered before the call, for a crash handler. `timeout_ms`: the longest wait in milliseconds; 0 means 1
+/// second.
 ///
-/// The handler may have interrupted any code. The call takes no lock, allocates nothing and does not change `errno`. The
-/// background thread writes, and the call waits. If the background thread needs something that the interrupted thread holds,
-/// such as the lock of `malloc`, the call returns `JITSYM_ERR_TIMEOUT`. After a failure, some code may be only in the spool
+/// The handler may have interrupted any code: the call takes no lock, allocates nothing and does not change `errno`. The
+/// background thread writes, and the call waits. If that thread needs something that the interrupted thread holds, such as
+/// `malloc`'s lock, the call returns `JITSYM_ERR_TIMEOUT`. After a failure, some code may be only in the spool
 /// (`JITSYM_SPOOL_SHARED`).
 ///
-/// `JITSYM_ERR_FORKED` means that this forked child has not continued its parent's sessions yet. A handler on the background
-/// thread gets `JITSYM_ERR_WRITER`, and cannot use the host's descriptors. If another thread is ending the process, the call
-/// returns `JITSYM_ERR_TIMEOUT` at once.
+/// A handler on the background thread gets `JITSYM_ERR_WRITER`, and cannot use the host's descriptors. While another thread
+/// ends the process, the call returns `JITSYM_ERR_TIMEOUT` at once.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT`; `JITSYM_ERR_NOT_RUNNING` or `_FORKED` if there is nothing to write;
-/// `JITSYM_ERR_WRITER`, `_SINK_FAILED`, `_INTERNAL`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_NOT_RUNNING` if there is nothing to write; `JITSYM_ERR_FORKED` if this forked child has not
+/// continued its parent's sessions yet; `JITSYM_ERR_TIMEOUT`, `_WRITER`, `_SINK_FAILED`, `_INTERNAL`.
 ///
 /// Any thread, concurrently, and from a signal handler, even on an alternate stack.
 #[no_mangle]
@@ -302,23 +293,19 @@ pub extern "C" fn jitsym_flush_from_signal(timeout_ms: u32) -> jitsym_status {
     }
 }
 
-/// Starts sinks for all sessions of a running process. When the call returns `JITSYM_OK`, all known live code is in the
-/// files. `sinks`: `JITSYM_SINK_*` bits. 0: the sinks that options and environment selected for this session (if none:
-/// map, jitdump, region).
+/// Starts sinks for all sessions of a running process. On `JITSYM_OK`, all known live code is in the files. `sinks`:
+/// `JITSYM_SINK_*` bits. 0: the sinks that options and environment selected for this session (if none: map, jitdump, region).
 ///
-/// Code is known if it was registered while a sink ran, or with `JITSYM_INIT_REMEMBER`. Code whose id is 0 is not known:
-/// register this code again. The files get the bytes that are now at the code's address. If only the perf map ran at the
-/// registration, lines and unwind tables are known only with `JITSYM_INIT_REMEMBER`.
+/// Code is known if it was registered while a sink ran, or with `JITSYM_INIT_REMEMBER`. Code with id 0 must be registered
+/// again. The files get the bytes that are now at the code's address. If only the perf map ran at the registration, lines and
+/// unwind tables are known only with `JITSYM_INIT_REMEMBER`.
 ///
-/// The started sinks use the options of this session, unless a running sink already uses other values. Running sinks do not
-/// change. Files that still exist are continued.
+/// The sinks use this session's options, unless a running sink uses other values. Running sinks do not change. Existing files
+/// are continued.
 ///
-/// `JITSYM_ERR_SINK_FAILED` means that a sink cannot start or write now, but another sink runs. `JITSYM_ERR_TIMEOUT` can also
-/// mean that the process exits.
-///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_FORBIDDEN` if the variable `JITSYM_LATE` is
-/// `off`; `JITSYM_ERR_CONFLICT`, `_NO_SINK`, `_SINK_FAILED`, `_TIMEOUT` (10 seconds), `_NO_MEMORY`, `_THREAD`,
-/// `_SESSION`, `_CLOSED`, `_FORKED`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_FORBIDDEN` if the variable `JITSYM_LATE` is `off`; `JITSYM_ERR_SINK_FAILED` if only some
+/// sinks can start and write; `JITSYM_ERR_TIMEOUT` after 10 seconds, or if the process exits; `JITSYM_ERR_FLAGS`, `_CONFLICT`,
+/// `_NO_SINK`, `_NO_MEMORY`, `_THREAD`, `_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O.
 #[no_mangle]
@@ -329,16 +316,15 @@ pub extern "C" fn jitsym_enable(session: *mut jitsym, sinks: u32) -> jitsym_stat
     })
 }
 
-/// Stops sinks for all sessions of a running process. The call first writes everything that was registered before. The
-/// files stay, and `jitsym_enable` continues them. `sinks`: `JITSYM_SINK_*` bits; 0: all.
+/// Stops sinks for all sessions of a running process, after writing everything registered before. The files stay, and
+/// `jitsym_enable` continues them. `sinks`: `JITSYM_SINK_*` bits; 0: all.
 ///
 /// With `JITSYM_INIT_REMOVE_FILES`, the call removes the files. When the last sink stops, the background thread ends, memory
-/// and spool are freed, and all ids become unknown. `JITSYM_INIT_REMEMBER` keeps the background thread, the memory, the spool
-/// and the ids.
+/// and spool are freed, and all ids become unknown. `JITSYM_INIT_REMEMBER` keeps thread, memory, spool and ids.
 ///
-/// Returns `JITSYM_OK`, also if the sinks do not run; `JITSYM_ERR_FLAGS` for other bits; `JITSYM_ERR_SINK_FAILED` if a
-/// sink could not write everything (the sink is stopped anyway); `JITSYM_ERR_NO_MEMORY`; `JITSYM_ERR_TIMEOUT` as for
-/// `jitsym_enable`; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+/// Returns `JITSYM_OK`, also if the sinks do not run; `JITSYM_ERR_SINK_FAILED` if a sink could not write everything (it is
+/// stopped anyway); `JITSYM_ERR_TIMEOUT` as for `jitsym_enable`; `JITSYM_ERR_FLAGS`, `_NO_MEMORY`, `_SESSION`, `_CLOSED`,
+/// `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O.
 #[no_mangle]
@@ -349,13 +335,13 @@ pub extern "C" fn jitsym_disable(session: *mut jitsym, sinks: u32) -> jitsym_sta
     })
 }
 
-/// Closes a session: everything registered is written. The files stay. Code stays registered as long as another session
-/// is open. The last close also ends the background thread.
+/// Writes everything registered, and closes a session. The files stay. Code stays registered while another session is open. The
+/// last close ends the background thread.
 ///
-/// In a forked child, the call closes the child's copy of the session.
+/// A forked child closes only its own copy of the session.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` after 10 seconds, and `JITSYM_ERR_SINK_FAILED` (the session is closed
-/// anyway); `JITSYM_ERR_SESSION`, also for NULL; `JITSYM_ERR_CLOSED`, `_FORKED`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_TIMEOUT` after 10 seconds, or `JITSYM_ERR_SINK_FAILED` (the session is closed anyway);
+/// `JITSYM_ERR_SESSION`, also for NULL; `JITSYM_ERR_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 #[no_mangle]
@@ -363,7 +349,7 @@ pub extern "C" fn jitsym_close(session: *mut jitsym) -> jitsym_status {
     blocking_boundary(|| session::close(session as usize as u64))
 }
 
-/// Copies the counters to `out`. For exact numbers call `jitsym_flush` first.
+/// Copies the counters to `out`. For exact numbers, call `jitsym_flush` first.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_SESSION`, `_CLOSED`, `_FORKED`.
 ///
@@ -380,15 +366,14 @@ pub unsafe extern "C" fn jitsym_get_stats(session: *mut jitsym, out: *mut jitsym
     })
 }
 
-/// Copies a text to `buf`. The text describes the last failure of a sink or of `jitsym_init`, or this thread's last call with
-/// bad arguments. The text is cut to fit, and NUL-terminated. An empty text means that nothing failed. `session` may be NULL,
-/// for instance after a failed `jitsym_init`.
+/// Copies a description of the last failure of a sink or `jitsym_init`, or of this thread's last call with bad arguments, to
+/// `buf`. The NUL-terminated text is cut to fit, and is empty if nothing failed. `session` may be NULL.
 ///
-/// For a sink or `jitsym_init`, the text names the operation, the file, and the system's error. For a refused call, the
-/// text names the status, and the field, index and value that are wrong.
+/// After a failed `jitsym_init`, pass NULL as `session`.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if `size` is 0; `JITSYM_ERR_SESSION`, `_CLOSED`,
-/// `_FORKED`.
+/// The text names the operation, file and system error, or the refused call's status and wrong field, index and value.
+///
+/// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if `size` is 0; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 ///
@@ -408,8 +393,8 @@ pub unsafe extern "C" fn jitsym_last_error(session: *mut jitsym, buf: *mut c_cha
 /// Copies the NUL-terminated path of a sink's file to `buf`. `JITSYM_DIR_MAX` + 64 bytes are always enough.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_ENUM` if `sink` is not a single `JITSYM_SINK_*` bit; `JITSYM_ERR_NOT_RUNNING` if the sink
-/// does not run or has no file; `JITSYM_ERR_NULL`; `JITSYM_ERR_BUFFER` if the path does not fit; `JITSYM_ERR_TIMEOUT` if the
-/// path of a region's file is not known within 10 seconds; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+/// does not run or has no file; `JITSYM_ERR_TIMEOUT` if a region's path is not known within 10 seconds; `JITSYM_ERR_NULL`,
+/// `_BUFFER`, `_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler.
 ///

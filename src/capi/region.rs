@@ -12,12 +12,10 @@ use crate::session;
 /// `jitsym_region_release`, even if the session is closed.
 ///
 /// If the file cannot be made (no sink `JITSYM_SINK_REGION`, a directory mounted `noexec`, no room), the call still returns
-/// memory. Code in memory without a file goes to the map and the jitdump. `jitsym_stats.region_refused` and `jitsym_last_error`
-/// report the failure.
+/// memory, whose code goes to the map and the jitdump. `jitsym_stats.region_refused` and `jitsym_last_error` report this.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_SIZE_ZERO`, `_ALIGNMENT`;
-/// `JITSYM_ERR_TOO_LARGE` for sizes above 1 GiB or alignments above 512 MiB; `JITSYM_ERR_NO_MEMORY` if memory is short, if no
-/// address space is free near `near_addr`, or if 768 regions exist; `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`, `_TIMEOUT`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_NULL`, `_STRUCT_SIZE`, `_STRUCT_TAIL`, `_FLAGS`, `_SIZE_ZERO`, `_TOO_LARGE`, `_ALIGNMENT`,
+/// `_NO_MEMORY`, `_SESSION`, `_CLOSED`, `_FORKED`, `_TIMEOUT`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O.
 ///
@@ -37,23 +35,17 @@ pub unsafe extern "C" fn jitsym_region_create(
     })
 }
 
-/// Turns existing memory of the runtime into a region: a private mapping of an ELF file with the same bytes and
-/// protections replaces the memory. `addr`, `size`: whole pages. During the call, other threads may execute the memory,
-/// but must not write to it or change its protection. After a failure the memory is unchanged.
+/// Turns existing memory into a region: a private mapping of an ELF file with the same bytes and protections replaces the
+/// memory. `addr`, `size`: whole pages, at most 1 GiB. During the call, other threads may execute the memory, but must not
+/// write to it or change its protection. After a failure the memory is unchanged.
 ///
-/// After the adoption, the runtime may write to the memory, change its protection, unmap parts, discard pages and fork.
-/// docs/regions.md describes the [limits](regions.md#limits), such as those of `mremap` and [locked
-/// memory](regions.md#locks-advice-and-keys).
+/// Adopted memory works as before, within [limits](regions.md#limits), such as those of `mremap`. When code in writable and
+/// executable memory replaces [dead code](regions.md#epochs), the library briefly changes the protection of the new code's
+/// pages. The file also names code registered before.
 ///
-/// The file also names code that is already registered in the memory. In memory that is both writable and executable, the
-/// library briefly changes the protection of new code's pages if the code replaces [dead code](regions.md#epochs).
-///
-/// `JITSYM_ERR_NO_MEMORY` also means that no address space is free near the memory, or that 768 regions exist.
-/// `JITSYM_ERR_SINK_FAILED` means that the file cannot be made, or must not be executed (`noexec`, SELinux `execmod`).
-///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`, `_ADDRESS_RANGE`; `JITSYM_ERR_TOO_LARGE` above 1 GiB;
-/// `JITSYM_ERR_NOT_PLAIN`, `_LOCKED`, `_REGION` if the memory cannot be adopted; `JITSYM_ERR_NO_MEMORY`,
-/// `_NOT_RUNNING`, `_SINK_FAILED`, `_SESSION`, `_CLOSED`, `_FORKED`, `_TIMEOUT`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_SINK_FAILED` if the file cannot be made or must not be executed (`noexec`, SELinux
+/// `execmod`); `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`, `_ADDRESS_RANGE`, `_TOO_LARGE`, `_NOT_PLAIN`, `_LOCKED`, `_REGION`,
+/// `_NO_MEMORY`, `_NOT_RUNNING`, `_SESSION`, `_CLOSED`, `_FORKED`, `_TIMEOUT`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O.
 #[no_mangle]
@@ -61,17 +53,14 @@ pub extern "C" fn jitsym_region_adopt(session: *mut jitsym, addr: *mut c_void, s
     blocking_boundary(|| session::find(session as usize as u64)?.adopt_region(addr as u64, size))
 }
 
-/// Adds memory at the end of a region with two views, up to `jitsym_region_options.max_size`. Existing memory does not
-/// move. `exec`: where the region begins. `size`: the new size in bytes, rounded up to whole pages; a size below the
-/// current size changes nothing.
+/// Adds memory at the end of a region with two views, up to `jitsym_region_options.max_size`. Existing memory does not move.
+/// `exec`: where the region begins. `size`: the new size in bytes, rounded up to whole pages; a smaller size changes nothing.
 ///
-/// Existing memory keeps its [locks and advice](regions.md#locks-advice-and-keys) (`mlock`, `madvise`). The added memory has no
-/// locks or advice.
+/// Added memory has no [locks or advice](regions.md#locks-advice-and-keys) (`mlock`, `madvise`); existing memory keeps them.
 ///
-/// `JITSYM_ERR_SINK_FAILED` means that the host has closed the region's file, and the library cannot reopen it.
-///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_REGION` if no region begins at `exec`, or the region has one view;
-/// `JITSYM_ERR_TOO_LARGE`, `_NO_MEMORY`, `_SINK_FAILED`, `_SESSION`, `_CLOSED`, `_FORKED`, `_TIMEOUT`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_REGION`, also if the region has one view; `JITSYM_ERR_SINK_FAILED` if the host has closed
+/// the region's file, and the library cannot reopen it; `JITSYM_ERR_TOO_LARGE`, `_NO_MEMORY`, `_SESSION`, `_CLOSED`, `_FORKED`,
+/// `_TIMEOUT`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O.
 #[no_mangle]
@@ -79,15 +68,14 @@ pub extern "C" fn jitsym_region_grow(session: *mut jitsym, exec: *mut c_void, si
     blocking_boundary(|| session::find(session as usize as u64)?.grow_region(exec as u64, size))
 }
 
-/// Frees the memory of whole pages of a region. The pages then read as zero. No code in these pages may still be registered or
+/// Frees the memory of whole pages of a region. The pages then read as zero. No code in the pages may still be registered or
 /// run. `addr`, `size`: the pages, in the executable view.
 ///
-/// A later write to the pages allocates memory again. If the file system has no room for the write, the kernel raises `SIGBUS`.
+/// If a later write finds no room in the file system, the kernel raises `SIGBUS`.
 ///
-/// Returns `JITSYM_OK`; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`; `JITSYM_ERR_REGION` if the pages do not lie in a region;
-/// `JITSYM_ERR_NO_MEMORY` if the file system cannot discard pages, or some pages are unmapped; `JITSYM_ERR_SINK_FAILED` if the
-/// host has closed the file and the library cannot reopen it, or if this forked child has no file for the region;
-/// `JITSYM_ERR_SESSION`, `_CLOSED`, `_FORKED`.
+/// Returns `JITSYM_OK`; `JITSYM_ERR_NO_MEMORY` if the file system cannot discard pages, or some pages are unmapped;
+/// `JITSYM_ERR_SINK_FAILED` if the host has closed the file and the library cannot reopen it, or this forked child has no file
+/// for the region; `JITSYM_ERR_SIZE_ZERO`, `_ALIGNMENT`, `_REGION`, `_SESSION`, `_CLOSED`, `_FORKED`.
 ///
 /// Any thread, concurrently; not from a signal handler. Does file I/O.
 #[no_mangle]
@@ -95,12 +83,12 @@ pub extern "C" fn jitsym_region_discard(session: *mut jitsym, addr: *mut c_void,
     blocking_boundary(|| session::find(session as usize as u64)?.discard_region(addr as u64, size))
 }
 
-/// Ends a region. A created region is unmapped. An adopted region becomes plain memory again, with the same bytes, protections,
-/// locks and advice. `exec`: where the region begins. During the call, other threads may execute adopted memory, but must not
-/// write to it or change its protection. The call unregisters no code.
+/// Ends a region. A created region is unmapped. An adopted region becomes plain memory with the same bytes, protections, locks
+/// and advice. `exec`: where the region begins. During the call, other threads may execute adopted memory, but must not write
+/// to it or change its protection. The call unregisters no code.
 ///
-/// The region's file stays, for profiles that are read later. Memory that the host has mapped over the region stays too. If
-/// code continues to run in adopted memory, register this code again, so that later samples of this code have a name.
+/// The region's file stays for later profiles. Memory that the host has mapped over the region stays too. Code that continues
+/// to run in adopted memory needs a new registration to keep its name.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_REGION`, `_NO_MEMORY`, `_SESSION`, `_CLOSED`, `_FORKED`, `_TIMEOUT`.
 ///

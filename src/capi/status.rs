@@ -2,10 +2,10 @@
 
 use crate::api::error::Error;
 
-/// The result of a call. Every function that can fail returns a status.
+/// The result of a call.
 ///
-/// Failures are positive numbers, which never change their meaning. Every function that returns a status can also
-/// return `JITSYM_ERR_INTERNAL`.
+/// Failures are positive numbers. The number of a status never changes. Every function that returns a status can return
+/// `JITSYM_ERR_INTERNAL`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(non_camel_case_types)]
@@ -13,38 +13,36 @@ use crate::api::error::Error;
 pub enum jitsym_status {
     /// Done.
     JITSYM_OK = 0,
-    /// A pointer that must not be NULL is NULL.
+    /// A required pointer is NULL.
     JITSYM_ERR_NULL = 1,
     /// A `struct_size`, or the size of an element, is smaller than in version 0.1.
     JITSYM_ERR_STRUCT_SIZE = 2,
-    /// A struct has nonzero bytes after the fields that the library knows.
-    ///
-    /// A `struct_size` above 4096 always gets this status.
+    /// A struct has nonzero bytes after the known fields, or exceeds 4096 bytes.
     JITSYM_ERR_STRUCT_TAIL = 3,
-    /// An unknown flag bit, a reserved field that is not 0, a file mode above 0777.
+    /// An unknown flag bit, a nonzero reserved field, or a file mode above 0777.
     JITSYM_ERR_FLAGS = 4,
-    /// An enum field or argument has an unknown value.
+    /// An enum has an unknown value.
     JITSYM_ERR_ENUM = 5,
-    /// The size of the code, or of the range, is 0.
+    /// The size of the code or range is 0.
     JITSYM_ERR_SIZE_ZERO = 6,
     /// Address plus size exceeds the address space, or the address of code is 0.
     JITSYM_ERR_ADDRESS_RANGE = 7,
-    /// A size is above the limit of the function, or of a record.
+    /// A size or alignment exceeds the limit of the function or record.
     JITSYM_ERR_TOO_LARGE = 8,
-    /// The offset of a row of the line table lies outside the code.
+    /// A line table row has an offset outside the code.
     JITSYM_ERR_LINE_OFFSET = 9,
-    /// A row of the line table has no file name.
+    /// A line table row has no file name.
     JITSYM_ERR_LINE_FILE = 10,
-    /// Offsets for unwinding lie outside the code, or are not in order.
+    /// Unwind offsets lie outside the code or are not in order.
     JITSYM_ERR_UNWIND_ORDER = 11,
     /// An unwind description names an unsuitable register.
     ///
-    /// The architecture does not have the register, or the CFA is computed from a register that holds no address.
+    /// The architecture lacks the register, or the CFA is computed from a register that holds no address.
     JITSYM_ERR_UNWIND_REGISTER = 12,
     /// An unwind description cannot be converted into unwind tables.
     ///
-    /// The `.eh_frame` section cannot be parsed or does not describe the code, a stack offset is not a multiple of 8,
-    /// or one register is saved twice.
+    /// The `.eh_frame` section cannot be parsed or does not describe the code, a stack offset is no multiple of 8, or a
+    /// register is saved at two offsets.
     JITSYM_ERR_UNWIND_FORMAT = 13,
     /// Unwind descriptions are not supported on this architecture.
     JITSYM_ERR_ARCH = 14,
@@ -52,40 +50,39 @@ pub enum jitsym_status {
     JITSYM_ERR_SESSION = 15,
     /// The session is closed, or another thread is ending the process.
     ///
-    /// If the session was closed during the call, the record may or may not be written.
+    /// If the session was closed during the call, the record may have been written.
     JITSYM_ERR_CLOSED = 16,
     /// No code with this id is registered now.
-    ///
-    /// The id was never returned, or the code with this id was unregistered or overwritten by newer code.
     JITSYM_ERR_UNKNOWN_ID = 17,
     /// The wait was too long. The operation continues in the background.
     ///
-    /// If a call of `jitsym_region.h` returns this status, the call has changed nothing. The cause is a disk that blocks
-    /// another call of `jitsym_region.h` for more than 10 seconds.
+    /// A call of `jitsym_region.h` with this status has no effect: a disk has blocked another such call for over 10 seconds.
     JITSYM_ERR_TIMEOUT = 18,
     /// The writer could not keep up, and the record was dropped.
     JITSYM_ERR_DROPPED = 19,
-    /// No memory, or more code than `jitsym_options.max_memory` allows.
+    /// Memory is short, or `jitsym_options.max_memory` is too small.
+    ///
+    /// Code memory also cannot be made if 768 regions exist, or if no address space is free near the requested address.
     JITSYM_ERR_NO_MEMORY = 20,
     /// No requested sink could start. `jitsym_last_error(NULL, ...)` gives the reason.
     JITSYM_ERR_NO_SINK = 21,
     /// A sink failed and lacks some code. `jitsym_last_error` gives the reason.
     JITSYM_ERR_SINK_FAILED = 22,
-    /// The session is the parent's, and this child cannot continue it.
+    /// This forked child cannot continue its parent's session.
     ///
     /// [docs/conventions.md](conventions.md#fork) has the reasons.
     JITSYM_ERR_FORKED = 23,
-    /// The background thread could not be started.
+    /// The background thread could not start.
     JITSYM_ERR_THREAD = 24,
-    /// A running sink has another directory or dialect than the call asks for.
+    /// A running sink has another directory or dialect than requested.
     JITSYM_ERR_CONFLICT = 25,
     /// All session handles are in use.
     JITSYM_ERR_TOO_MANY_SESSIONS = 26,
-    /// A directory is too long, or is not absolute.
+    /// A directory's path is too long or not absolute.
     JITSYM_ERR_PATH = 27,
     /// The buffer is too small for the result.
     JITSYM_ERR_BUFFER = 28,
-    /// The sink in question does not run, or no sink runs.
+    /// The requested sink does not run, or no sink runs.
     JITSYM_ERR_NOT_RUNNING = 29,
     /// The calling signal handler has interrupted another call of its thread.
     JITSYM_ERR_BUSY = 30,
@@ -93,8 +90,7 @@ pub enum jitsym_status {
     JITSYM_ERR_INTERNAL = 31,
     /// The call came from the writer, or from a signal handler that may have interrupted the writer.
     ///
-    /// If the library runs [without threads](conventions.md#without-threads) of its own, `jitsym_flush_from_signal` returns
-    /// this status. The spool contains the records that are not in the files.
+    /// `jitsym_flush_from_signal` also returns this status [without threads](conventions.md#without-threads).
     JITSYM_ERR_WRITER = 32,
     /// The variable JITSYM_LATE forbids enabling sinks at run time.
     JITSYM_ERR_FORBIDDEN = 33,
@@ -104,21 +100,20 @@ pub enum jitsym_status {
     JITSYM_ERR_LIBRARY = 34,
     /// The memory cannot be adopted: a part is shared or belongs to a file.
     ///
-    /// Memory is also refused if it contains a heap, a stack or an unmapped part. If memory has
-    /// [attributes](regions.md#locks-advice-and-keys) that a mapping of a file cannot have, the memory is refused too.
+    /// Memory with a heap, a stack, an unmapped part, or [attributes](regions.md#locks-advice-and-keys) that a mapping of a
+    /// file cannot have, is refused too.
     JITSYM_ERR_NOT_PLAIN = 35,
     /// No memory is adopted while the process has locked memory (`mlock`, `mlockall`).
     JITSYM_ERR_LOCKED = 36,
-    /// The call found no region or `jitsym_alloc` memory at the address. For `jitsym_region_adopt`: the address is already in a
-    /// region.
+    /// No region or `jitsym_alloc` memory is at the address. For `jitsym_region_adopt`: the address is already in a region.
     ///
-    /// The status also means that a region of this kind does not support the call.
+    /// This status also means that this kind of region does not support the call.
     JITSYM_ERR_REGION = 37,
     /// A value is no multiple of the page size, or an alignment is no power of two.
     JITSYM_ERR_ALIGNMENT = 38,
     /// An entry of `jitsym_code.inlines` is invalid.
     ///
-    /// The name is missing, the file or line of the call is missing, or the range or parent breaks a rule of `jitsym_inline`.
+    /// The name, call file or call line is missing, or the range or parent breaks a rule of `jitsym_inline`.
     JITSYM_ERR_INLINE = 39,
 }
 

@@ -1,18 +1,17 @@
 //! The bookkeeping of one region: which pieces of memory callers own, and which memory is free.
 //!
 //! A region begins a new epoch when new code overlaps code that was freed in the current epoch. In the new epoch, the memory of
-//! all code that was freed earlier can be reused at no cost. So the arena first holds freed memory back, and later makes a
-//! large amount of this memory available at once. In the code of this file, the word `rest` stands for memory that is held
-//! back. If no available memory is large enough for a new piece, the piece gets memory that was never used, even while other
-//! memory is held back.
+//! all code that was freed earlier can be reused at no cost. So the arena first holds freed memory back (`resting`), and later
+//! makes a large amount of this memory available at once. If no available memory is large enough for a new piece, the piece
+//! gets memory that was never used, even while other memory is held back.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 use crate::sink::region::CodeRegion;
 
-/// Pieces begin and end at multiples of this number, which is the size of a cache line. This size is a multiple of the unit in
-/// which a region marks freed code. So no mark covers both live code and the freed code of a neighbour.
+/// Pieces begin and end at multiples of this number, the size of a cache line. It is a multiple of the unit in which a region
+/// marks freed code, so no mark covers both live code and the freed code of a neighbour.
 pub const GRANULE: u64 = 64;
 
 /// Memory is returned to the file system in parts of this size, which is a multiple of every page size.
@@ -21,11 +20,11 @@ pub const CHUNK: u64 = 64 << 10;
 /// The arena holds back at most this many bytes, or a quarter of the bytes in use, whichever is larger.
 pub const RESTING_MIN: u64 = 1 << 20;
 
-/// Free `CHUNK`s are returned to the file system only if many free bytes still have memory: more bytes than this number, and
-/// more bytes than are in use. The reason is that a returned page costs as much as a new page when it is used again.
+/// Free `CHUNK`s are returned to the file system only while the free bytes that still have memory exceed both this number and
+/// the bytes in use. The reason is that a returned page costs as much as a new page when it is used again.
 const KEPT_MIN: u64 = 1 << 20;
 
-/// One region, divided into pieces. The *place* of a piece is the offset of the piece in the region, in bytes.
+/// One region, divided into pieces. The *place* of a piece is its offset in the region, in bytes.
 #[derive(Debug)]
 pub struct Arena {
     pub exec: u64,
@@ -37,19 +36,18 @@ pub struct Arena {
     pub named: bool,
     /// Each byte below this offset belongs to `pieces`, `resting` or `free`. `begin` allocates the memory from this offset on.
     top: u64,
-    /// The pieces that callers own. The key is the offset of a piece in the region, and the value is the length of the piece.
+    /// The lengths of the pieces that callers own, by their offsets in the region.
     pieces: BTreeMap<u64, u64>,
     in_use: u64,
-    /// Offsets and lengths of the freed pieces that are held back, in the order in which the pieces were freed.
+    /// Offsets and lengths of the freed pieces that are held back, in the order in which they were freed.
     resting: VecDeque<(u64, u64)>,
     resting_len: u64,
-    /// The free parts, which can be allocated again. The key is the offset of a part in the region, and the value is the length
-    /// of the part. Adjacent parts are merged.
+    /// The lengths of the free parts, which can be allocated again, by their offsets in the region. Adjacent parts are merged.
     free: BTreeMap<u64, u64>,
     free_by_len: BTreeSet<(u64, u64)>,
     free_len: u64,
-    /// The parts that were returned to the file system. The key is the offset of a part in the region. The value is the length
-    /// of the part, which is always `CHUNK`.
+    /// The parts that were returned to the file system, by their offsets in the region. The value is the length, which is
+    /// always `CHUNK`.
     given_back: BTreeMap<u64, u64>,
 }
 
@@ -77,12 +75,12 @@ impl Arena {
         self.pieces.is_empty()
     }
 
-    /// Converts an address to an offset in this region. Returns `None` if the address is outside of the region.
+    /// Converts an address to an offset in this region; `None` outside of the region.
     pub fn place(&self, exec: u64) -> Option<u64> {
         exec.checked_sub(self.exec).filter(|place| *place < self.max_len)
     }
 
-    /// Allocates a piece of free memory, by best fit, and returns the offset of the piece in the region.
+    /// Allocates a piece of free memory, by best fit, and returns the piece's place.
     pub fn reuse(&mut self, len: u64, alignment: u64) -> Option<u64> {
         // A free part of at least this length has room for an aligned piece, wherever the part begins.
         let &(free_len, start) = self.free_by_len.range((len + alignment - GRANULE, 0)..).next()?;
@@ -94,7 +92,7 @@ impl Arena {
         Some(place)
     }
 
-    /// Allocates a piece of the new memory from `top` on, and returns the offset of the piece in the region.
+    /// Allocates a piece of the new memory from `top` on, and returns the piece's place.
     pub fn begin(&mut self, len: u64, alignment: u64) -> Option<u64> {
         let place = self.top.next_multiple_of(alignment);
         if place + len > self.len {
@@ -133,8 +131,7 @@ impl Arena {
         }
     }
 
-    /// Moves pieces from `resting` to the free memory, until `resting` has at most `most` bytes. The pieces that were freed
-    /// first are moved first.
+    /// Moves pieces from `resting` to the free memory, oldest first, until `resting` has at most `most` bytes.
     pub fn rest_no_more(&mut self, most: u64) {
         while self.resting_len > most {
             let Some((place, len)) = self.resting.pop_front() else { return };

@@ -1,8 +1,7 @@
 //! Allocates pieces of code memory from regions with two views.
 //!
-//! A piece has the same offset in both views. The allocator's data is outside of the code memory, so that writes of the host to
-//! code memory cannot damage this data. During a call, the thread holds one lock, and its signals are blocked. `fork` waits for
-//! the end of the call.
+//! A piece has the same offset in both views. The allocator's data is outside of code memory, where writes of the host cannot
+//! damage it. During a call, the thread holds one lock, and its signals are blocked. `fork` waits for the end of the call.
 
 mod arena;
 #[cfg(test)]
@@ -66,8 +65,8 @@ impl Wanted {
         Ok(Wanted { len: size.next_multiple_of(GRANULE), alignment: alignment.max(GRANULE), near, named })
     }
 
-    /// Whether the region suits the request: the whole region can be reached from `near`, and the region has a file if the sink
-    /// for regions runs.
+    /// Whether the region suits the request: `near` reaches the whole region, and the region has a file if the sink for regions
+    /// runs.
     fn is_met_by(&self, arena: &Arena) -> bool {
         let (start, end) = (arena.exec, arena.exec + arena.max_len);
         let is_near = start >= self.near.saturating_sub(REACH) && end <= self.near.saturating_add(REACH);
@@ -140,8 +139,7 @@ impl Allocator {
     }
 }
 
-/// Finds the piece that begins at an address. Returns the index of the piece's region, the offset of the piece in the region,
-/// and the length of the piece.
+/// Finds the piece that begins at an address. Returns the index of its region, its offset in the region, and its length.
 fn find(arenas: &[Arena], exec: u64) -> Result<(usize, u64, u64)> {
     let of = |(number, arena): (usize, &Arena)| {
         let place = arena.place(exec)?;

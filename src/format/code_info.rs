@@ -1,7 +1,7 @@
 //! The inlined functions, lines and unwind tables of a piece of code: all its data except address, name and bytes.
 //!
 //! The data have the form of jitdump records: first a record of inlined functions (`jitdump::inlines`), then the records that
-//! precede the code's LOAD record in a jitdump. Only this file and the jitdump module depend on this form.
+//! precede the code's LOAD record in a jitdump. Only this file and the jitdump module read this form.
 
 use super::get::u32_at;
 use super::jitdump::raw::{RawDebug, RawRecord, RawRecords};
@@ -40,8 +40,8 @@ impl<'a> Info<'a> {
         self.0.is_empty()
     }
 
-    /// Returns only the lines. Most code has only one record, which contains no lines. For such code, this function is faster
-    /// than `parts`.
+    /// Returns only the lines. This function is faster than `parts` for code whose only record contains no lines. Most code is
+    /// of this kind.
     #[inline]
     pub fn lines(self) -> Option<RawDebug<'a>> {
         let (first, size) = (u32_at(self.0, 0)?, u32_at(self.0, 4)?);

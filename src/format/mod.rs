@@ -1,4 +1,4 @@
-//! The file formats: pure functions from values to bytes and back. Only this module contains byte layouts.
+//! The file formats: pure functions that convert values to bytes and bytes to values. Only this module contains byte layouts.
 
 pub mod arch;
 pub mod cfi;

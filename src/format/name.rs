@@ -2,7 +2,7 @@
 //!
 //! A single byte that is not UTF-8 makes samply and blazesym discard a whole perf map. A newline in a name would split the line
 //! of this name in a perf map. blazesym also splits lines at a carriage return. Some readers print control characters on a
-//! terminal. So this module cleans names, and never refuses a name.
+//! terminal. This module cleans every name, and refuses none.
 
 use std::borrow::Cow;
 use std::str::Utf8Chunk;
@@ -16,8 +16,8 @@ const TAIL: usize = 9;
 /// Cleans a name. Bytes that are not UTF-8 become U+FFFD, control characters become `_`, and white space at both ends is
 /// removed. A name that is too long is cut, and ends with a hash of the whole name. The result may be empty.
 ///
-/// However long the name is, the function allocates only as much memory as for a name of length `MAX`. The failure of a large
-/// allocation would end the process, because a `String` cannot report the failure.
+/// For a longer name, the function allocates no more memory than for a name of length `MAX`. A failed large allocation would
+/// end the process, because a `String` cannot report the failure.
 pub fn clean(name: &[u8]) -> Cow<'_, [u8]> {
     let is_clean = |c: char| !c.is_control() && !is_line_end(c);
     if let (true, Ok(text)) = (name.len() <= MAX, std::str::from_utf8(name)) {
@@ -71,8 +71,7 @@ pub fn lengthen(name: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     }
 }
 
-/// The Unicode line and paragraph separators. These separators are not control characters, but some readers end a line at
-/// such a separator.
+/// The Unicode line and paragraph separators. They are not control characters, but some readers end a line there.
 fn is_line_end(c: char) -> bool {
     matches!(c, '\u{2028}' | '\u{2029}')
 }
@@ -102,7 +101,7 @@ pub unsafe fn copy_plain(name: &[u8], to: *mut u8) -> bool {
         return unsafe { copy_long_plain(name, to) };
     }
     let mut blocks = Blocks::new();
-    // The last block may overlap the block before it. So every byte of the name is in a block of 16 bytes. The code has no
+    // The last block may overlap the block before it, so that every byte of the name is in a block of 16 bytes. The code has no
     // loop, because a compiler would split the loop into a call of `memcpy` and a second loop that checks the bytes.
     // SAFETY: `name` has `len` bytes, and `len` bytes are writable at `to`. `len` is at least 16. So each block of 16 bytes
     // lies within the `len` bytes, and `name` is not empty.
@@ -149,7 +148,7 @@ unsafe fn copy_short_plain(name: &[u8], to: *mut u8) -> bool {
 }
 
 /// Copies blocks of 16 bytes, and records whether all bytes are printable ASCII. Uses vector instructions that every x86-64
-/// processor has, because compilers that optimise for size do not make vector instructions from a loop.
+/// processor has, because compilers that optimize for size do not make vector instructions from a loop.
 #[cfg(target_arch = "x86_64")]
 struct Blocks(std::arch::x86_64::__m128i);
 
@@ -161,9 +160,9 @@ impl Blocks {
         Blocks(unsafe { std::arch::x86_64::_mm_setzero_si128() })
     }
 
-    /// Returns a vector of 16 equal bytes, `BYTE`. The instructions contain the value as a constant. Otherwise a compiler
-    /// would load the vector from the library's data, and the first call after a pause would wait for the page that contains
-    /// the vector.
+    /// Returns a vector of 16 bytes with the value `BYTE`, which the instructions contain as a constant. Without this assembly,
+    /// a compiler would load the vector from the library's data, and the first call after a pause would wait for the page that
+    /// contains the vector.
     #[inline(always)]
     fn all<const BYTE: u32>() -> std::arch::x86_64::__m128i {
         let all;
@@ -299,7 +298,7 @@ mod tests {
         assert_eq!(cleaned(&[b'x'; MAX + 1]).len(), MAX);
     }
 
-    /// The result is the same as cleaning the whole name first and cutting it afterwards.
+    /// `clean` gives the same result as a function that first cleans the whole name and then cuts it.
     #[test]
     fn names_at_random() {
         let seed = Seed::new();
@@ -330,8 +329,8 @@ mod tests {
             let (mut name, few) = (Vec::new(), 1 + random.below(10));
             let len = [20, MAX as u64 - 10, MAX as u64 + 10][random.below(3) as usize];
             while (name.len() as u64) < len {
-                // This loop uses only the first `few` elements of `parts`. For each element of `parts`, the test cuts some name
-                // at this element.
+                // Names consist of only the first `few` elements of `parts`, so that over all rounds some name is cut at each
+                // element.
                 name.extend_from_slice(parts[random.below(few) as usize]);
             }
             for part in parts {

@@ -29,7 +29,7 @@ impl Default for Composed {
 
 impl Composed {
     /// Composes the name of code at `addr`. If `line` is 0, the composed name has no line. If `file` is empty after cleaning,
-    /// the composed name has no file and no line. Writes to `self`, because a returned value would be copied.
+    /// the composed name has no file and no line. Writes to `self`, because a returned value would have to be copied.
     pub fn compose(&mut self, name: &[u8], addr: u64, file: &[u8], line: u32) {
         if !self.put(name) {
             self.append(name::nameless(addr).as_bytes());

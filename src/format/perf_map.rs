@@ -97,7 +97,7 @@ pub struct RawLine<'a> {
     pub ended: bool,
 }
 
-/// All lines. The last line may lack its newline.
+/// All lines of a perf map. The last line may lack its newline.
 pub fn raw_lines(text: &[u8]) -> impl Iterator<Item = RawLine<'_>> {
     text.split_inclusive(|&byte| byte == b'\n').map(|line| match line.strip_suffix(b"\n") {
         Some(bytes) => RawLine { bytes, ended: true },

@@ -24,8 +24,8 @@ use super::record::{Event, EventKind};
 /// chunks are so small that one record can fill most of a chunk.
 pub const CHUNK_SIZE: usize = if cfg!(jitsym_loom) { 4096 } else { 256 * 1024 };
 
-/// Size of a thread's first chunk. The chunk is at the start of a unit of `CHUNK_SIZE` bytes. The rest of the unit has no
-/// memory.
+/// Size of a thread's first chunk. The chunk is at the start of a unit of `CHUNK_SIZE` bytes. The rest of the unit is address
+/// space without memory.
 pub const FIRST_SIZE: usize = if cfg!(jitsym_loom) { CHUNK_SIZE } else { 16 * 1024 };
 
 /// Size of a chunk's head: one cache line for the thread that fills the chunk, and one for the writer.
@@ -164,7 +164,7 @@ impl Chunk {
         self.size() - HEAD - size_of::<Event>()
     }
 
-    /// Number of events that can be read.
+    /// Number of published events.
     pub fn committed(self) -> u32 {
         self.head().committed.load(Ordering::Acquire)
     }
@@ -260,8 +260,8 @@ impl Chunk {
         unsafe { self.bodies(event.body_at as usize, event.body_len as usize) }
     }
 
-    /// Returns `len` bytes of the chunk, beginning at offset `at`. These bytes are bodies of committed events, or parts of such
-    /// bodies.
+    /// Returns `len` bytes of the chunk, beginning at offset `at`. The returned bytes are bodies of committed events, or parts
+    /// of such bodies.
     ///
     /// # Safety
     /// The result is used only until the chunk is recycled. The bytes lie in bodies of committed events.

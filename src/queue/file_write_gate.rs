@@ -41,7 +41,6 @@ impl WriteGate {
         state.inside = true;
     }
 
-    /// Whether the gate is shut. A call of `pass` on a shut gate never returns.
     pub fn is_shut(&self) -> bool {
         self.state().shut
     }

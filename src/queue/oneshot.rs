@@ -8,10 +8,8 @@ use std::time::Duration;
 use crate::api::error::{Error, Result};
 use crate::sys::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// The sending side.
 pub struct Give<T>(Arc<Place<T>>);
 
-/// The receiving side.
 pub struct Take<T>(Arc<Place<T>>);
 
 struct Place<T> {
@@ -82,7 +80,8 @@ impl<T> Take<T> {
         }
     }
 
-    /// Returns the value if the value was sent. Otherwise the receiver gives up, and the sender's `give` returns false.
+    /// Returns the value if the value was sent. If the value was not sent, the receiver gives up, and the sender's `give`
+    /// returns false.
     pub fn give_up(self) -> Option<T> {
         match std::mem::replace(&mut *self.0.state(), Value::Over) {
             Value::Given(value) => Some(value),

@@ -1,10 +1,9 @@
 //! The pool of chunks. Threads take chunks from the pool, and the writer returns them.
 //!
-//! Free chunks are on a stack. The chunk that was used last is taken first, because this chunk is still in the processor's
-//! caches. A channel would hand out the chunk that has been free for longest, so threads would use all chunks in turn. Writing
-//! a 512-byte record took 31 ns when chunks of 1 MiB in total were used in turn, but only 20 ns with chunks of 256 KiB in
-//! total. With a channel, registering threads would also free memory blocks that the writer allocated, and would wait for the
-//! allocator's lock.
+//! Free chunks are on a stack: the chunk that was used last, and is still in the processor's caches, is taken first. With a
+//! channel, threads would use all chunks in turn. Writing a 512-byte record took 31 ns when chunks of 1 MiB in total were used
+//! in turn, but only 20 ns with chunks of 256 KiB in total. Threads that take chunks from a channel would also free memory
+//! blocks that the writer allocated, and would wait for the allocator's lock.
 //!
 //! Each new page of memory costs a page fault, so the pool does not provide much memory before threads need it. A thread's
 //! first chunk is small, and a chunk can be enlarged while it is empty. While threads need more chunks, the writer makes
@@ -316,9 +315,9 @@ impl Pool {
     }
 
     /// Makes free chunks in advance, as long as chunks use fewer than `ample` units. Until a thread fills a chunk, one small
-    /// chunk is kept free. While threads need larger chunks, about one chunk for each thread is kept free. These chunks have
-    /// the size that the threads will need next. Once the threads need full-size chunks, the number of free chunks is limited
-    /// only by `ample`.
+    /// chunk is kept free. While threads need larger chunks, about one chunk for each thread is kept free, with the size that
+    /// the threads will need next. Once the threads need full-size chunks, the number of free chunks is limited only by
+    /// `ample`.
     ///
     /// Only the writer calls this function. The writer makes a few chunks in each round. If the writer's writes take too long,
     /// threads may need more than `ample` chunks. In this case threads make chunks themselves (`take_new`).
@@ -474,8 +473,8 @@ impl Stack {
 
     /// The approximate number of units on the stack.
     fn len(&self) -> usize {
-        // A thread may pop a unit before the thread that pushed the unit has counted the push. Then `len` falls below 0 for a
-        // moment and wraps around to a very large number.
+        // If a thread pops a unit before the thread that pushed the unit has counted the push, `len` falls below 0 for a moment
+        // and wraps around to a very large number.
         let len = self.len.load(Ordering::Relaxed);
         if len > self.below.len() {
             0

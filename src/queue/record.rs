@@ -1,8 +1,8 @@
 //! Records: data that a registering thread writes into a chunk, and that the writer reads.
 //!
 //! Only this file depends on the layout of a body. The body of a registration resembles the code's group of jitdump records,
-//! but differs from the group in two ways. A record of inlined functions may come first. The code bytes may be replaced by
-//! their address, or left out.
+//! but differs from the group in two ways: a record of inlined functions may come first, and the code bytes may be replaced by
+//! their address or left out.
 //!
 //! ```text
 //! | inlined functions | DEBUG_INFO | UNWINDING_INFO | LOAD, name, NUL | code bytes or their address |
@@ -16,7 +16,7 @@ use crate::format::jitdump::{inlines, LOAD_FIXED_SIZE};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum EventKind {
-    /// Code was registered. The body is the code's group.
+    /// Code was registered. `Load` splits the body into its parts.
     #[default]
     Load,
     /// Code was moved. The body contains the code bytes at the new address, contains the address of these bytes, or is empty.
@@ -44,14 +44,14 @@ pub struct Event {
     pub kind: EventKind,
     pub flags: u8,
     pub name_len: u16,
-    /// Makes the record as long as a cache line.
+    /// Makes the event as long as a cache line.
     pub unused: u64,
 }
 
 pub mod flag {
     /// Some code bytes could not be read.
     pub const UNREADABLE: u8 = 1;
-    /// The name was cleaned.
+    /// The name was cleaned or cut.
     pub const NAME_CHANGED: u8 = 2;
     /// The body ends with the code bytes.
     pub const HAS_CODE: u8 = 4;
@@ -78,7 +78,6 @@ impl Event {
     }
 }
 
-/// The code bytes of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodeBytes<'a> {
     /// The bytes are in the record.
@@ -125,7 +124,7 @@ impl<'a> Load<'a> {
         Some(Load { body, inlines_len, name_at, head_end, code })
     }
 
-    /// The group for the jitdump, without the code bytes.
+    /// The group of jitdump records, without the code bytes.
     #[inline]
     pub fn head(&self) -> &'a [u8] {
         &self.body[self.inlines_len..self.head_end]

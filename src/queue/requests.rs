@@ -13,7 +13,7 @@ pub struct Requests {
     pub open: bool,
     /// Number of the last request.
     pub asked: u64,
-    /// Number of the last request to write everything. Requests of `Shared::wait_until_told` are not counted here, because no
+    /// Number of the last request to write all records. Requests of `Shared::wait_until_told` are not counted here, because no
     /// file has to be written for these requests.
     pub asked_to_write: u64,
     /// The time of the latest request, by the clock of the thread that made this request.

@@ -93,7 +93,6 @@ impl SignalFlush {
         Some(asked)
     }
 
-    /// Whether a request is unanswered.
     pub fn is_pending(&self) -> bool {
         self.asked.load(Ordering::SeqCst) != self.answered.load(Ordering::Relaxed)
     }

@@ -31,11 +31,11 @@ pub struct Status {
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct SinkBits {
-    /// The sinks for which threads write records. These are the running sinks, with flags for the data that these sinks want.
-    /// The flag `Sinks::REMEMBER` is also set if live code is remembered. If no bit is set, every call returns at once.
+    /// The sinks for which threads write records: the running sinks, with flags for the data that these sinks want. The flag
+    /// `Sinks::REMEMBER` is also set if live code is remembered. If no bit is set, every call returns at once.
     wanted: AtomicU32,
-    /// The writer's copy of the bits of `wanted`. While all sinks are being stopped, `wanted` is already 0. `running` is not
-    /// 0 yet, because the sinks still get the earlier records.
+    /// The writer's copy of the bits of `wanted`. While all sinks are being stopped, `wanted` is already 0, but `running` is
+    /// not 0 yet, because the sinks still get the earlier records.
     running: AtomicU32,
     failed: AtomicU32,
     /// Sinks that run, but cannot write at present.
@@ -169,8 +169,7 @@ impl Status {
         self.sinks.stalled.fetch_and(!sink.0, Ordering::Relaxed);
     }
 
-    /// Runs `write`, which is slow work such as a write to a file. `write` changes no data that a child takes over, so a fork
-    /// need not wait for `write`.
+    /// Runs `write`, which is slow work such as a write to a file (`Quiesce::aside`).
     pub fn aside<T>(&self, write: impl FnOnce() -> T) -> T {
         self.quiesce.aside(write)
     }
@@ -293,7 +292,7 @@ macro_rules! counters {
         }
 
         impl Status {
-            /// All counters except those of the memory for records.
+            /// All counters except the sizes of the memory for records.
             pub fn stats(&self) -> Stats {
                 let counters = &self.counters;
                 let regions = counters.regions.get().saturating_sub(counters.regions_ended.get());

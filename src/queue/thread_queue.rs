@@ -43,9 +43,9 @@ impl ThreadQueue {
     ///
     /// Only the usual registration uses `begin_at_once` and `end_at_once`. All other records use [`ThreadQueue::append`] with a
     /// [`Fill`]. Without a [`Fill`], the compiler stores the event's fields from registers directly into the chunk. With a
-    /// [`Fill`], the compiler would first store the event elsewhere in memory and then copy it. The copy of the event would
-    /// take a quarter of the registration's time. The copy would load the event in pieces that differ in size from the stored
-    /// fields, so the processor could not forward the stored data to the loads.
+    /// [`Fill`], the compiler would first store the event elsewhere in memory and then copy it. The copy would take a quarter
+    /// of the registration's time: its loads differ in size from the stored fields, so the processor could not forward the
+    /// stored data to the loads.
     #[inline(always)]
     pub fn begin_at_once(&mut self) -> Option<&mut Cursor> {
         self.slot.begin();
@@ -73,7 +73,7 @@ impl ThreadQueue {
     }
 
     /// Returns 0 if this thread's chunk shows that the writer has read all records of this thread. Otherwise returns the
-    /// present time. Once the writer has read all records up to this time, it has read all records of this thread.
+    /// present time. Once the writer has read all records up to the returned time, it has read all records of this thread.
     pub fn unread_until(&self) -> u64 {
         self.slot.begin();
         self.shared.order();
@@ -212,7 +212,7 @@ impl ThreadQueue {
     }
 
     /// Hands over the current chunk, if the thread has one, and takes another chunk. If `change_at_once` succeeds, the new
-    /// chunk has room for a body of `body` bytes. Otherwise the new chunk has at least `size` bytes.
+    /// chunk has room for a body of `body` bytes; otherwise it has at least `size` bytes.
     #[cold]
     fn change_chunk(&mut self, size: usize, body: usize) -> Result<()> {
         if self.cursor.is_some() && self.change_at_once(body) {

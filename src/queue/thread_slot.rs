@@ -1,10 +1,9 @@
 //! The state that a registering thread and the writer share: which chunk the thread fills, and whether it is writing a record.
 //!
 //! An idle thread still holds a chunk, which the writer takes back when chunks run short. The thread announces that it writes a
-//! record, and the writer announces that it wants the chunk. Each side first makes its announcement, and then looks for the
-//! other side's announcement. Between these two steps, each side uses a barrier (`Shared::order` in the thread,
-//! `barrier::all_threads` in the writer). Because of the barriers, at least one side finds the announcement of
-//! the other side.
+//! record, and the writer announces that it wants the chunk. Each side first makes its announcement, then uses a barrier
+//! (`Shared::order` in the thread, `barrier::all_threads` in the writer), and then looks for the other side's announcement.
+//! Because of the barriers, at least one side finds the announcement of the other side.
 //!
 //! The writer also uses an announcement and a barrier to keep threads from writing records while the process forks (see
 //! `queue::quiesce`).
@@ -17,7 +16,6 @@ use crate::sys::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 use crate::sys::sync::{yield_now, Instant};
 use crate::sys::thread;
 
-/// The state that one registering thread shares with the writer.
 #[derive(Debug)]
 pub struct ThreadSlot {
     pub number: u64,
@@ -58,8 +56,8 @@ impl ThreadSlot {
 
     pub fn current(&self) -> Option<Chunk> {
         let start = NonNull::new(self.current.load(Ordering::Acquire))?;
-        // SAFETY: only the writer recycles a chunk that was in a slot, and only after the chunk has left the slot. So the
-        // chunk exists.
+        // SAFETY: the chunk exists, because only the writer recycles a chunk that was in a slot, and only after the chunk has
+        // left the slot.
         Some(unsafe { Chunk::at(start) })
     }
 
@@ -119,14 +117,14 @@ impl ThreadSlot {
         Some(false)
     }
 
-    /// Halts the thread: once it is no longer busy, it writes no records until `resume`. The caller then has to call
-    /// `barrier::all_threads`.
+    /// Halts the thread: once it is no longer busy, it writes no records until `resume`. After this call, the caller has to
+    /// call `barrier::all_threads`.
     pub fn hold_threads(&self) {
         self.claim.fetch_or(HALTED, Ordering::SeqCst);
     }
 
-    /// After this call, the thread never begins a record again. A busy thread may still finish its record. The caller then has
-    /// to call `barrier::all_threads`.
+    /// After this call, the thread never begins a record again. A busy thread may still finish its record. The caller has to
+    /// call `barrier::all_threads` next.
     pub fn shut(&self) {
         self.claim.fetch_or(SHUT, Ordering::SeqCst);
     }
@@ -137,8 +135,7 @@ impl ThreadSlot {
         self.claim.load(Ordering::Relaxed) & SHUT != 0
     }
 
-    /// Whether the thread is writing a record or changing chunks. If the result is false, everything that the thread has
-    /// published so far is visible to the caller.
+    /// If the result is false, everything that the thread has published so far is visible to the caller.
     pub fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Acquire)
     }
@@ -165,8 +162,8 @@ impl ThreadSlot {
         self.claim.store(KEPT, Ordering::Release);
     }
 
-    /// Takes the chunk if the thread is not using the chunk and the writer has read all records in the chunk. Otherwise the
-    /// thread keeps the chunk. Must be called after `want`.
+    /// Takes the chunk if the thread is not using it and the writer has read all records in it; otherwise the thread keeps the
+    /// chunk. Must be called after `want`.
     pub fn take(&self) -> Option<Chunk> {
         let chunk = self.wanted().filter(|chunk| chunk.consumed() == chunk.committed());
         if chunk.is_some() {

@@ -11,13 +11,12 @@ use std::time::Duration;
 use crate::sys::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::sys::thread;
 
-/// A thread that waits for the writer tries again and again to run the writer itself. This constant is the pause between two
-/// attempts.
+/// A thread that waits for the writer tries again and again to run the writer itself, with this pause between two attempts.
 pub const TRY_AGAIN: Duration = Duration::from_millis(5);
 
 /// A writer that runs on the calling thread.
 pub trait Turns: Send {
-    /// Writes what is pending, and answers requests. Returns false if the writer has ended.
+    /// Writes pending records, and answers requests. Returns false if the writer has ended.
     fn turn(&mut self) -> bool;
     /// Quiesces the writer for a fork, as far as possible.
     fn be_quiescent(&mut self);
@@ -48,8 +47,8 @@ impl InPlace {
         self.is_used.load(Ordering::Acquire)
     }
 
-    /// Whether the calling thread is running the writer. The result is true if the writer calls a function of the host, for
-    /// instance a replaced `malloc`, and this function calls the library.
+    /// Whether the calling thread is running the writer. For instance, the result is true if the writer calls a function of the
+    /// host, such as a replaced `malloc`, and this function calls the library.
     pub fn is_mine(&self) -> bool {
         let owner = self.owner.load(Ordering::Relaxed);
         owner != 0 && owner == thread::id()
@@ -57,7 +56,7 @@ impl InPlace {
 
     /// Sets the writer that runs from now on. The process has no other writer.
     pub fn begin(&self, writer: Box<dyn Turns>) {
-        // An earlier writer has ended, and the thread that ran it is about to release the lock.
+        // The thread that ran an earlier writer may not have released the lock yet.
         let mut writer = Some(writer);
         while self.lock(|place| *place = writer.take()).is_none() {
             thread::sleep_micros(50);

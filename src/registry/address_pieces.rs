@@ -18,8 +18,8 @@ pub struct Piece {
     pub size: u32,
     /// The slot of the live registration to which the piece belongs, or `NONE` if the piece is dead.
     owner: u32,
-    /// The neighbours of a dead piece in the list of dead pieces. For a free number, `after` is the next free number or
-    /// `NONE`.
+    /// The neighbours of a dead piece in the list of dead pieces. If the number of this piece is free, `after` is the next free
+    /// number or `NONE`.
     before: u32,
     after: u32,
 }

@@ -44,8 +44,8 @@ impl ByteStrings {
         self.garbage > GARBAGE_MIN && self.garbage > self.bytes.len() / 2
     }
 
-    /// Drops the garbage. `owned` yields the offset, the length and the owner of each piece that was not dropped. `tell` is
-    /// called with the owner and the new offset.
+    /// Frees the bytes of dropped pieces. `owned` yields the offset, the length and the owner of each piece that was not
+    /// dropped. `tell` is called with the owner and the new offset.
     pub fn compact<T>(&mut self, owned: impl Iterator<Item = (usize, usize, T)>, tell: impl Fn(T, usize)) {
         let mut bytes = Table::default();
         if bytes.try_reserve(self.bytes.len() - self.garbage).is_err() {

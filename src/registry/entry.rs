@@ -15,10 +15,10 @@ pub struct Stored {
 /// The kind of files that contain the name of a piece of code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Home {
-    /// The map and the jitdump.
+    /// The perf map and the jitdump contain the name.
     #[default]
     Plain,
-    /// The file of the region in which the code lies.
+    /// The file of the region in which the code lies contains the name.
     Region,
 }
 
@@ -26,7 +26,7 @@ pub enum Home {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Live {
     pub addr: u64,
-    /// Below 4 GiB.
+    /// Always below 4 GiB.
     pub size: u64,
     pub index: u64,
     /// Where the code's group is in the jitdump. When the code moves, the writer reads the group from the jitdump.
@@ -43,7 +43,7 @@ pub(super) struct Entry {
     /// registration has no group and no info records.
     pub stored_offset: u64,
     pub stored_len: u32,
-    /// The number of the registration's piece among the pieces of its home.
+    /// The number of the registration's piece among the pieces of the same `Home`.
     pub piece: u32,
     /// The generation of the id; 0 if no live registration has this slot. No id has generation 0.
     pub generation: u32,
@@ -74,7 +74,7 @@ impl Entry {
 #[derive(Debug, Default)]
 pub(super) struct Entries {
     pub all: Table<Entry>,
-    /// The number of live registrations, by home.
+    /// The number of live registrations for each `Home`.
     pub live: [usize; 2],
     pub info: ByteStrings,
 }

@@ -28,7 +28,7 @@ impl Registry {
         self.entries.get(id).map(|entry| self.piece_of(entry).size.into())
     }
 
-    /// The number of live registrations of a home.
+    /// The number of live registrations of `home`.
     pub fn live_count(&self, home: Home) -> usize {
         self.entries.live[home as usize]
     }
@@ -41,7 +41,7 @@ impl Registry {
         self.entries.get(id).map(|entry| self.places[entry.home as usize].names.get(self.piece_of(entry).name))
     }
 
-    /// The id of the home's live code that starts at this address.
+    /// The id of the live code of `home` that starts at this address.
     pub fn id_at(&self, home: Home, start: u64) -> Option<u64> {
         let places = &self.places[home as usize];
         let (_, number) = places.starts.from(start).next().filter(|&(at, _)| at == start)?;
@@ -49,8 +49,8 @@ impl Registry {
         Some(self.id_in(slot))
     }
 
-    /// The ids of the home's live code that overlaps `[start, end)`. If memory is short, the list may be incomplete. The list
-    /// has at least one id if there is such code.
+    /// The ids of the live code of `home` that overlaps `[start, end)`. If memory is short, the list may be incomplete, but it
+    /// is never empty if there is such code.
     pub fn live_in(&self, home: Home, start: u64, end: u64) -> Vec<u64> {
         if !self.may_be_live_in(home, start, end) {
             return Vec::new();
@@ -70,12 +70,12 @@ impl Registry {
         ids
     }
 
-    /// Whether any live code of the home overlaps `[start, end)`.
+    /// Whether any live code of `home` overlaps `[start, end)`.
     pub fn has_live_in(&self, home: Home, start: u64, end: u64) -> bool {
         self.may_be_live_in(home, start, end) && !self.live_in(home, start, end).is_empty()
     }
 
-    /// Whether `live_in` has to search.
+    /// A quick check whether live code of `home` may overlap `[start, end)`.
     pub fn may_be_live_in(&self, home: Home, start: u64, end: u64) -> bool {
         self.live_count(home) > 0 && self.places[home as usize].is_known_in(start, end)
     }

@@ -18,9 +18,10 @@ impl Registry {
         self.entries.live().all(|(_, entry)| entry.home != Home::Plain || entry.stored().is_some())
     }
 
-    /// The ids of the live registrations of one home, or of all homes. Registrations without a group in the jitdump and without
-    /// info records in memory come first. Registrations with a group follow, in the order of the groups in the jitdump.
-    /// Registrations with info records come last, in the order of the info records in memory. `None` if memory is short.
+    /// The ids of the live registrations of `home`, or of all registrations if `home` is `None`. Registrations without a group
+    /// in the jitdump and without info records in memory come first. Registrations with a group follow, in the order of the
+    /// groups in the jitdump. Registrations with info records come last, in the order of the info records in memory. `None` if
+    /// memory is short.
     pub fn live_by_place(&self, home: Option<Home>) -> Option<impl Iterator<Item = u64>> {
         let mut ids: Vec<(u64, u64)> = Vec::new();
         ids.try_reserve_exact(self.entries.live.iter().sum()).ok()?;

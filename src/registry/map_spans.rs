@@ -16,7 +16,7 @@ impl Registry {
         &mut self.places[Home::Plain as usize]
     }
 
-    /// Number of spans outside of regions, which is the number of lines in the map.
+    /// Number of spans outside of regions, which is the number of lines in the perf map.
     pub fn span_count(&self) -> usize {
         self.plain().starts.len()
     }
@@ -67,7 +67,7 @@ impl Registry {
         self.plain_mut().forget_while(more);
     }
 
-    /// Drops all spans of dead code of a home.
+    /// Drops all spans of dead code of `home`.
     pub fn forget_dead(&mut self, home: Home) {
         self.places[home as usize].forget_while(|_| true);
     }

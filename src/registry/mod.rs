@@ -2,12 +2,12 @@
 //!
 //! A perf map contains only the last code at each address, because the format has no time stamps, and perf reads the map after
 //! the recording. So freed code keeps its name until new code uses its bytes. The registry divides the address space into
-//! pieces, each with the name of the code that was live there last. Pieces do not overlap, so no address is in two entries of a
-//! file. Readers would use the entry that they find first.
+//! pieces, each with the name of the code that was live there last. Pieces do not overlap: of two entries for one address,
+//! readers of a file would use the entry that they find first.
 //!
 //! The file of a region names the code in the region, and the map names all other code. The same address may have two pieces of
-//! code: live code in a region, and dead code that was there before the region and is still in the map. So the registry has two
-//! sets of pieces: one for code in regions, and one for all other code ([`Home`]).
+//! code: live code in a region, and dead code that was there before the region and is still in the perf map. So the registry
+//! has two sets of pieces: one for code in regions, and one for all other code ([`Home`]).
 //!
 //! A large program has hundreds of thousands of live registrations, so registering must be cheap. Nothing is hashed, and no
 //! entry is a separate allocation. An id contains the number of its entry, and an entry contains the number of its piece. Only
@@ -37,12 +37,12 @@ pub const TOO_LARGE: u64 = 1 << 32;
 #[derive(Debug, Default)]
 pub struct Registry {
     entries: Entries,
-    /// The pieces of each home.
+    /// The pieces of each [`Home`].
     places: [Places; 2],
 }
 
 impl Registry {
-    /// Adds a registration, for which `make_room` has made room. If the new code overlaps live code of the same home, the
+    /// Adds a registration, for which `make_room` has made room. If the new code overlaps live code of the same [`Home`], the
     /// registrations of the older code end, and their ids are pushed to `overwritten`.
     pub fn insert(&mut self, id: u64, live: &Live, name: &[u8], overwritten: &mut Vec<u64>) -> MapChange {
         // If `id` comes from `Ids`, its slot is free, so nothing is removed here.

@@ -46,7 +46,8 @@ impl Names {
         self.0.get(name.at(), name.len())
     }
 
-    /// Drops the garbage. `owned` yields all names that have an owner. The call stores the new offset in each of these names.
+    /// Frees the bytes of dropped names. `owned` yields all names that have an owner. The call stores the new offset in each
+    /// name that has an owner.
     pub fn compact<'a>(&mut self, owned: impl Iterator<Item = &'a mut Name>) {
         let owned = owned.map(|name| (name.at(), name.len(), name));
         self.0.compact(owned, |name, at| *name = Name::new(at, name.len()));

@@ -1,8 +1,8 @@
 //! A sorted map from addresses to numbers: blocks of sorted entries, and a sorted list of the blocks.
 //!
 //! Compilers fill their memory upwards, so a new entry mostly follows the entry that was added last. A search therefore first
-//! tries the block to which the last entry was added. In an earlier version with a tree instead of blocks, searches from the
-//! root took two fifths of the writer's instructions.
+//! tries the block to which the last entry was added. With a tree instead of blocks, searches from the root took two fifths of
+//! the writer's instructions.
 
 /// The largest number of entries in a block.
 const MOST: usize = 128;

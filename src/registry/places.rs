@@ -10,14 +10,14 @@ use crate::api::limits::NAME_MAX;
 /// Number of registrations for which memory is reserved at once.
 const ROOM: u32 = 16;
 
-/// How a registration changes the map.
+/// How a registration changes the perf map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapChange {
-    /// No change, because the map already has the same line.
+    /// No change, because the perf map already has the same line.
     None,
-    /// The map gets one more line.
+    /// The perf map gets one more line.
     Append,
-    /// Older lines of the map have to be changed or removed.
+    /// Older lines of the perf map have to be changed or removed.
     Rewrite,
 }
 

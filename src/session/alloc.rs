@@ -1,4 +1,4 @@
-//! The calls of a session that allocate pieces of code memory.
+//! The calls of a session that allocate, shrink and free pieces of code memory.
 
 use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;
@@ -27,8 +27,8 @@ impl Source for Ref {
     }
 
     fn unregister(&self, exec: u64, size: u64) {
-        // If the record of this call is dropped, a counter shows this. The code stays registered until other code is registered
-        // over it.
+        // If the record of this call is dropped, a counter shows the loss, and the code stays registered until other code is
+        // registered over it.
         let _ = self.unregister_range(exec, size, false);
     }
 }

@@ -4,8 +4,8 @@
 //! the library.
 //!
 //! Exit handlers run in the reverse order of their registration. So a handler that is registered at load runs after all
-//! handlers of the host. Even code that the host registers during its shutdown is therefore written to the files. The exit
-//! handlers are the only cost for a process that ends without a session.
+//! handlers of the host. So even code that the host registers during its shutdown is written to the files. The exit handlers
+//! are the only cost for a process that ends without a session.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,9 +24,9 @@ fn at_load() {
     dynamic_symbols::look_up();
     arm();
     if environment_asks_for_bridge() {
-        // The function is looked up by name, because a direct call would make linkers keep most of the library in every
-        // program. A program with the static library has no function of this name. In such a program, the first session starts
-        // the bridge.
+        // `jitsym_start_bridge` is looked up by name, because a direct call would make linkers keep most of the library in
+        // every program. In a program with the static library, the look-up finds no function, and the first session starts the
+        // bridge.
         let start = dynamic_symbols::function(c"jitsym_start_bridge");
         // SAFETY: only this library has a function of this name, and capi/bridge.rs defines the function with this type.
         if let Some(start) = unsafe { std::mem::transmute::<*mut c_void, Option<extern "C" fn()>>(start) } {
@@ -35,20 +35,19 @@ fn at_load() {
     }
 }
 
-/// Registers the exit handler, once. The first session calls this too, because the linker may leave constructors out of a
-/// static library. If the session registers the exit handler, the handler runs before the exit handlers that the host
+/// Registers the exit handler, once. The first session calls this function too, because the linker may leave constructors out
+/// of a static library. If the session registers the exit handler, the handler runs before the exit handlers that the host
 /// registered earlier.
 pub fn arm() {
     if !ARMED.swap(true, Ordering::Relaxed) {
-        // Exit handlers run in the reverse order of their registration. So the waiting handler, which has to run last, is
-        // registered first.
+        // The waiting handler has to run last, so it is registered first.
         arm_waiting();
         // SAFETY: it is sound to call the handler at any time. When a plugin that contains this code is unloaded, the C library
         // removes the handler.
         unsafe {
             libc::atexit(at_exit);
-            // A program that calls quick_exit runs no destructors, but still needs complete files. This handler uses nothing
-            // that belongs to the program.
+            // A program that calls quick_exit runs no destructors, but still needs complete files. `at_exit` uses nothing that
+            // belongs to the program.
             at_quick_exit(at_exit);
         }
     }
@@ -56,10 +55,11 @@ pub fn arm() {
 
 extern "C" fn at_exit() {
     if panic_guard::is_inside() {
-        // A signal handler has interrupted this library and called `exit`. This thread may hold the library's locks.
+        // A signal handler has interrupted this library and called `exit`, so this thread may hold the library's locks.
         let _ = flush_from_signal(STOP_TIMEOUT);
         return;
     }
-    // No panic may unwind into the C library. A failure is ignored, because no caller could receive it.
+    // `blocking_guarded` keeps a panic from unwinding into the C library, and ignores a failure, because no caller could
+    // receive it.
     blocking_guarded(flush_at_exit);
 }

@@ -41,7 +41,6 @@ pub fn find(handle: u64) -> Result<Ref> {
     Ok(Ref { process, shared, place, handle })
 }
 
-/// Closes the session that a handle names.
 pub fn close(handle: u64) -> Result<()> {
     match fork::close_unused(handle) {
         Some(closed) => closed,
@@ -49,7 +48,7 @@ pub fn close(handle: u64) -> Result<()> {
     }
 }
 
-/// For code whose registration has failed: removes the code from the counts and marks of the regions (`Regions::before_code`).
+/// Removes code whose registration has failed from the counts and marks of the regions (`Regions::before_code`).
 #[cold]
 pub fn not_registered(addr: u64, size: u64, flags: u8) {
     if let Ok(process) = process::current() {
@@ -58,7 +57,7 @@ pub fn not_registered(addr: u64, size: u64, flags: u8) {
 }
 
 impl Ref {
-    /// What the sinks want. `None` if no sink runs and no code is remembered.
+    /// The sinks that want records, with the flags of [`Sinks`]. `None` if no sink runs and no code is remembered.
     #[inline]
     fn wanted(&self) -> Result<Option<Sinks>> {
         match self.shared.wanted() {
@@ -67,8 +66,8 @@ impl Ref {
         }
     }
 
-    /// In a forked child that could not start its sinks: tries again to start them. Returns an error while the sinks cannot
-    /// start.
+    /// Tries again to start the sinks, if this process is a forked child whose sinks could not start. Returns an error while
+    /// the sinks cannot start.
     #[cold]
     fn wanted_after_all(&self) -> Result<Option<Sinks>> {
         /// The maximum time that a call waits for the sinks to start.
@@ -88,8 +87,8 @@ impl Ref {
         })
     }
 
-    /// Registers code. `flags`: the result of `Regions::before_code`, if it was called already. The caller has to call `known`
-    /// before it returns to the host, unless the host has announced more code (`Code::more`).
+    /// Registers code. `flags` is the result of `Regions::before_code`, if it was called already. The caller has to call
+    /// `known` before it returns to the host, unless the host has announced more code (`Code::more`).
     pub fn register(&self, code: &Code<'_>, flags: Option<u8>) -> Result<Id> {
         let Some(wanted) = self.wanted()? else { return self.still_open(Id(0)) };
         let status = &self.shared.status;
@@ -109,7 +108,7 @@ impl Ref {
     }
 
     /// Unregisters code. `lay_down` writes the record. `tell` removes the code's frame tables from the unwinder, and is called
-    /// only if `wanted` contains `Sinks::BY_CALLERS`. The fork lock prevents a fork between `lay_down` and `tell`. Otherwise
+    /// only if `wanted` contains `Sinks::BY_CALLERS`. The fork lock prevents a fork between `lay_down` and `tell`, after which
     /// the child's unwinder would still have the tables of unregistered code.
     #[inline]
     fn end(
@@ -134,10 +133,10 @@ impl Ref {
         })
     }
 
-    /// Waits until certain sinks know the change that a call has made. These are the sinks for the unwinder and for valgrind,
-    /// and the sink for debuggers while a debugger listens. Right after the call, the host may run the new code, throw an
-    /// exception through this code, or reach an address where a breakpoint must already be set. After the host has unregistered
-    /// code, the host may overwrite the code's memory, and with it a breakpoint of the debugger.
+    /// Waits until the change that a call has made is known to the sinks for the unwinder and for valgrind, and to the sink for
+    /// debuggers while a debugger listens. Right after the call, the host may run the new code, throw an exception through this
+    /// code, or reach an address where a breakpoint must already be set. After the host has unregistered code, the host may
+    /// overwrite the code's memory, and with it a breakpoint of the debugger.
     ///
     /// An error means that a sink does not know the change yet. If a call waits only for the sink for debuggers, there is no
     /// error, because the debugger may have stopped the writer but not the calling thread.
@@ -159,7 +158,7 @@ impl Ref {
         // true, a debugger has stopped the writer, and soon stops the other threads.
         let is_slow = valgrind::is_running();
         let most = || if is_slow || debugger::is_called() { 1200 } else { 20 };
-        // `told` counts the changes that the writer has reported to the sinks. While the counts grow, the writer makes
+        // `told` counts the changes that the writer has reported to the sinks. While these counts grow, the writer makes
         // progress, and will report this call's change later.
         let told = || (self.shared.status.counters.told.get(), debugger::times_told());
         let (mut last, mut idle) = (told(), 0);
@@ -226,7 +225,7 @@ impl Ref {
         self.outcome(ended).and(self.known())
     }
 
-    /// Unregisters all code that has a byte in a range. `unmap`: whether the caller unmaps the memory next.
+    /// Unregisters all code that has a byte in a range. `unmap` is true if the caller unmaps the memory next.
     pub fn unregister_range(&self, addr: u64, size: u64, unmap: bool) -> Result<()> {
         self.end_range(addr, size)?;
         if unmap && self.process.regions.are_watching() {
@@ -331,7 +330,8 @@ impl Ref {
             if lifecycle.open == 0 {
                 lifecycle.stop(self.shared, false)
             } else if lifecycle.running.is_some() {
-                // The flush is made under the lock. Otherwise another call could end the writer before the writer answers.
+                // The flush is made under the lock, because otherwise another call could end the writer before the writer
+                // answers.
                 self.shared.flush(lifecycle.left())
             } else {
                 Ok(())
@@ -405,8 +405,8 @@ impl Ref {
             Sinks::REGION => self.process.regions.last_path(STOP_TIMEOUT),
             _ => self.shared.status.path(sink).ok_or(Error::NotRunning),
         };
-        // A close ends the session first, and the sinks afterwards. So if the session is still open now (`outcome`), the sinks
-        // ran while this call looked for the path.
+        // A close ends the session first, and the sinks afterwards. So if `outcome` finds the session still open, the sinks ran
+        // while this call looked for the path.
         self.outcome(path)
     }
 }

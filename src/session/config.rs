@@ -59,8 +59,8 @@ impl Config {
         let for_valgrind =
             tool != Tool::Nothing && env_sinks != Some(Sinks::NONE) && switch("JITSYM_VALGRIND").unwrap_or(true);
         let sinks = prefer(options, options.sinks, env_sinks).unwrap_or(default_sinks);
-        // Adopted memory needs the region sink. So the region sink is added to the session's sinks if the environment requests
-        // adoption and `JITSYM` does not list the sinks. A session without sinks stays without sinks.
+        // Adopted memory needs the region sink. So the region sink is added to a session's sinks if the environment requests
+        // adoption and `JITSYM` does not list sinks. No sink is added to a session without sinks.
         let adds_files = adopt == Some(true) && env_sinks.is_none() && sinks != Sinks::NONE;
         let sinks = if adds_files { sinks.with(Sinks::REGION) } else { sinks };
         // valgrind assumes that code in mappings of files never changes.
@@ -90,7 +90,7 @@ impl Config {
         let arch_timestamp = env("JITDUMP_USE_ARCH_TIMESTAMP").is_some_and(|value| value != "0");
         let no_unwind = options.no_unwind.then_some(false);
         let is_on = |name| switch(name).unwrap_or(false);
-        // Here the environment, which the user sets, overrides the host's options. If no sink can be enabled later, no code is
+        // `JITSYM_LATE` overrides the host's options, because the user sets it. If it forbids late sinks, no code is
         // remembered.
         let late = switch("JITSYM_LATE").unwrap_or(true);
         let remember = options.remember || env("JITSYM_LATE").is_some_and(|value| value == "remember");
@@ -124,9 +124,9 @@ impl Config {
             adopt: adopt.unwrap_or(options.adopt) && !for_valgrind,
             bridge,
             // Whether the gdb sink may start by itself. With the bridge, the gdb sink must not start, because debuggers already
-            // have the code that the bridge finds, and cannot handle code that is reported twice. Under a valgrind profiler, no
-            // debugger is used, and the gdb sink would double the cost of a registration. So under such a profiler, the gdb
-            // sink starts by itself only if `JITSYM_GDB` requests the sink.
+            // have the code that the bridge finds, and cannot handle code that is reported twice. Under a valgrind profiler,
+            // the gdb sink starts by itself only if `JITSYM_GDB` requests it: no debugger is used there, and the sink would
+            // double the cost of a registration.
             debugger: late && !bridge && switch("JITSYM_GDB").unwrap_or(!for_valgrind || tool != Tool::Other),
             map_max: bound(options.map_max, "JITSYM_MAP_MAX", MAP_MAX_LEAST),
             jitdump_max: bound(options.jitdump_max, "JITSYM_JITDUMP_MAX", JITDUMP_MAX_LEAST),

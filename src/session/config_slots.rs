@@ -20,9 +20,9 @@ impl Default for Configs {
 }
 
 impl Configs {
-    /// Stores the options of the session that has the index `place` in `Process::sessions`. The caller of each function here
-    /// holds the lock of the lifecycle. Only a forked child reads its parent's options without this lock, because no thread of
-    /// the child changes the parent's options.
+    /// Stores the options of the session that has the index `place` in `Process::sessions`. Callers of all functions of
+    /// `Configs` hold the lock of the lifecycle. Only a forked child reads its parent's options without this lock, because no
+    /// thread of the child changes them.
     pub fn set(&self, place: usize, config: Config) {
         let old = self.0[place].swap(Box::into_raw(Box::new(config)), Ordering::AcqRel);
         if !old.is_null() {

@@ -18,15 +18,14 @@ const FILES_TIMEOUT: Duration = Duration::from_secs(1);
 /// Writes pending records when the process exits while a session is open. Waits for the writer at most for `STOP_TIMEOUT`, as a
 /// close does. If the writer does not answer in time, this function then waits for the end of the writer's current write, so
 /// that no record is truncated. Each wait is limited, so a disk that hangs does not block the exit for ever. Unwritten records
-/// stay in the spool. Once everything is written, the spool is removed.
+/// stay in the spool. The spool is removed once everything is written.
 pub fn flush_at_exit() {
     let end = Instant::now() + EXIT_TIMEOUT;
     let Ok(process) = fork::current_once_taken_over(end) else { return };
     // Another thread may be about to open the first session.
     let opened_elsewhere = || process.with_lifecycle(end, |_| Ok(process.shared())).ok().flatten();
     let Some(shared) = process.shared().or_else(opened_elsewhere) else { return };
-    // The exit is recorded even if no sink runs. Another thread may be starting a sink, and the recorded exit keeps this sink
-    // from writing.
+    // The exit is recorded even if no sink runs, so that a sink that another thread is starting does not write.
     if !shared.signal_flush.exit() {
         return wait_for_exit();
     }
@@ -34,7 +33,7 @@ pub fn flush_at_exit() {
     let asked = if has_ended { Err(Error::NotRunning) } else { shared.flush(STOP_TIMEOUT) };
     match asked {
         Err(Error::Timeout) => _ = shared.status.write_gate.shut(STOP_TIMEOUT),
-        // A thread did not finish its record in time, so the files and the spool stay as they are.
+        // A thread did not finish its record in time, so the files and the spool are left as they are.
         Ok(()) | Err(Error::SinkFailed) if !shared.is_exit_whole() => {}
         Ok(()) | Err(Error::SinkFailed | Error::Closed | Error::NotRunning) => {
             let end = end.max(Instant::now() + FILES_TIMEOUT);
@@ -67,8 +66,8 @@ extern "C" {
 }
 
 extern "C" fn after_exit() {
-    // A signal handler may have interrupted this library and called `exit`. This thread may then hold the library's locks.
-    // Inside the guard, `is_inside` always returns true. So `is_inside` is called before the guard is entered.
+    // If a signal handler has interrupted this library and called `exit`, this thread may hold the library's locks. `is_inside`
+    // is called before `blocking_guarded`, because inside the guard it always returns true.
     let may_write = !panic_guard::is_inside();
     process::blocking_guarded(|| {
         // The C library may have assigned the first handler to another thread, which has not run this handler yet.

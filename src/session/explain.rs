@@ -1,4 +1,5 @@
-//! The texts about decisions, failures and refused calls, for `JITSYM_DEBUG`, `jitsym_last_error` and the program `jitsym`.
+//! Makes the texts about decisions, failures and refused calls, for `JITSYM_DEBUG`, `jitsym_last_error` and the program
+//! `jitsym`.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -49,7 +50,7 @@ const VARIABLES: [(&str, Takes); 20] = [
     ("JITDUMP_USE_ARCH_TIMESTAMP", Takes::Switch),
 ];
 
-/// A sentence about the error in a variable's name or value. `None` if there is no error, or if the variable is not for this
+/// Describes a mistake in a variable's name or value. `None` if there is no mistake, or if the variable is not for this
 /// library.
 pub fn doubt(name: &OsStr, value: &OsStr) -> Option<String> {
     let doubt = if value.is_empty() { None } else { doubt_of(name, value) };
@@ -91,7 +92,7 @@ fn doubt_of(name: &OsStr, value: &OsStr) -> Option<String> {
 
 /// Suggests the known word that is most similar to `word`, if any known word is similar enough.
 fn did_you_mean<'k>(word: &[u8], known: impl Iterator<Item = &'k str>) -> String {
-    // The common prefix of the variables does not count as similarity.
+    // The prefix `JITSYM_` does not count for the length that limits the number of edits.
     let len = word.strip_prefix(b"JITSYM_").unwrap_or(word).len();
     let nearest = known.map(|known| (distance(word, known.as_bytes()), known)).min();
     match nearest {
@@ -201,12 +202,13 @@ fn words(sinks: Sinks) -> Option<String> {
     (!words.is_empty()).then(|| words.join(" "))
 }
 
-/// Notes that a call is refused with this error. For the first refusal with each error, `JITSYM_DEBUG` also prints the reason.
+/// Records that a call is refused with this error. For the first refusal with each error, `JITSYM_DEBUG` also prints the
+/// reason.
 #[cold]
 #[inline(never)]
 pub fn refused(error: Error) {
     static SAID: AtomicU64 = AtomicU64::new(0);
-    // This error means that a signal handler has interrupted the library, and perhaps the allocator, so nothing may be printed.
+    // `Busy` means that a signal handler has interrupted the library, and perhaps the allocator, so nothing may be printed.
     if error == Error::Busy {
         return;
     }

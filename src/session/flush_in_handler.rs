@@ -1,4 +1,4 @@
-//! A flush from a signal handler.
+//! The flush that a signal handler may request.
 
 use std::time::Duration;
 

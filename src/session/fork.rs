@@ -1,9 +1,10 @@
-//! What a forked child inherits from its parent, and when.
+//! Prepares the library for `fork`, and lets a forked child continue its parent's sessions.
 //!
 //! Before `fork`, the library pauses (`quiesce`). In the child, the fork handler only records the state that the library had at
 //! the fork. The child's first call that uses one of the parent's sessions makes a separate state, with the child's files and
-//! writer. The sessions continue in this state: all code that was live at the fork is registered, and its ids are valid. If a
-//! child never uses the parent's sessions, for instance because the child executes another program, the child leaves no files.
+//! writer. With `Fork::AtOnce`, the fork handler makes this state. The sessions continue in this state: all code that was live
+//! at the fork is registered, and its ids are valid. If a child never uses the parent's sessions, for instance because the
+//! child executes another program, the child leaves no files.
 //!
 //! If the child cannot use the inherited state, its calls with the parent's sessions return `Error::Forked`. For example, the
 //! child cannot use the state after a raw clone system call, which runs no fork handlers.
@@ -44,14 +45,14 @@ const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The value that a thread of the child stores in `Words::taking` before it takes over the parent's state.
 const TAKING: u32 = 1;
 
-/// A fork that a thread is about to make.
+/// The state of a fork that a thread is making.
 #[derive(Clone, Copy, Debug)]
 pub struct Underway {
-    /// The number of forks that the thread is making. The number exceeds 1 if a signal handler interrupts a fork of the thread,
-    /// and forks too.
+    /// The number of forks that the thread is making, which exceeds 1 if a signal handler interrupts a fork of the thread and
+    /// forks too.
     depth: u32,
-    /// Whether the fork has begun to quiesce the library. The fork may have stopped waiting before the library was quiescent.
-    /// If `held` is true, the parent lets the library continue after the fork.
+    /// Whether the fork has begun to quiesce the library. If so, the parent lets the library continue after the fork. The fork
+    /// may have stopped waiting before the library was quiescent.
     held: bool,
     /// Whether the fork has waited for the threads that hold the fork lock. A thread that holds the fork lock may be changing
     /// state that the child inherits, for example the regions.
@@ -76,7 +77,7 @@ thread_local! {
 /// Whether the fork handlers are registered with the C library.
 static WATCHING: AtomicBool = AtomicBool::new(false);
 
-/// The function that restarts the bridge's thread in a child. Empty if the bridge was never started.
+/// The function that restarts the bridge's thread in a child, or no function if the bridge was never started.
 static START_BRIDGE: OnceBox<fn()> = OnceBox::new();
 
 /// Registers a function for forked children. A child calls the function only if the parent's fork has waited for the threads
@@ -88,16 +89,17 @@ pub fn call_in_children(start_bridge: fn()) {
 
 /// Makes the C library call the fork handlers from now on.
 ///
-/// The first session that writes calls this, so a program that only loads the library has no cost. When a plugin that contains
-/// the library is unloaded, the C library removes the handlers.
+/// The first session that writes files calls this function, so a program that only loads the library has no cost. When a plugin
+/// that contains the library is unloaded, the C library removes the handlers.
 pub fn watch() {
     if !WATCHING.swap(true, Ordering::Relaxed) {
-        // SAFETY: the handlers are functions that stay as long as they are registered.
+        // SAFETY: the code of the handlers stays loaded as long as the handlers are registered.
         unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
     }
 }
 
-/// Fork handler. All fork handlers disable thread cancellation, because `close` and waits are cancellation points.
+/// The fork handler that runs before `fork`. All fork handlers disable thread cancellation, because `close` and waits are
+/// cancellation points.
 extern "C" fn before() {
     thread::uncancelled(prepare);
 }
@@ -115,12 +117,12 @@ fn prepare() {
     UNDERWAY.with(|of_thread| {
         let mut underway = of_thread.get();
         underway.depth += 1;
-        // A signal handler may have interrupted this thread while the thread was holding the library's locks. So a fork in this
-        // signal handler does not wait.
+        // A fork in a signal handler that has interrupted the library does not wait, because this thread may hold the library's
+        // locks.
         if underway.depth == 1 && !panic_guard::is_inside() {
             let end = Instant::now() + PATIENCE;
-            // The fork first waits for the threads that hold the fork lock, because these threads may need the writer.
-            // Afterwards the fork waits for the writer. A third of the time is reserved for the writer.
+            // The fork first waits for the threads that hold the fork lock, because these threads may need the writer, and then
+            // for the writer. A third of the time is reserved for the writer.
             fork_lock::wait(end - PATIENCE / 3);
             (underway.is_alone, underway.is_counted) = (true, true);
             if thread::are_forbidden() {
@@ -152,8 +154,7 @@ fn quiesce(patience: Duration) -> (Found, bool) {
     let Some(process) = process::current_or_inherited() else { return (Found::NOTHING, false) };
     let words = process.host.page.words;
     if !process.is_this_one() && words.taking.load(Ordering::Acquire) == 0 {
-        // This process is a forked child that has not taken over its parent's state. This process passes its parent's state on
-        // to the new child.
+        // This process is a forked child that has not taken over its parent's state, and passes that state on to the new child.
         let (rest, writer) = (Rest::of(words.state.load(Ordering::Relaxed)), words.writer.load(Ordering::Relaxed));
         return (Found::inherited(rest, writer), false);
     }
@@ -182,8 +183,7 @@ fn go_on_in_parent() {
         if underway.is_counted {
             fork_lock::over();
         }
-        // A signal handler may have interrupted this thread while the thread was writing a record. While a record is
-        // incomplete, no writer may run on this thread.
+        // If a signal handler has interrupted this thread while it was writing a record, no writer may run on this thread.
         let is_inside = panic_guard::is_inside();
         if let Ok(process) = process::current() {
             process::shielded(|| {
@@ -237,8 +237,8 @@ fn take_note_in_child(underway: Underway) {
         shared.pool.memory().leave_in_child();
     }
     copy.into_iter().for_each(ChildCopy::end);
-    // Another thread of the parent may have been inside a call for longer than a fork waits. The locks that the parent's thread
-    // held are still locked in the child, although the thread does not exist there.
+    // Another thread of the parent may have been inside a call for longer than a fork waits. The locks that the other thread
+    // held are still locked in the child, in which the other thread does not exist.
     let is_whole = parent.allocator.arenas.is_free() && parent.collector.state.is_free();
     let rest = if is_whole { rest } else { Rest::Disturbed };
     words.writer.store(found.writer, Ordering::Relaxed);
@@ -257,7 +257,7 @@ pub fn has_open_sessions(process: &Process) -> bool {
 fn usable(parent: &Process) -> Option<Rest> {
     let rest = match WATCHING.load(Ordering::Relaxed) {
         true => Rest::of(parent.host.page.words.state.load(Ordering::Acquire)),
-        // All sessions that were opened so far write nothing.
+        // No fork handler is registered, so all sessions that were opened so far write nothing.
         false => Rest::NoWriter,
     };
     (rest != Rest::Disturbed && !parent.host.is_broken()).then_some(rest)
@@ -305,7 +305,7 @@ pub fn close_unused(handle: u64) -> Option<Result<()>> {
     Some(ended)
 }
 
-/// Makes a child's state from the inherited state. `wanted`: the options of a session that the child opens.
+/// Makes a child's state from the inherited state. `wanted` is the configuration of a session that the child opens.
 fn take_over(parent: &'static Process, wanted: Option<Config>) -> Result<&'static Process> {
     if reserve::is_short() {
         return Err(Error::NoMemory);
@@ -328,8 +328,8 @@ fn take_over(parent: &'static Process, wanted: Option<Config>) -> Result<&'stati
     taken
 }
 
-/// The state of this process. In a forked child, another thread may be making the child's state. This function then waits for
-/// the other thread, but not longer than until `end`.
+/// The state of this process. If another thread of a forked child is making the child's state, this function waits for that
+/// thread, at most until `end`.
 pub fn current_once_taken_over(end: Instant) -> Result<&'static Process> {
     loop {
         let taking =

@@ -17,13 +17,13 @@ pub fn new_handle(process: &Process, serial: u32, place: usize) -> u64 {
     u64::from(process.generation) << 48 | u64::from(serial) << 16 | (place as u64) << 8 | TAG
 }
 
-/// While no sink runs: the handle of the session whose call was the last to open a session, enable sinks or disable sinks.
-/// While a sink runs: `NO_HANDLE`. Each call first compares its handle with this value. So while no symbols are wanted, a call
-/// costs the runtime only a load and a branch. A forked child inherits this value. So in the child, too, calls with this handle
-/// return at once.
+/// While no sink runs, this is the handle of the session whose call was the last to open a session, enable sinks or disable
+/// sinks. While a sink runs, this is `NO_HANDLE`. Each call first compares its handle with `OFF`. So while no symbols are
+/// wanted, a call costs the runtime only a load and a branch. A forked child inherits the value of `OFF`, so the child's calls
+/// with this handle also return at once.
 static OFF: AtomicU64 = AtomicU64::new(NO_HANDLE);
 
-/// A value without the tag of a handle. No caller passes this value by mistake.
+/// A value of `OFF` that no handle has, because it lacks the tag. No caller passes this value by mistake.
 const NO_HANDLE: u64 = u64::from_be_bytes(*b"\xffnot off");
 
 /// Whether a call with this handle can return at once, without any check.
@@ -42,8 +42,8 @@ pub struct Ref {
 }
 
 impl Ref {
-    /// Whether a call can return without effect, because no sink runs. The session may have no sinks, or the session may have
-    /// been closed in the meantime. `still_open` distinguishes these cases.
+    /// Whether a call can return without effect, because no sink runs. Either the session has no sinks, or it was closed in the
+    /// meantime: `still_open` distinguishes these cases.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.shared.is_off() && self.process.unstarted() == Sinks::NONE
@@ -63,7 +63,8 @@ impl Ref {
     }
 
     /// The result of a call, or `Closed` if the session is no longer open. A close ends the writer, and makes all ids invalid.
-    /// So if a call races with a close, the call may fail because its id is unknown. `outcome` then returns `Closed` instead.
+    /// So a call that races with a close may fail because its id is unknown. `outcome` then returns `Closed` instead of that
+    /// error.
     #[inline]
     pub fn outcome<T>(&self, result: Result<T>) -> Result<T> {
         self.still_open(()).and(result)
@@ -100,8 +101,8 @@ fn why_not(process: &Process, handle: u64) -> Error {
     }
 }
 
-/// Stores the session's handle in `OFF` if all sinks are off and stay off until another call changes the sinks. Otherwise
-/// stores `NO_HANDLE`. The caller holds the lock of the lifecycle.
+/// Stores the session's handle in `OFF` if all sinks are off and stay off until another call changes the sinks, and otherwise
+/// `NO_HANDLE`. The caller holds the lock of the lifecycle.
 pub fn set_off(shared: &Shared, lifecycle: &Lifecycle, handle: u64) {
     valgrind::share(&OFF);
     let is_off = shared.is_off() && !lifecycle.is_starting() && lifecycle.unstarted() == Sinks::NONE;

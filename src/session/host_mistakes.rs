@@ -3,9 +3,9 @@
 //! The mistakes are: new code overwrites code that is still registered, registered bytes differ from the bytes in memory, and
 //! memory is unmapped before its code is unregistered.
 //!
-//! Code may be registered before its bytes are written to memory. So the bytes are compared only once. The bytes are compared
-//! when the code is unregistered, or when the process exits. A flush by the thread that registered the code also compares the
-//! bytes, if the memory is executable and not writable.
+//! Code may be registered before its bytes are written to memory. So the bytes are compared only once: when the code is
+//! unregistered, when the process exits, or when the thread that registered the code flushes and the memory is executable and
+//! not writable.
 
 use std::time::{Duration, Instant};
 
@@ -16,25 +16,25 @@ use crate::session::lifecycle;
 use crate::sys::timed_lock::TimedLock;
 use crate::sys::{debug, maps, process_memory, reserve, thread};
 
-/// Of each kind of finding, at most this many are printed one by one. At exit, the number of further findings is printed.
+/// The maximum number of findings of each kind that are printed one by one. At exit, the number of further findings is printed.
 const SAID_MOST: u32 = 20;
 /// The maximum time that a call waits for the lock of the table. If the lock is not free by then, the call is not checked.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// At most this many flushes examine the memory mappings of a piece of code.
 const LOOKS_MOST: u8 = 2;
-/// If code is larger than this, its bytes are not kept.
+/// The maximum size of code whose bytes are kept for the comparison.
 const BYTES_MOST: usize = 1 << 20;
 
-/// The registered code of a process, as the checked calls have reported it. A forked child begins with an empty table, because
-/// another thread may have been changing the table during the fork.
+/// The code that the host has registered through checked calls. A forked child begins with an empty table, because another
+/// thread may have been changing the table during the fork.
 #[derive(Default)]
 struct Table {
     /// Sorted by address. No two entries overlap.
     codes: Vec<Known>,
     /// The number of findings of each kind.
     found: [u32; 3],
-    /// The value of `lifecycle::ends` when the table was last used. When `lifecycle::ends` no longer returns the stored value,
-    /// all ids are invalid, and the table is emptied.
+    /// The value of `lifecycle::ends` when the table was last used. Once `lifecycle::ends` returns another value, all ids are
+    /// invalid, and the table is emptied.
     ends: u32,
 }
 
@@ -71,14 +71,14 @@ impl Checked {
         }
     }
 
-    /// Notes that code was registered. If the code overlaps other code whose id is still in use, this is a finding.
+    /// Records that code was registered. An overlap with code whose id is still in use is a finding.
     #[inline]
     pub fn registered(&self, shared: &Shared, id: Id, code: &Code<'_>) {
         self.with(|table| table.add(shared, id, (code.addr, code.size), code.name, &code.bytes));
     }
 
-    /// Notes that code was moved. Does not check the bytes at the old address, because the host may already have reused that
-    /// memory.
+    /// Records that code was moved. Does not compare the bytes at the old address, because the host may already have reused
+    /// that memory.
     #[inline]
     pub fn moved(&self, shared: &Shared, id: Id, target: &MoveTarget<'_>) {
         self.with(|table| {
@@ -165,7 +165,7 @@ impl Table {
         let from = self.codes.partition_point(|known| known.addr + known.size <= addr);
         let to = self.codes.partition_point(|known| known.addr < addr.saturating_add(size));
         let (mut taken, found) = (Vec::new(), from..to.max(from));
-        // If there is no memory, these entries are not checked.
+        // If there is no memory for the list, the removed entries are not checked.
         let has_room = taken.try_reserve_exact(found.len()).is_ok();
         let found = self.codes.drain(found);
         if has_room {
@@ -179,8 +179,8 @@ impl Table {
         self.found[kind] <= SAID_MOST
     }
 
-    /// Compares the registered bytes with the bytes in memory. `ends`: whether the host is unregistering the code. At that
-    /// moment, the code's memory must still be mapped.
+    /// Compares the registered bytes with the bytes in memory. `ends` is true if the host is unregistering the code, whose
+    /// memory must then still be mapped.
     fn compare(&mut self, known: &mut Known, ends: bool) {
         let Known { addr, size, ref name, .. } = *known;
         let looked_at = size.min(BYTES_MOST as u64);

@@ -48,12 +48,12 @@ pub struct Lifecycle {
     /// The time at which the call that holds the lock stops waiting.
     end: Option<Instant>,
     pub running: Option<Running>,
-    /// A writer that is still opening its files. The call that started the writer may have timed out.
+    /// A writer that is still opening its files, even after a timeout of the call that started the writer.
     starting: Option<Starting>,
     /// The writer, if a writer exists and no thread runs it.
     writer: Option<Box<Writer>>,
-    /// Receives the writer from its thread. This field stays set if the writer did not stop in time, because the writer may
-    /// stop later.
+    /// Receives the writer from its thread. `home` stays set if the writer did not stop in time, because the writer may stop
+    /// later.
     home: Option<Take<Box<Writer>>>,
     /// The threads that `join_threads` waits for.
     threads: Vec<Thread>,
@@ -97,7 +97,7 @@ struct Starting {
 }
 
 impl Lifecycle {
-    /// Notes that a call begins, and that this call stops waiting at `end`.
+    /// Records that a call begins, and that this call stops waiting at `end`.
     pub fn begin(&mut self, end: Instant) {
         self.end = Some(end);
     }
@@ -134,7 +134,8 @@ impl Lifecycle {
         started
     }
 
-    /// In a forked child whose sinks could not start: tries again to start them, if `at_once` is true or a new attempt is due.
+    /// Tries again to start the sinks of a forked child, if they could not start before, and if `at_once` is true or a new
+    /// attempt is due.
     pub fn start_again(&mut self, parts: Parts, at_once: bool) -> Result<()> {
         let Some(unstarted) = &self.unstarted else { return Ok(()) };
         if !at_once && !unstarted.again.as_ref().is_some_and(Retry::is_due) {
@@ -157,7 +158,7 @@ impl Lifecycle {
     }
 
     /// Returns the inherited state that this process could not use, because its sinks could not start. A child of this process
-    /// gets this state in turn.
+    /// inherits this state.
     pub fn hand_down(&mut self, forked_at: u64) -> Option<Inheritance> {
         self.unstarted.take().map(|unstarted| Inheritance { forked_at, ..unstarted.inheritance })
     }
@@ -180,8 +181,8 @@ impl Lifecycle {
             Error::Thread
         };
         if thread::is_alone() && !barrier::is_light() {
-            // In a process with several threads, the kernel takes milliseconds to register the process for this barrier. So in
-            // a process with several threads, the writer makes this registration later, when no caller waits.
+            // In a process with several threads, the kernel takes milliseconds to register the process for this barrier. There,
+            // the writer makes this registration later, when no caller waits.
             barrier::register();
         }
         if thread::are_forbidden() {
@@ -228,7 +229,7 @@ impl Lifecycle {
                 regions.inherit(&shared.status, inherited);
             }
             inherit.give(inheritance);
-            // On a slow disk, the writer continues after the timeout, and this call no longer waits.
+            // On a slow disk, this call stops waiting at the timeout, and the writer continues.
             if is_ready.take(self.left()) == Err(Error::Internal) {
                 return Err(Error::Internal);
             }
@@ -275,7 +276,7 @@ impl Lifecycle {
     fn finish_start(&mut self, shared: &Shared) -> Result<()> {
         let Some(starting) = &self.starting else { return Ok(()) };
         let is_open = starting.is_open.take(self.left());
-        // `starting` is removed, except after a timeout. After a timeout, the writer's thread may still open its files.
+        // `starting` is removed, except after a timeout, because the writer's thread may then still open its files.
         let ended = self.starting.take_if(|_| is_open != Err(Error::Timeout));
         if !is_open? {
             return self.fetch_writer(shared).and(Err(Error::NoSink));
@@ -287,7 +288,7 @@ impl Lifecycle {
 
     /// Calls `finish_start`, if an earlier call stopped waiting before the writer had started.
     fn finish_earlier_start(&mut self, shared: &Shared) -> Result<()> {
-        // The error `NoSink` belongs to the call that started the writer, and not to the present call. So the error is ignored.
+        // The error `NoSink` belongs to the call that started the writer, so the present call ignores it.
         self.finish_start(shared).or_else(|error| if error == Error::NoSink { Ok(()) } else { Err(error) })
     }
 
@@ -296,16 +297,15 @@ impl Lifecycle {
         self.finish_earlier_start(shared)?;
         match self.finish_change(shared) {
             Err(Error::Timeout) => Err(Error::Timeout),
-            // An error other than a timeout belongs to the call that requested the change, and not to the present call. So the
-            // error is ignored.
+            // An error other than a timeout belongs to the call that requested the change, so the present call ignores it.
             _ if self.running.is_some() => Ok(()),
-            // A writer that was asked to end may still be writing records. So the present call must wait for the writer's end
-            // before the call reports that all records are written.
+            // A writer that was asked to end may still be writing records, so the present call must wait for the writer's end
+            // before it reports that all records are written.
             _ => self.fetch_writer(shared),
         }
     }
 
-    /// Whether a writer is starting and no call waits for its start. The sinks may start at any moment.
+    /// Whether a writer is starting and no call waits for its start. Its sinks may start at any moment.
     pub fn is_starting(&self) -> bool {
         self.starting.is_some()
     }
@@ -314,23 +314,22 @@ impl Lifecycle {
     fn fetch_writer(&mut self, shared: &Shared) -> Result<()> {
         let Some(home) = &self.home else { return Ok(()) };
         let writer = await_answer(shared, home, self.left());
-        // After a timeout, `home` is kept, because the thread may still return the writer. Any error other than a timeout means
-        // that the thread has ended. Then `home` is removed, because later calls would fail if they waited for the ended
-        // thread.
+        // After a timeout, `home` is kept, because the thread may still return the writer. Any other error means that the
+        // thread has ended, so `home` is removed. Later calls would fail if they waited for the ended thread.
         self.home.take_if(|_| !matches!(writer, Err(Error::Timeout)));
         self.writer = Some(writer?);
         self.join_threads();
         Ok(())
     }
 
-    /// Waits for threads that are about to end.
+    /// Waits for the end of the threads in `threads`, which are about to end.
     fn join_threads(&mut self) {
         self.threads.drain(..).for_each(Thread::join);
         debug::write_waiting();
     }
 
-    /// Adds a session to the open sessions. Starts the new session's sinks that do not run yet. If the new session is the first
-    /// with the option `remember`, the writer begins to remember code.
+    /// Lets a new session use the writer that already runs. Starts the new session's sinks that do not run yet. If the new
+    /// session is the first with the option `remember`, the writer begins to remember code.
     ///
     /// Starts failed or disabled sinks only if the session would otherwise have no running sink.
     pub fn join(&mut self, shared: &Shared, config: &Config) -> Result<()> {
@@ -386,7 +385,7 @@ impl Lifecycle {
         let shared = parts.shared;
         self.finish_earlier(shared)?;
         let Some(running) = &self.running else {
-            // A sink that could not start is no longer wanted.
+            // Disabled sinks that could not start are no longer wanted.
             shared.status.remove_sinks(sinks, sink::with_wants);
             self.unstarted.take_if(|Unstarted { config, .. }| {
                 config.sinks = config.sinks.without(sinks);
@@ -401,7 +400,7 @@ impl Lifecycle {
             left = left.without(Sinks::GDB);
         }
         if parts.regions.all().next().is_none() && !parts.regions.are_adopting() {
-            // Without regions the region sink has nothing to write.
+            // Without a region, the region sink has nothing to write, and does not keep the writer running.
             left = left.without(Sinks::REGION);
         }
         if left == Sinks::NONE && !running.config.remember {
@@ -438,7 +437,7 @@ impl Lifecycle {
         let Some(running) = &mut self.running else { return Ok(()) };
         let Some(changing) = &running.changing else { return Ok(()) };
         let answer = await_answer(shared, &changing.answer, left);
-        // `changing` is removed, except after a timeout. After a timeout, the writer may still make the change.
+        // `changing` is removed, except after a timeout, because the writer may then still make the change.
         let ended = running.changing.take_if(|_| answer != Err(Error::Timeout));
         let result = answer?;
         if let Some(Changing { before, .. }) = ended.filter(|_| !matches!(result, Ok(()) | Err(Error::SinkFailed))) {
@@ -468,12 +467,12 @@ impl Lifecycle {
         self.fetch_writer(shared)
     }
 
-    /// Ends the writer thread once the thread has written everything. `off`: true if the sinks are turned off while sessions
+    /// Ends the writer thread once the thread has written everything. `off` is true if the sinks are turned off while sessions
     /// stay open.
     pub fn stop(&mut self, shared: &Shared, off: bool) -> Result<()> {
         if let Err(error) = self.finish_earlier_start(shared) {
             match self.starting.take().map(|starting| (starting.is_open.give_up(), starting.config)) {
-                // The files were opened just now.
+                // The writer has opened its files in the meantime.
                 Some((Some(true), config)) => self.running = Some(Running::new(config)),
                 // After `give_up`, the writer ends by itself once it has opened its files.
                 _ => return Err(error),

@@ -1,4 +1,4 @@
-//! Sessions: the opening, the closing, the continuation in a forked child, and the calls.
+//! Opens and closes sessions, handles their calls, and continues them in forked children.
 
 mod alloc;
 mod autoload;

@@ -1,4 +1,4 @@
-//! How a session opens.
+//! Opens sessions.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -59,7 +59,7 @@ fn open_in(process: &'static Process, options: &Options) -> Result<u64> {
     process.with_lifecycle(end, |lifecycle| open_alone(process, lifecycle, config))
 }
 
-/// Lets the session use the sinks that already run, or starts the session's sinks if no writer runs.
+/// Lets the session use the running writer, or starts a writer if none runs.
 fn join_or_start(
     process: &'static Process,
     shared: &'static Shared,
@@ -84,12 +84,12 @@ fn open_alone(process: &'static Process, lifecycle: &mut Lifecycle, config: Conf
     let shared = process.shared_or_new(|| thread::quietly(|| Shared::new(&config, &process.host.last_error)))?;
     lifecycle.finish_earlier(shared)?;
     if lifecycle.open == 0 && lifecycle.running.is_some() {
-        // The call that started this writer timed out, and opened no session.
+        // The call that started the running writer timed out, and opened no session.
         if lifecycle.stop(shared, false) == Err(Error::Timeout) {
             return Err(Error::Timeout);
         }
     }
-    // A free entry of `sessions` is looked up first. If no entry is free, the call thus fails before there is anything to undo.
+    // A free entry of `sessions` is looked up first, so that a call that finds none fails before there is anything to undo.
     let place = process.sessions.iter().position(|place| place.load(Ordering::Relaxed) == 0);
     let place = place.ok_or(Error::TooManySessions)?;
     let forbids = !config.threads && !lifecycle.has_thread() && !thread::are_forbidden();

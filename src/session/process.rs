@@ -1,9 +1,8 @@
 //! The library's state in this process. The first session makes the state, and a forked child replaces it.
 //!
 //! The state is never freed, so a call that races with `close` finds valid memory. A forked child has a copy of the parent's
-//! state. The fork page shows the child that the state is a copy. During the fork, another thread of the parent may have been
-//! changing the locks and queues in the state. So the child does not use the copied locks and queues, and makes a separate
-//! state (`fork`).
+//! state, and recognizes the copy by the fork page. During the fork, another thread of the parent may have been changing the
+//! locks and queues in the state. So the child does not use them, and makes a separate state (`fork`).
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -30,12 +29,12 @@ use crate::writer::Inheritance;
 /// The state of a process.
 #[derive(Debug)]
 pub struct Process {
-    /// A number that is contained in each handle of this process. A child that takes over its parent's state also keeps the
+    /// A number that each handle of this process contains. A child that takes over its parent's state also keeps the
     /// generation, so the inherited handles stay valid. If a child opens a session but does not take over the parent's state,
     /// the child gets the next generation.
     pub generation: u16,
     pub host: Host,
-    /// In a forked child: the parent's state. Because of this pointer, leak checkers do not report the parent's state as lost.
+    /// The parent's state, in a forked child. Because of this pointer, leak checkers do not report the parent's state as lost.
     inherited: Option<&'static Process>,
     /// The handles of the open sessions; 0 marks a free entry.
     pub sessions: [AtomicU64; SESSIONS],
@@ -64,7 +63,7 @@ static CURRENT: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
 /// has the parent's state.
 #[inline]
 pub fn current() -> Result<&'static Process> {
-    // SAFETY: what is published here is never freed.
+    // SAFETY: a published state is never freed.
     let process = unsafe { CURRENT.load(Ordering::Acquire).as_ref() }.ok_or(Error::Session)?;
     if process.is_this_one() {
         Ok(process)
@@ -124,8 +123,8 @@ pub fn shielded(body: impl FnOnce()) {
     });
 }
 
-/// Does the same as `shielded`, with thread cancellation disabled. If `body` accesses files or waits, use this function,
-/// because file access and waiting are cancellation points of POSIX threads.
+/// Does the same as `shielded`, with thread cancellation disabled. Must be used if `body` accesses files or waits, because file
+/// access and waiting are cancellation points of POSIX threads.
 pub fn blocking_guarded(body: impl FnOnce()) {
     thread::uncancelled(|| shielded(body));
 }
@@ -168,7 +167,7 @@ impl Process {
         let (old, new) = (self.inherited.map_or(ptr::null(), ptr::from_ref), ptr::from_ref(self));
         match CURRENT.compare_exchange(old.cast_mut(), new.cast_mut(), Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => None,
-            // SAFETY: what is published is never freed.
+            // SAFETY: a published state is never freed.
             Err(faster) => Some(unsafe { &*faster }),
         }
     }
@@ -196,8 +195,8 @@ impl Process {
         result
     }
 
-    /// The sinks that this forked child could not start so far. Contains `Sinks::REMEMBER` if the child also has to remember
-    /// code. The child gets its parent's code only when these sinks start.
+    /// The value of `Lifecycle::unstarted`, read without the lock. A forked child gets its parent's code only when these sinks
+    /// start.
     pub fn unstarted(&self) -> Sinks {
         Sinks(self.unstarted.load(Ordering::Relaxed))
     }
@@ -208,13 +207,12 @@ impl Process {
         self.lifecycle.try_lock()?.unstarted_config().cloned()
     }
 
-    /// Returns the inherited state that this process could not use, because its sinks could not start. A child of this process
-    /// gets this state in turn.
+    /// Calls `Lifecycle::hand_down`, for a child of this process.
     pub fn hand_down(&self, forked_at: u64) -> Option<Inheritance> {
         self.lifecycle.try_lock()?.hand_down(forked_at)
     }
 
-    /// Counts a closed session whose close could not take the lock in time.
+    /// Counts a session that was closed although its `close` could not take the lock in time.
     pub fn is_closed_meanwhile(&self) {
         self.closed_meanwhile.fetch_add(1, Ordering::Relaxed);
     }
@@ -232,12 +230,11 @@ impl Process {
         self.shared.get()
     }
 
-    /// The parts that a writer needs.
     pub fn parts(&'static self, shared: &'static Shared) -> Parts {
         Parts { host: &self.host, shared, regions: &self.regions }
     }
 
-    /// The shared state, made by the first session.
+    /// Returns the shared state, which the first session makes with `make`.
     pub fn shared_or_new(&self, make: impl FnOnce() -> Result<Shared>) -> Result<&Shared> {
         self.shared.get_or_try_init(make)
     }

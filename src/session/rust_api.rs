@@ -16,7 +16,7 @@ use crate::session::{bridge, opening};
 use crate::sink::region::{CodeRegion, RegionOptions};
 use crate::sys::{panic_guard, valgrind};
 
-/// An open session. A drop of this value closes the session.
+/// An open session, which is closed when this value is dropped.
 #[derive(Debug)]
 pub struct Session(u64);
 
@@ -44,8 +44,8 @@ impl Session {
     /// Registers code: from now on profilers attribute samples in the code to its name; `jitsym_register` in C.
     ///
     /// If this call returns [`Error::Timeout`](crate::Error::Timeout), [`Error::SinkFailed`](crate::Error::SinkFailed) or
-    /// [`Error::NoMemory`](crate::Error::NoMemory), the code may be registered nevertheless. Then the sink for the unwinder or
-    /// for valgrind may not have the code yet, and [`flush`](Session::flush) waits until the sink has the code.
+    /// [`Error::NoMemory`](crate::Error::NoMemory), the code may be registered although the sink for the unwinder or for
+    /// valgrind does not have the code yet. [`flush`](Session::flush) waits until this sink has the code.
     /// [`unregister_range`](Session::unregister_range) unregisters such code.
     pub fn register(&self, code: &Code<'_>) -> Result<Id> {
         told(|| {
@@ -176,16 +176,16 @@ impl Session {
     /// let code = [0xb8, 42, 0, 0, 0, 0xc3]; // mov eax, 42; ret
     /// # #[cfg(not(target_arch = "x86_64"))]
     /// # let code = [0_u8; 4];
-    /// // SAFETY: the region is that large, and nobody else writes to it or runs what is there.
+    /// // SAFETY: the code fits into the region, and nobody else writes to the region or runs code in it.
     /// unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), region.write as *mut u8, code.len()) };
     /// let id = session.register(&Code { bytes: Bytes::Here(&code), ..Code::new(region.exec, code.len() as u64, "answer") })?;
     /// # #[cfg(target_arch = "x86_64")] {
-    /// // SAFETY: there is a function of this type.
+    /// // SAFETY: the region begins with a function of this type.
     /// let answer = unsafe { std::mem::transmute::<*const u8, extern "C" fn() -> u32>(region.exec as *const u8) };
     /// assert_eq!(answer(), 42);
     /// # }
     /// session.unregister(id)?;
-    /// // SAFETY: nobody runs anything there any more.
+    /// // SAFETY: no thread runs code in the region any more.
     /// unsafe { session.release_region(region.exec)? };
     /// session.close()?;
     /// # std::fs::remove_dir_all(&dir).unwrap();
@@ -247,10 +247,10 @@ impl Session {
     /// let code = [0x90_u8; 100];
     /// let piece = session.alloc(100, 0, 0)?;
     /// assert!(piece.size >= 100);
-    /// // SAFETY: the piece is that large, and nobody else has it.
+    /// // SAFETY: the code fits into the piece, and nobody else uses the piece.
     /// unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), piece.write as *mut u8, code.len()) };
     /// session.register(&Code { bytes: Bytes::Here(&code), ..Code::new(piece.exec, 100, "a_hundred") })?;
-    /// // SAFETY: nobody runs anything there.
+    /// // SAFETY: no thread runs code in the piece.
     /// unsafe { session.free(piece.exec)? };
     /// session.close()?;
     /// # std::fs::remove_dir_all(&dir).unwrap();
@@ -285,7 +285,7 @@ impl Session {
     /// Closes the session, and returns an error if not everything could be written; `jitsym_close` in C.
     pub fn close(self) -> Result<()> {
         told(|| close(self.0))
-        // When the session is dropped here, `drop` closes it again. This second close fails without effect.
+        // When the session is dropped here, `drop` closes it again, which fails without effect.
     }
 }
 

@@ -38,8 +38,8 @@ fn names(seen: &Seen) -> Vec<(u64, &str)> {
     names
 }
 
-/// A record that unregisters all code in 4096 bytes of memory. The first field is the start of this memory. The second field is
-/// added to the record's time stamp.
+/// A record that unregisters all code in 4096 bytes of memory. The first field is the start of the memory, and the second field
+/// is added to the record's time stamp.
 struct EndAhead(u64, u64);
 
 impl Fill for EndAhead {
@@ -108,7 +108,7 @@ fn a_sink_is_told_of_what_lives() {
     assert_eq!(session.stats().unwrap().sinks_running, COUNTING);
     session.close().unwrap();
     assert_eq!(seen().closed[before.closed.len()..], [Close::Stay]);
-    // The next session starts from scratch.
+    // The next session starts without the code of earlier sessions.
     let session = open(Options { sinks: Some(COUNTING), ..Options::default() });
     session.flush(LONG).unwrap();
     assert_eq!((names(&seen()), seen().opened - before.opened), (vec![], 2));
@@ -204,8 +204,8 @@ fn all_sinks_are_those_that_there_are() {
     assert_eq!(sink::every(), Sinks::ALL.with(COUNTING));
 }
 
-/// Refusals of the Rust interface are counted and explained like those of the C interface. A call may note a reason for a
-/// refusal and then succeed after all. No later call reports this reason.
+/// Refusals of the Rust interface are counted and explained like those of the C interface. If a call records a reason for a
+/// refusal and then succeeds, no later call reports this reason.
 #[test]
 fn refusals() {
     let _alone = alone();

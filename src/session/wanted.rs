@@ -1,12 +1,12 @@
-//! Reports which parts of a description of code the sinks want, so that hosts do not make the other parts.
+//! Reports which parts of a description of code the sinks want, so that hosts can leave out the other parts.
 
 use super::handle::{is_off, place_of, TAG};
 use super::{fork, process};
 use crate::api::options::{Sinks, Wanted};
 use crate::sink;
 
-/// Returns what the sinks want, for the session that a handle names. If the handle names no open session, the sinks want
-/// nothing. The call has no effects, waits for nothing, and does not inherit a parent's state, so a signal handler may call it.
+/// Returns which parts the sinks want for the session that a handle names; none if the handle names no open session. The call
+/// changes nothing, never waits, and does not take over a parent's state, so a signal handler may call it.
 pub fn wanted(handle: u64) -> Wanted {
     if is_off(handle) || handle & 0xff != TAG {
         return Wanted::default();
@@ -19,7 +19,7 @@ pub fn wanted(handle: u64) -> Wanted {
         return Wanted::default();
     };
     let sinks = match shared.wanted() {
-        // The next registration tries again to start these sinks.
+        // These sinks could not start, and the next registration tries again to start them.
         Sinks::NONE => sink::with_wants(process.unstarted()),
         sinks => sinks,
     };

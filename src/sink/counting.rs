@@ -1,5 +1,5 @@
-//! A sink for tests, which counts the calls of its methods. This file is also an example for a new sink. A new sink also needs
-//! a line in `KINDS`, and an unused bit of `Sinks` (`Kind::bit`).
+//! A sink for tests, which counts the calls of its methods. This file also shows how to write a new sink. Each new sink needs a
+//! line in `KINDS`, and an unused bit of `Sinks` (`Kind::bit`).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,7 +17,7 @@ pub static KIND: Kind = Kind {
     make: Some(|_| Box::new(Counting)),
 };
 
-/// The counts of this process's sink.
+/// The calls that the counting sink of this process has received.
 static SEEN: Mutex<Seen> =
     Mutex::new(Seen { opened: 0, loads: 0, ended: 0, turns: 0, closed: Vec::new(), live: BTreeMap::new() });
 
@@ -28,7 +28,7 @@ pub struct Seen {
     pub ended: u32,
     pub turns: u32,
     pub closed: Vec<Close>,
-    /// Address and name of all live code, by id.
+    /// Maps the id of each piece of live code to the address and the name of the code.
     pub live: BTreeMap<u64, (u64, String)>,
 }
 

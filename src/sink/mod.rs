@@ -1,5 +1,5 @@
-//! Each sink reports registered code in one form, such as a perf map or a jitdump. Each sink has a folder. The code in the
-//! folder decides what and when the sink writes.
+//! The sinks. Each sink reports registered code in one form, such as a perf map or a jitdump. Each sink has a folder, whose
+//! code decides what the sink writes, and when.
 //!
 //! The byte layouts of the outputs are in `format`.
 
@@ -44,8 +44,8 @@ pub fn default() -> Sinks {
     KINDS.iter().filter(|kind| kind.is_default).fold(Sinks::NONE, |all, kind| all.with(kind.bit))
 }
 
-/// Returns `sinks` together with the flags of these sinks (`Kind::wants`). A thread that registers code reads the flags, and
-/// does what these sinks need.
+/// Returns `sinks` together with the flags of these sinks (`Kind::wants`). The flags tell threads that register code which data
+/// they must record.
 pub fn with_wants(sinks: Sinks) -> Sinks {
     KINDS.iter().filter(|kind| sinks.has(kind.bit)).fold(sinks, |all, kind| all.with(wants_of(kind, sinks)))
 }
@@ -57,8 +57,7 @@ fn wants_of(kind: &Kind, sinks: Sinks) -> Sinks {
     }
 }
 
-/// Whether calls have to wait for one of these sinks. A call that waits returns only after the sink has reported the call's
-/// code.
+/// Whether a call that registers code may return only after one of these sinks has reported the code.
 pub fn any_must_wait(sinks: Sinks) -> bool {
     KINDS.iter().any(|kind| sinks.has(kind.bit) && wants_of(kind, sinks).has(Sinks::MUST_WAIT))
 }

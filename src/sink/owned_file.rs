@@ -18,7 +18,6 @@ use crate::sys::held_dir::Dir;
 use crate::sys::marker::Marker;
 use crate::sys::other_writers;
 
-/// A file that a sink owns.
 #[derive(Debug, Default)]
 pub struct OwnedFile {
     /// Empty until the sink is opened for the first time.
@@ -29,7 +28,7 @@ pub struct OwnedFile {
     /// The identity of the last opened file.
     pub identity: Option<Identity>,
     marker: Option<Marker>,
-    /// When to try again, if the last write failed.
+    /// When to write again, if the last write failed.
     pub trouble: Option<Retry>,
 }
 
@@ -50,20 +49,20 @@ impl OwnedFile {
         self.path.file_name().unwrap_or_default()
     }
 
-    /// Changes the name of the file. The directory stays the same.
+    /// Sets the last part of `path`. Renames no file.
     pub fn set_name(&mut self, name: &OsStr) {
         self.path.set_file_name(name);
     }
 
-    /// The directory of the file and the file's name. Reopens the directory if the host has closed it.
+    /// Returns the directory and the name of the file. Reopens the directory if the host has closed it.
     pub fn place(&mut self) -> io::Result<(&Dir, &OsStr)> {
         let held = self.dir.take().filter(Dir::is_open);
         let dir = held.map_or_else(|| Dir::of(&self.path), Ok)?;
         Ok((self.dir.insert(dir), self.path.file_name().unwrap_or_default()))
     }
 
-    /// Reopens the file that was opened last, after the sink or the host has closed this file. Fails if the name no longer
-    /// belongs to this file. Returns the length of the file.
+    /// Reopens the last opened file, after the sink or the host has closed it. Fails if the path no longer leads to this file.
+    /// Returns the length of the file.
     pub fn reopen(&mut self) -> io::Result<u64> {
         let known = self.identity.ok_or(io::ErrorKind::NotFound)?;
         let (dir, name) = self.place()?;
@@ -97,23 +96,21 @@ impl OwnedFile {
         Ok(self.file.as_ref().ok_or(file::CLOSED)?)
     }
 
-    /// The file's state, to be written into the spool. `len`: the length of the written part. `None` if the file is not open.
+    /// Returns the state of the file, for the spool. `len` is the length of the written part. `None` if the file is not open.
     pub fn state(&self, len: u64) -> Option<FileState> {
         self.file.as_ref()?;
         Some(FileState { identity: self.identity?, len })
     }
 
-    /// When to try again, if the last write failed and the file is open.
+    /// When to write again, if the last write failed and the file is open.
     pub fn again(&self) -> Option<&Retry> {
         self.trouble.as_ref().filter(|_| self.file.is_some())
     }
 
-    /// Makes a file in the directory of the present file. The new file is to replace the present file. Returns the new file
-    /// and its name.
+    /// Makes a new file that is to replace the present file, in the same directory. Returns the new file and its name.
     ///
-    /// The first name that is tried is always the same, so that a later process with the same pid replaces the file that a
-    /// killed process has left. An attacker may have taken this name to prevent the replacement. So the names that are tried
-    /// after the first name are random.
+    /// The first attempt always uses the same name, so that a later process with the same pid replaces the file of a killed
+    /// process. An attacker may have taken this name, so later attempts use random names.
     pub fn make_replacement(&mut self) -> io::Result<(OsString, File)> {
         const ATTEMPTS: usize = 4;
         let mode = self.mode;
@@ -132,7 +129,7 @@ impl OwnedFile {
         }
     }
 
-    /// Removes a file that `make_replacement` made and that is not going to replace the present file.
+    /// Removes an unneeded file that `make_replacement` made.
     pub fn remove_replacement(&mut self, name: &OsStr) {
         let _ = self.place().and_then(|(dir, _)| dir.remove(name));
     }
@@ -142,8 +139,7 @@ impl OwnedFile {
         std::mem::replace(&mut self.marker, marker).into_iter().for_each(Marker::end);
     }
 
-    /// Passes the open file to the caller. The file is not removed. The descriptor is closed when the caller drops the returned
-    /// file.
+    /// Returns the open file, whose descriptor is closed when the caller drops the file. The file is not removed.
     pub fn close(&mut self) -> Option<Held> {
         let file = self.file.take()?;
         let _ = file.checked().map(|file| other_writers::note(file, false));
@@ -155,13 +151,13 @@ impl OwnedFile {
         self.dir = None;
     }
 
-    /// Forgets the parent's file in a forked child.
+    /// In a forked child: closes the parent's file, and removes nothing.
     pub fn let_go(&mut self) {
         self.file = None;
     }
 
-    /// Removes the closed file. Opens the directory again, because the caller may be a thread of the host, and `dir` is not
-    /// open in the host's descriptor table.
+    /// Removes the closed file. Opens the directory again, because the caller may be a thread of the host, and the descriptor
+    /// `dir` is not in the host's descriptor table.
     pub fn remove(&self) {
         let _ = Dir::of(&self.path).map(|dir| file::remove_ours(&dir, self.name(), self.identity));
     }

@@ -1,9 +1,9 @@
-//! Computes when a sink tries again after it could not write.
+//! Computes when a sink tries to write again after a failed write.
 
 use std::time::{Duration, Instant};
 
-/// The time of the next attempt. After the first failure, the sink waits a tenth of a second. After each further failure, the
-/// sink waits twice as long as after the failure before, but at most ten seconds.
+/// The time when a sink next tries to write. After the first failure, the sink waits a tenth of a second. The wait doubles with
+/// each further failure, up to ten seconds.
 #[derive(Debug)]
 pub struct Retry {
     wait: Duration,

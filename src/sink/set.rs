@@ -1,5 +1,5 @@
-//! Opens and closes the sinks of a process, and passes the writer's events to the sinks that run. The configuration selects the
-//! sinks. A failure of one sink does not affect the others.
+//! Opens and closes the sinks that the configuration selects, and passes the writer's events to the sinks that run. A failure
+//! of one sink does not affect the other sinks.
 
 use std::ffi::OsStr;
 use std::io;
@@ -27,19 +27,19 @@ use crate::sys::file::Identity;
 
 pub struct SinkSet {
     status: Arc<Status>,
-    /// The jitdump is not in `others`, because a forked child and recovery read from the jitdump by methods that the trait
-    /// `Sink` does not have.
+    /// The jitdump is not in `others`, because a forked child and recovery call methods of the jitdump that the trait `Sink`
+    /// does not have.
     dump: Jitdump,
-    /// The sink for regions is not in `others`, because the applier calls methods of this sink that the trait `Sink` does not
-    /// have.
+    /// The sink for regions is not in `others`, because the writer's applier calls methods of this sink that the trait `Sink`
+    /// does not have.
     pub region: RegionSink,
     others: Vec<(&'static Kind, Box<dyn Sink>)>,
     /// Whether the configuration asks to remove the files at the end.
     remove_files: bool,
     /// Sinks that were not running when some code became live. The files of these sinks may lack the code.
     missed: Sinks,
-    /// The sinks to which code in regions is also reported. These sinks make no files for profilers. Calls may wait for these
-    /// sinks.
+    /// The sinks to which code in regions is also reported: the sinks whose output is not for profilers. Calls that register
+    /// code may wait for these sinks.
     told_of_regions: Sinks,
 }
 
@@ -69,15 +69,14 @@ impl SinkSet {
         }
     }
 
-    /// Opens the sinks that the configuration asks for, and returns the sinks that run. If a sink fails, the failure is
-    /// reported, and the others run.
+    /// Opens the sinks that the configuration asks for, and returns the sinks that run. If a sink cannot be opened, its error
+    /// becomes the last error, and the other sinks run.
     pub fn open(&mut self, config: &Config) -> Sinks {
         let remember = if config.remember { Sinks::REMEMBER } else { Sinks::NONE };
         self.status.set_sinks(remember, Sinks::NONE);
         let mut started = self.start(config, config.sinks);
-        // Calls that register code may report this code to the unwinder only if the sink runs from the start. If the sink is
-        // enabled late, a call may already be running. A call that began before the sink was enabled does not know of the sink,
-        // and would not report code to the unwinder.
+        // Calls that register code may themselves report this code to the unwinder only if the unwinder's sink runs from the
+        // start. A call that began before the sink was enabled would not report its code.
         if started.has(Sinks::UNWINDER) && unwinder::told_in_calls::begin() {
             started = started.with(Sinks::BY_CALLERS);
         }
@@ -85,15 +84,15 @@ impl SinkSet {
         started
     }
 
-    /// Opens sinks that do not run yet. Returns the sinks that could be opened. A returned sink does not run before `announce`
-    /// is called for it.
+    /// Opens sinks that do not run yet. Returns the sinks that could be opened. The returned sinks do not run until `announce`
+    /// is called for them.
     pub fn start(&mut self, config: &Config, sinks: Sinks) -> Sinks {
         self.remove_files = config.remove_files;
         let status = self.status.clone();
         let mut started = Sinks::NONE;
         for (kind, sink) in self.each().filter(|(kind, _)| sinks.has(kind.bit)) {
-            // Opening the sink for regions cannot fail, because this sink has no output to open. The sink for regions does not
-            // start if other sinks were asked for too, none of those sinks could start, and no sink runs.
+            // Opening the sink for regions cannot fail, because this sink has no output to open. If other sinks were also
+            // requested and none of them could start, and no sink runs yet, the sink for regions does not start either.
             if kind.bit == Sinks::REGION && started.with(status.sinks()) == Sinks::NONE && sinks != kind.bit {
                 continue;
             }
@@ -105,7 +104,7 @@ impl SinkSet {
         started
     }
 
-    /// From now on, the sinks in `started` run. `sinks` has all sinks that were asked for.
+    /// Marks the sinks in `started` as running. `sinks` has all sinks that were requested.
     pub fn announce(&mut self, sinks: Sinks, started: Sinks) {
         let status = self.status.clone();
         status.add_sinks(sinks, with_wants(started));
@@ -113,7 +112,7 @@ impl SinkSet {
         self.missed = missed.without(started);
         for (kind, sink) in self.each().filter(|(kind, _)| started.has(kind.bit)) {
             if missed.has(kind.bit) {
-                // The sink may continue its old file, which lacks the code that was loaded while the sink did not run.
+                // The sink may continue its old file, which lacks the code that became live while the sink did not run.
                 sink.changed();
             }
             if !sink.is_ok() {
@@ -123,7 +122,7 @@ impl SinkSet {
         }
     }
 
-    /// Closes sinks whose files are up to date. The files stay. `live` is the registry if code stays live, and `None`
+    /// Closes sinks whose files are up to date, and keeps the files. `live` is the registry if code stays live, and `None`
     /// otherwise.
     pub fn stop(&mut self, sinks: Sinks, live: Option<&mut Registry>) {
         let keep = self.remember();
@@ -138,8 +137,8 @@ impl SinkSet {
     fn close_each(&mut self, sinks: Sinks, how: Close) {
         let status = self.status.clone();
         for (kind, sink) in self.each().filter(|(kind, _)| sinks.has(kind.bit)) {
-            // A removal (`Close::Remove`) bypasses the write gate. A call of the host may wait for the removal. If the removal
-            // waited at a shut write gate, the removal and the call would wait until the process ends.
+            // A removal (`Close::Remove`) bypasses the write gate, because a call of the host may wait for the removal. If the
+            // write gate were shut, the call would wait until the process ends.
             let closed =
                 if how == Close::Remove { sink.close(how) } else { status.write_gate.pass(|| sink.close(how)) };
             if let Err(error) = closed {
@@ -204,7 +203,7 @@ impl SinkSet {
         self.status.set_paths(KINDS.iter().filter_map(path_of).collect());
     }
 
-    /// The state of the files, to be written into the spool.
+    /// Returns the paths and formats of the sinks' files, for the spool.
     pub fn files(&self, config: &Config) -> Files {
         let path = |bit| {
             let path = self.of(bit).and_then(|sink| sink.path());
@@ -218,7 +217,7 @@ impl SinkSet {
         }
     }
 
-    /// The state of a sink's file, to be written into the spool. `None` if the sink does not run.
+    /// Returns the state of a sink's file, for the spool. `None` if the sink does not run.
     pub fn saved(&self, bit: Sinks) -> Option<Saved> {
         self.of(bit).filter(|_| self.status.sinks().has(bit)).and_then(|sink| sink.saved())
     }
@@ -254,14 +253,14 @@ impl SinkSet {
         self.each().any(|(kind, sink)| running.has(kind.bit) && sink.has_work())
     }
 
-    /// How long to wait until the next attempt of a failed sink.
+    /// How long to wait until a failed sink tries to write again.
     pub fn again_in(&self) -> Option<Duration> {
         // The files of regions are maintained even if the sink for regions does not run.
         let running = self.status.sinks().with(Sinks::REGION);
         KINDS.iter().filter(|kind| running.has(kind.bit)).filter_map(|kind| self.of(kind.bit)?.wake_in()).min()
     }
 
-    /// Returns an error if a sink could not start although it was asked for, or if a sink cannot write at present.
+    /// Returns an error if a requested sink could not start, or if a sink cannot write at present.
     pub fn result(&self) -> Result<()> {
         match self.status.sinks_failed() {
             Sinks::NONE => Ok(()),
@@ -269,7 +268,7 @@ impl SinkSet {
         }
     }
 
-    /// Those sinks of `set` that run.
+    /// The sinks in `set` that run.
     fn running(&mut self, set: Sinks) -> impl Iterator<Item = (&'static Kind, &mut (dyn Sink + 'static))> {
         let running = self.status.sinks();
         self.each().filter(move |(kind, _)| running.has(kind.bit) && set.has(kind.bit))
@@ -297,7 +296,7 @@ impl SinkSet {
         }
     }
 
-    /// Reports that the code with this id has ended. The code may have been in a region.
+    /// Like `gone`, but reports only to the sinks to which code in regions is reported.
     #[inline]
     pub fn gone_in_region(&mut self, id: u64) {
         if self.status.sinks().0 & self.told_of_regions.0 != 0 {
@@ -306,14 +305,14 @@ impl SinkSet {
         }
     }
 
-    /// Announces to the sinks of a forked child that `write_inherited` will write the inherited code to the files later.
+    /// Tells the sinks of a forked child that `write_inherited` will write the inherited code later.
     pub fn inherit_later(&mut self) {
         self.each().for_each(|(_, sink)| sink.inherit_later());
     }
 
-    /// Writes a part of the inherited code to the files of a forked child. `is_first`: whether this part is the first part of
-    /// the inherited code. `time` is later than the times of all records so far. Returns whether more code is left to write, or
-    /// `None` if the jitdump cannot be written now.
+    /// Writes a part of the inherited code to the files of a forked child. `is_first` is true for the first part. `time` is
+    /// later than the times of all records so far. Returns whether more code is left to write, or `None` if the jitdump cannot
+    /// be written now.
     pub fn write_inherited(&mut self, is_first: bool, registry: &mut Registry, time: u64) -> Option<bool> {
         if is_first {
             self.changed();
@@ -323,7 +322,7 @@ impl SinkSet {
     }
 
     /// Reports all live code to sinks that have just started. `time` is later than the times of all records so far. Returns
-    /// false if there is no memory.
+    /// false if memory is short.
     pub fn load_live(&mut self, started: Sinks, registry: &mut Registry, time: u64) -> bool {
         let running = Sinks(self.status.sinks().0 & started.0);
         let mut has_all = true;
@@ -355,7 +354,7 @@ impl SinkSet {
         self.changed();
     }
 
-    /// Gives back the disk space that is reserved after the end of the jitdump. Called when the process exits, and in recovery.
+    /// Frees the disk space that is reserved after the end of the jitdump. Called when the process exits, and in recovery.
     pub fn trim(&mut self) {
         if let Some(Err(error)) = self.dump().map(Jitdump::trim) {
             stall(&self.status, Sinks::JITDUMP, self.dump.path(), &error);
@@ -366,8 +365,8 @@ impl SinkSet {
     /// `Round::now` is true.
     pub fn write(&mut self, round: &mut Round<'_>) {
         let status = self.status.clone();
-        // The jitdump is written first, because the jitdump needs more room than the map. If the jitdump does not fit on the
-        // disk, the map may still fit.
+        // The jitdump is written first, because it needs more room than the perf map. If the jitdump does not fit on the disk,
+        // the perf map may still fit.
         self.dump().into_iter().for_each(Jitdump::flush);
         self.dump.drop_groups();
         // The files of regions are written by `RegionSink::write_files`.
@@ -376,8 +375,7 @@ impl SinkSet {
         }
     }
 
-    /// Makes some sinks write: the sinks that report new code to the unwinder, to debuggers and to valgrind. Calls may wait for
-    /// these sinks.
+    /// Makes the sinks for the unwinder, debuggers and valgrind write. Calls that register code may wait for these sinks.
     pub fn tell(&mut self, round: &mut Round<'_>) {
         let status = self.status.clone();
         for (kind, sink) in self.running(self.told_of_regions) {
@@ -385,7 +383,8 @@ impl SinkSet {
         }
     }
 
-    /// Returns the error for calls that wait until a sink has reported their code. `None` if these sinks could report all code.
+    /// Returns the error for calls that wait until a sink has reported their code. `None` if all such sinks could report all
+    /// code.
     pub fn not_told(&self) -> Option<Error> {
         any_must_wait(self.status.sinks_failed_now()).then_some(Error::SinkFailed)
     }
@@ -393,7 +392,7 @@ impl SinkSet {
     /// Repairs a running jitdump that could not be written, if a repair is due or `Round::now` is true. Returns whether a
     /// repair was attempted.
     ///
-    /// The caller must call this method before the spool records that the round is written. Before this call, groups that could
+    /// The caller must call this method before the spool records that the round is written. Until this call, groups that could
     /// not be written may exist only in memory.
     pub fn repair(&mut self, round: &mut Round<'_>) -> bool {
         let Some(result) = self.dump().and_then(|dump| dump.repair_if_due(round)) else { return false };
@@ -410,7 +409,7 @@ impl SinkSet {
         self.remove_files();
     }
 
-    /// Removes the files if the configuration asks for that. The files must already be closed.
+    /// Removes the closed files if the configuration asks for that.
     pub fn remove_files(&mut self) {
         if self.remove_files {
             self.close_each(Sinks::ANY, Close::Remove);
@@ -441,7 +440,7 @@ fn write_one(status: &Status, kind: &Kind, sink: &mut dyn Sink, round: &mut Roun
 /// The result of taking over the files of a dead process.
 #[derive(Default)]
 pub struct Adopted {
-    /// The text of the map.
+    /// The text of the perf map that was taken over.
     pub map: Vec<u8>,
     /// Which files could not be taken over, and why.
     pub problems: Vec<String>,

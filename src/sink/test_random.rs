@@ -1,6 +1,6 @@
-//! Makes random numbers for tests of sinks. A test that fails prints its seed.
+//! Makes random numbers for tests of sinks. A failed test prints its seed.
 
-/// xorshift64*
+/// The random number generator xorshift64*.
 pub struct Random(pub u64);
 
 impl Random {
@@ -12,7 +12,6 @@ impl Random {
     }
 }
 
-/// Prints the seed if the test fails.
 pub struct Seed(pub u64);
 
 impl Seed {

@@ -1,10 +1,10 @@
-//! Reads the attributes that the host has given to memory (mlock, madvise, mbind, protection keys), and copies them to the
-//! memory that replaces it. A new mapping has none of these attributes.
+//! Reads the attributes that the host has given to memory (mlock, madvise, mbind, protection keys), and copies these attributes
+//! to a new mapping that replaces the memory. A new mapping starts without any of the attributes.
 
-/// The attributes of a mapping. The default is no attribute.
+/// The attributes of a mapping. The default value means that the mapping has no attributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
-    /// A bit for each entry of `ADVICE`.
+    /// Bit N is set if the mapping has the advice of entry N of `ADVICE`.
     advice: u16,
     is_locked: bool,
     /// Whether the mapping has an attribute that this library cannot give to a mapping of a file.
@@ -12,7 +12,8 @@ pub struct Attributes {
     key: u32,
 }
 
-/// The names of pieces of advice in `VmFlags` (linux Documentation/filesystems/proc.rst), and their numbers (madvise(2)).
+/// The name that `VmFlags` shows for each kind of advice (linux Documentation/filesystems/proc.rst), and its number
+/// (madvise(2)).
 const ADVICE: [(&str, i32); 7] = [
     ("dc", libc::MADV_DONTFORK),
     ("dd", libc::MADV_DONTDUMP),
@@ -22,7 +23,7 @@ const ADVICE: [(&str, i32); 7] = [
     ("rr", libc::MADV_RANDOM),
     ("sr", libc::MADV_SEQUENTIAL),
 ];
-/// The names in `VmFlags` for `MADV_WIPEONFORK` and for the three kinds of userfaultfd(2).
+/// The names in `VmFlags` for `MADV_WIPEONFORK` and for the three modes of userfaultfd(2).
 const STUCK: [&str; 4] = ["wf", "um", "uw", "ui"];
 
 impl Attributes {
@@ -31,7 +32,7 @@ impl Attributes {
         !self.is_stuck
     }
 
-    /// Gives these attributes to memory that has none. An attribute that the kernel refuses is lost.
+    /// Gives these attributes to memory without attributes. An attribute that the kernel refuses is skipped.
     pub fn give(&self, addr: u64, len: u64, protection: i32) {
         if *self == Attributes::default() {
             return;

@@ -4,14 +4,14 @@
 //! no fence between the publication and the check, because the writer makes a barrier on behalf of all registering threads. The
 //! writer rarely needs a barrier.
 //!
-//! The system call may begin to fail at any time, because a sandbox forbids it or memory runs out. After the first failure,
-//! threads make their own fences. Before the failure, threads may have made stores without a fence. So the writer waits once
-//! until these stores have reached memory.
+//! membarrier(2) may begin to fail at any time, because a sandbox forbids the call or memory runs out. After the first failure,
+//! threads make their own fences. Threads may have made stores without a fence before the failure. So the writer waits once,
+//! after the failure of membarrier(2), until the stores of all threads have reached memory.
 //!
-//! No other system call reliably makes all threads pass a barrier. When a thread changes a mapping, aarch64 processors and
-//! newer x86-64 processors (INVLPGB) do not interrupt each other. A thread could make a barrier for all threads by moving to
-//! each processor in turn (sched_setaffinity). But real-time threads may keep this thread waiting without limit. Also, the
-//! kernel may forbid this thread to run on some of the processors.
+//! No other system call reliably makes all threads pass a barrier. A change of a mapping makes no barrier on aarch64 and on
+//! newer x86-64 processors (INVLPGB), which do not interrupt each other for the change. A thread that moves to each processor
+//! in turn (sched_setaffinity) may have to wait for real-time threads without limit, or may not be allowed to run on some
+//! processors.
 
 use std::sync::atomic::AtomicBool;
 
@@ -25,7 +25,7 @@ use crate::sys::sync::atomic::{fence, Ordering};
 /// that thread passed a barrier in the kernel when it stopped running.
 const STORE_TIMEOUT: u64 = 10_000;
 
-/// A flag with a separate cache line, because every registration reads the flag.
+/// A flag that has a cache line for itself, because every registration reads the flag.
 #[repr(align(64))]
 struct Light(AtomicBool);
 
@@ -35,7 +35,7 @@ static LIGHT: Light = Light(AtomicBool::new(false));
 
 /// Registers this process with the kernel for membarrier(2).
 ///
-/// loom does not model this barrier. So under loom the writer and the registering threads make fences. Fences give the same
+/// loom does not model membarrier(2). So under loom the writer and the registering threads make fences. Fences give the same
 /// guarantee: if each of two threads makes an announcement and then looks for the announcement of the other thread, at least
 /// one thread finds the other's announcement.
 pub fn register() {
@@ -49,8 +49,8 @@ pub fn is_light() -> bool {
     LIGHT.0.load(Ordering::Relaxed)
 }
 
-/// Makes every running thread of the process pass a full memory barrier. If `is_light` is false, all other threads make their
-/// own fences. In this case this function makes fences on the calling thread, and nothing else.
+/// Makes every running thread of the process pass a full memory barrier. If `is_light` is false, this function only makes
+/// fences on the calling thread, because all other threads then make their own fences.
 pub fn all_threads() {
     fence(Ordering::SeqCst);
     if is_light() && membarrier(Command::PrivateExpedited).is_err() {

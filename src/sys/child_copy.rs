@@ -25,7 +25,7 @@ const NO_CHILD: Duration = Duration::from_millis(75);
 #[derive(Clone, Copy, Debug)]
 pub struct ChildCopy {
     word: &'static AtomicU32,
-    /// The value that `errno` had before the fork. During the fork `errno` is 0 until something fails.
+    /// The value that `errno` had before the fork. During the fork, `errno` is 0 until a call fails.
     errno: i32,
 }
 
@@ -43,7 +43,8 @@ impl ChildCopy {
 
     /// In the parent: waits, for at most `limit`, until the child has copied the shared memory.
     pub fn wait(self, limit: Duration) {
-        // The C library calls the handlers of the parent even if the fork has failed. `errno` then contains the reason.
+        // The C library calls the parent's fork handlers even if the fork has failed. In this case `errno` contains the reason
+        // of the failure.
         let (begin, has_failed) = (Instant::now(), matches!(errno::errno().0, libc::EAGAIN | libc::ENOMEM));
         loop {
             let state = self.word.load(Ordering::Acquire);
@@ -97,8 +98,8 @@ mod tests {
         late.begin();
         late.wait(Duration::ZERO);
         assert!(!late.copied());
-        // The parent does not wait long for a child that does not exist. If the child does exist, it learns that the parent
-        // has not waited.
+        // The parent does not wait long for a child that does not exist. If the child does exist, `copied` returns false in the
+        // child.
         let failed = fork();
         errno::set_errno(Errno(libc::EAGAIN));
         failed.wait(HOUR);

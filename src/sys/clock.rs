@@ -47,8 +47,8 @@ static AHEAD: AtomicU64 = AtomicU64::new(0);
 static BOOTTIME_AHEAD: AtomicI64 = AtomicI64::new(i64::MIN);
 
 /// Determines how far the process's clocks are ahead of the initial namespace's clocks. This function must be called before the
-/// first time stamp is made, in each forked child, and after each pause in which no time stamps were made. A process that has
-/// only one thread during a pause can change its time namespace.
+/// first time stamp is made, in each forked child, and after each pause in which no time stamps were made. A process can change
+/// its time namespace while it has only one thread.
 pub fn find_host() {
     if let Some(TimeNamespace { monotonic, boottime }) = TimeNamespace::of_this_thread() {
         AHEAD.store(monotonic as u64, Ordering::Relaxed);
@@ -114,7 +114,6 @@ pub fn tick_ns() -> i64 {
     1_000_000_000 / (clock_ticks_per_second() as i64).max(1)
 }
 
-/// The time of a clock, in nanoseconds.
 pub(super) fn read_ns(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid timespec to write to.
@@ -124,12 +123,12 @@ pub(super) fn read_ns(clock: libc::clockid_t) -> u64 {
 
 /// Reads the time stamp counter after all earlier instructions have completed.
 ///
-/// The order of stamps must be the order of events. `rdtsc` alone was seen to read the counter 1.4 µs before the preceding
-/// loads had completed (four cache misses in a row, Zen 5). So with `rdtsc` alone, a thread that has read the record of
-/// another thread could give its own record an earlier time stamp. The fence makes `rdtsc` wait for the loads.
+/// The time stamps must have the same order as the events. `rdtsc` alone was seen to read the counter 1.4 µs before the
+/// preceding loads had completed (four cache misses in a row, Zen 5). So with `rdtsc` alone, a thread that has read the record
+/// of another thread could give its own record an earlier time stamp. The fence makes `rdtsc` wait for the loads.
 ///
-/// These are the median times of calls that were measured in batches. `rdtsc` takes 10.3 ns, and `lfence; rdtsc` takes 17.3 ns.
-/// `rdtscp`, which also waits for earlier instructions, takes 19.8 ns. `clock_gettime` takes 24.6 ns.
+/// The median times of calls, measured in batches, are: `rdtsc` 10.3 ns, `lfence; rdtsc` 17.3 ns, `rdtscp` (which also waits
+/// for earlier instructions) 19.8 ns, `clock_gettime` 24.6 ns.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub fn arch_ticks() -> u64 {

@@ -1,7 +1,6 @@
-//! Memory for machine code: maps files and plain memory at chosen addresses, and moves, protects and unmaps such memory.
+//! Maps, moves, protects and unmaps the memory that holds machine code.
 //!
-//! Functions that map memory at a given address replace whatever is mapped there. `reserve` and `anonymous` map memory at an
-//! address that the kernel picks. No `Drop` unmaps anything, because code may run in this memory until the process ends.
+//! No type in this file unmaps memory when a value is dropped, because code may run in the memory until the process ends.
 
 use std::fs::File;
 use std::io;
@@ -124,11 +123,11 @@ unsafe fn map(addr: u64, len: u64, protection: i32, flags: i32, file: i32, offse
 }
 
 /// Whether a range is a single VMA of the kernel. All pages of a VMA have the same attributes. The range must begin where a VMA
-/// begins. The page after the range must belong to the caller, and must have different rights than the range.
+/// begins. The page after the range must belong to the caller, and must have other access rights than the range.
 pub fn is_one_mapping(addr: u64, len: u64) -> bool {
     let page = page_size() as u64;
-    // The kernel first checks that the range lies in one VMA, and otherwise fails with `EFAULT`. Then the kernel finds no room
-    // to extend this VMA in place.
+    // The kernel first checks that the range lies in one VMA, and otherwise fails with `EFAULT`. If the range lies in one VMA,
+    // the kernel then fails because it has no room to extend the VMA in place (`ENOMEM`).
     // SAFETY: the call has no flags, so it can only extend the mapping in place.
     match checked(unsafe { libc::mremap(addr as *mut _, len as usize, (len + page) as usize, 0) }) {
         Ok(_) => {
@@ -151,10 +150,10 @@ pub fn has_locked(addr: u64, len: u64) -> bool {
 
 /// Makes a file in memory, without a path. The pages of this file can be mapped twice, unlike pages of private memory.
 pub fn nameless_file() -> io::Result<File> {
-    // The setting `vm.memfd_noexec=2` requires this flag, which states that nobody executes the file as a program. The flag
-    // does not forbid executable mappings.
+    // The setting `vm.memfd_noexec=2` requires the flag `MFD_NOEXEC_SEAL`, which forbids executing the file as a program. The
+    // flag does not forbid executable mappings of the file.
     let created = memfd(libc::MFD_CLOEXEC | libc::MFD_NOEXEC_SEAL);
-    // Linux before 6.3 does not support the flag.
+    // Linux before 6.3 does not support `MFD_NOEXEC_SEAL`.
     created.or_else(|_| memfd(libc::MFD_CLOEXEC))
 }
 
@@ -175,7 +174,7 @@ pub fn provide(file: &File, offset: u64, len: u64) -> io::Result<()> {
     allocate(file, FallocateFlags::empty(), offset, len)
 }
 
-/// Frees the room that a part of a file takes. Afterwards this part reads as zeros.
+/// Frees the room that a part of a file takes. Afterwards the part of the file reads as zeros.
 pub fn punch(file: &File, offset: u64, len: u64) -> io::Result<()> {
     allocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len)
 }
@@ -217,8 +216,8 @@ pub fn write_from(addr: u64, len: u64, file: &File, offset: u64) -> io::Result<(
 }
 
 /// Writes parts of memory to a file. The file offset of each part is the part's memory address plus `beyond` (the sum wraps).
-/// The parts must be in the order of their addresses. One write call can contain many parts. If a write call reaches unreadable
-/// memory, the rest of its parts is not written. If a write call can write nothing at all, this function fails.
+/// The parts must be in the order of their addresses. One write call can contain many parts. A write call that reaches
+/// unreadable memory leaves its remaining parts unwritten. If a write call can write nothing, this function fails.
 pub fn write_parts(parts: impl Iterator<Item = Range<u64>>, file: &File, beyond: u64) -> io::Result<()> {
     static ZEROS: [u8; GAP] = [0; GAP];
     /// A gap between two parts is filled with zeros if it has at most this many bytes. A gap of more than `GAP` bytes becomes a
@@ -274,7 +273,7 @@ pub unsafe fn drop_pages(addr: u64, len: u64) -> io::Result<()> {
 
 /// Gives advice about memory (madvise(2)). The memory also works if the kernel ignores the advice.
 pub fn advise(addr: u64, len: u64, advice: Advice) {
-    // SAFETY: the crate memmap2 lets safe code give any advice of this type. Of the values of this type, only `HwPoison`
+    // SAFETY: the crate memmap2 lets safe code give any advice of this type. Among the values of `Advice`, only `HwPoison`
     // changes the content of memory. `HwPoison` requires root, and exists to test how the kernel handles broken memory.
     unsafe { libc::madvise(addr as *mut _, len as usize, advice as i32) };
 }

@@ -26,7 +26,7 @@ const WAITING_MAX: usize = 4 * LINE_MAX;
 const UNKNOWN: u8 = 0;
 const OFF: u8 = 1;
 const ON: u8 = 2;
-/// In this state, the library checks the host's calls, and writes messages as in the state `ON`.
+/// In the state `CHECKS`, the library checks the host's calls, and writes messages as in the state `ON`.
 const CHECKS: u8 = 3;
 
 static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);

@@ -5,9 +5,9 @@
 //!
 //! Debuggers find the list and the function by their symbol names. Other libraries in the process (LLVM, a second copy of this
 //! library) may define the same names. If the linker or the loader binds the names in all these libraries to one definition,
-//! the libraries share one list. The protocol has no lock for the list. So this library first puts two marker entries into the
-//! list (`Ends`), and then puts all its other entries between the marker entries. Once the marker entries are in the list, this
-//! library never writes to an entry of another library.
+//! the libraries share one list, for which the protocol has no lock. So this library first puts two marker entries into the
+//! list (`Ends`), and then all its other entries between them. Once the marker entries are in the list, this library never
+//! writes to an entry of another library.
 
 use std::hint::black_box;
 use std::ptr::{self, NonNull};
@@ -86,8 +86,7 @@ mod names {
     /// the place of this instruction. The next debugger assumes that this breakpoint is part of the program, and continues
     /// with the next instruction.
     ///
-    /// Other libraries that contain the JIT interface may call a function of this name. The linker or the loader may bind the
-    /// calls of other libraries to this definition.
+    /// Other libraries may also call a function of this name. The linker or the loader may bind their calls to this definition.
     #[no_mangle]
     #[unsafe(naked)]
     pub extern "C" fn __jit_debug_register_code() {
@@ -212,8 +211,8 @@ pub fn descriptor_addr() -> u64 {
     ptr::from_ref(pair().descriptor) as u64
 }
 
-/// The address of this library's first entry in the list, and the address of the entry after this library's last entry (0 if
-/// there is no such entry).
+/// The address of this library's first entry in the list, and the address of the entry that follows this library's last entry.
+/// The second address is 0 if no entry follows.
 pub fn own_entries() -> Option<(u64, u64)> {
     let ends = ENDS.get()?;
     // SAFETY: the marker entries are never freed.
@@ -227,8 +226,8 @@ pub fn is_watched() -> bool {
 }
 
 /// Returns true if the list is empty, or if the list contains this library's entries. If the result is false, only other
-/// libraries use the list. This library should then not put its marker entries at the head of the list. If two libraries insert
-/// entries at the head at the same time, one entry may be lost.
+/// libraries use the list. In this case this library should not put its marker entries at the head of the list, because an
+/// entry may be lost if two libraries insert entries at the head at the same time.
 pub fn is_alone() -> bool {
     pair().descriptor.first.load(Ordering::Relaxed).is_null() || ENDS.get().is_some()
 }
@@ -243,9 +242,9 @@ fn listener_of_breakpoint() -> Option<Debugger> {
     has_breakpoint().then(tracer::debugger).flatten()
 }
 
-/// Whether the list may contain an old and a new object for the same address during an exchange. gdb accepts this, but lldb
-/// does not. If the sections of both objects begin at the same address, the removal of the old object also removes lldb's data
-/// about the section of the new object (SectionLoadList::SetSectionUnloaded).
+/// Whether the list may contain an old and a new object for the same address during an exchange. gdb accepts both objects at
+/// the same time, but lldb does not. If the sections of both objects begin at the same address, the removal of the old object
+/// also removes lldb's data about the section of the new object (SectionLoadList::SetSectionUnloaded).
 fn takes_both() -> bool {
     listener_of_breakpoint() != Some(Debugger::Lldb)
 }

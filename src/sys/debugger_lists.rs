@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use super::sort::sort;
 use super::{debugger, process_memory};
 
-/// Libraries give this symbol name to the descriptor of their list.
+/// The symbol name of the descriptor of a library's list.
 const NAME: &[u8] = b"__jit_debug_descriptor";
 
 /// The maximum number of entries that are read. Further entries are ignored.
@@ -134,7 +134,7 @@ impl Lists {
 /// The libraries that are loaded.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The argument `known` of `since`.
+    /// The value of the argument `known` of `Loaded::since`.
     known: Option<(u64, u64)>,
     changes: Option<(u64, u64)>,
     /// The load address of each library, and the path of its file. The address of a symbol is the load address plus the

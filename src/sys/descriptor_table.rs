@@ -1,9 +1,9 @@
 //! Gives threads of this library their own tables of file descriptors, separate from the host's table.
 //!
-//! The background thread has its own table. This thread cannot use, close or even list the host's descriptors, and the host
-//! cannot use, close or list the thread's descriptors. A host that closes all descriptors, as daemons do, therefore closes no
-//! descriptor of this library. The background thread also cannot write by mistake to a file that the host has opened. If the
-//! kernel or a sandbox refuses a second table, all threads share the host's table.
+//! The background thread has its own table. The thread cannot use, close or list the host's descriptors, and the host cannot
+//! use, close or list the thread's descriptors. So a host that closes all descriptors, as daemons do, closes no descriptor of
+//! this library, and the background thread cannot write to a file of the host by mistake. If the kernel or a sandbox refuses a
+//! second table, all threads share the host's table.
 
 use std::cell::Cell;
 use std::hash::RandomState;
@@ -24,7 +24,6 @@ impl DescriptorTable {
     /// The table that the host's threads share.
     pub const HOST: DescriptorTable = DescriptorTable(0);
 
-    /// The table of the calling thread.
     pub fn current() -> DescriptorTable {
         TABLE.get()
     }
@@ -73,8 +72,8 @@ fn copy_and_close() -> bool {
         return false;
     }
     let listed = listing::numbers(Path::new("/proc/thread-self/fd"));
-    // Without `/proc`, the loop closes every descriptor below the process's limit, but none above 65,535. Higher descriptors
-    // stay open.
+    // Without `/proc`, the loop closes all descriptors below the process's limit, but at most the descriptors 0 to 65,535.
+    // Higher descriptors stay open.
     let most = || limit(libc::RLIMIT_NOFILE).map_or(1 << 16, |limit| limit.min(1 << 16) as libc::c_int);
     let open: Vec<libc::c_int> = listed.unwrap_or_else(|_| (0..most()).collect());
     for descriptor in open {
@@ -110,7 +109,6 @@ mod tests {
         unsafe { libc::fcntl(descriptor, libc::F_GETFD) != -1 }
     }
 
-    /// Tests both ways of making a table.
     #[test]
     fn neither_side_sees_what_the_other_has_open() {
         for way in [close_in_new_table, copy_and_close] {

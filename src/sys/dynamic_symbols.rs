@@ -1,12 +1,12 @@
 //! The dynamic loader: finds functions by name, and keeps this library's code loaded.
 //!
-//! A host may unload a plugin that contains this library. Without `keep_this_loaded`, threads would then run code that is no
-//! longer mapped. The writer's thread may run the library's code at any time. The host's threads run the library's code when
-//! they end, when they fork, and when the process exits.
+//! A host may unload a plugin that contains this library. Without `keep_this_loaded`, threads would run unmapped code after the
+//! unload. The writer's thread may run the library's code at any time. The host's threads run the library's code when they end,
+//! when they fork, and when the process exits.
 //!
 //! `dlopen` and `dlclose` hold the loader's lock while constructors and destructors of the loaded object run. A constructor or
 //! destructor may call this library, and wait for a lock of this library. So a thread that holds a lock of this library never
-//! calls the loader. If the holder of such a lock waits for another thread, the other thread must not call the loader either.
+//! calls the loader. A thread also never calls the loader while the holder of a lock of this library waits for the thread.
 //! `look_up` and `keep_this_loaded` are called before any lock is taken. This library also has no thread-local storage with a
 //! destructor, because the C library takes the loader's lock to register such a destructor.
 
@@ -31,9 +31,9 @@ static FOUND: [AtomicPtr<c_void>; 3] = [const { AtomicPtr::new(ptr::null_mut()) 
 static LOOKED_UP: AtomicBool = AtomicBool::new(false);
 
 /// Looks up the symbols once. Must be called before any lock is taken. A constructor calls this function when the library is
-/// loaded. The linker may omit the constructor from a program that contains the static library. So the library also calls this
-/// function when the first session is opened. If several threads call this function at the same time, each thread looks up the
-/// symbols, because no thread may wait for another.
+/// loaded. Opening the first session also calls this function, because the linker may omit the constructor from a program that
+/// contains the static library. If several threads call this function at the same time, each thread looks up the symbols,
+/// because no thread may wait for another.
 pub fn look_up() {
     // In a program without shared libraries, a look-up would find nothing.
     if LOOKED_UP.load(Ordering::Acquire) || own_dynamic_section().is_none() {
@@ -56,22 +56,22 @@ impl Optional {
 /// Keeps the object that contains this code loaded until the process ends. The program itself always stays loaded. A shared
 /// library that is linked with `-z nodelete`, as this project's library is, also stays loaded.
 ///
-/// `fork` resets, in the child, all locks that this function takes. `fork` does not reset the lock of `dl_iterate_phdr` (seen
-/// with glibc 2.36), so this function does not call `dl_iterate_phdr`. If a thread is in `dl_iterate_phdr` during a fork, the
-/// next call of `dl_iterate_phdr` in the child waits for ever, even if the host makes the call.
+/// In a forked child, `fork` resets all locks that this function takes. `fork` does not reset the lock of `dl_iterate_phdr`
+/// (seen with glibc 2.36), so this function does not call `dl_iterate_phdr`. If a thread is in `dl_iterate_phdr` during a fork,
+/// the next call of `dl_iterate_phdr` in the child waits for ever, even if the host makes the call.
 pub fn keep_this_loaded() {
     static DONE: AtomicBool = AtomicBool::new(false);
     if DONE.load(Ordering::Relaxed) || stays_loaded() {
         return;
     }
-    // `dlopen` is looked up by name, because a program without shared libraries is linked without a loader. In such a program
-    // `stays_loaded` returns true, and this code does not run.
+    // `dlopen` is looked up by name, because a program without shared libraries is linked without a loader. In a program
+    // without a loader, `stays_loaded` returns true, and this code does not run.
     type Open = unsafe extern "C" fn(*const libc::c_char, c_int) -> *mut c_void;
     // SAFETY: the function of that name has this type, and the pointer may be NULL.
     let dlopen: Option<Open> = unsafe { std::mem::transmute(function(c"dlopen")) };
     let here = asked(keep_this_loaded as *const c_void).filter(|here| !here.dli_fname.is_null());
     if let (Some(dlopen), Some(here)) = (dlopen, here) {
-        // The call only sets a flag of the object, which is already loaded. A failure is ignored.
+        // The call only sets a flag of the object, which is already loaded. A failure of the call is ignored.
         // SAFETY: the name of a loaded object ends with a NUL, and exists as long as the object is loaded. This object is
         // loaded, because it contains the code that is running now.
         unsafe { dlopen(here.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) };
@@ -79,7 +79,7 @@ pub fn keep_this_loaded() {
     DONE.store(true, Ordering::Relaxed);
 }
 
-// `_DYNAMIC` is the linker's name for this object's dynamic section. A program without shared libraries has no such section.
+// `_DYNAMIC` is the linker's name for this object's dynamic section. A program without shared libraries has no dynamic section.
 std::arch::global_asm!(
     ".pushsection .data.rel.ro.jitsym_loader,\"aw\",%progbits",
     ".weak _DYNAMIC",

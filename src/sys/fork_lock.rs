@@ -1,18 +1,19 @@
 //! The fork lock keeps other threads from forking while a thread changes state that a forked child takes over.
 //!
-//! This state consists of the regions, the code allocator's memory, and the records of the collector, the bridge and the
-//! unwinder. Any number of threads may be inside the lock at a time. While the process forks, no thread may be inside the lock.
+//! The protected state consists of the regions, the code allocator's memory, and the records of the collector, the bridge and
+//! the unwinder. Any number of threads may be inside the lock at a time. While the process forks, no thread may be inside the
+//! lock.
 //!
-//! Every wait has a limit. The wait of a fork has a limit, because a thread inside the lock may be waiting for a disk. The wait
-//! of a thread for a fork has a limit, because the thread may hold a lock of the host, and one of the host's fork handlers may
-//! wait for that lock. The host's fork handlers run between this library's handler and the fork. A thread waits only once for
-//! the same fork. Otherwise the waits of many calls would add up while the thread holds a lock of the host.
+//! The wait of a fork has a limit, because a thread inside the lock may be waiting for a disk. The wait of a thread for a fork
+//! has a limit, because the thread may hold a lock for which a fork handler of the host waits. The host's fork handlers run
+//! between this library's handler and the fork. A thread waits only once for the same fork, because the waits of many calls
+//! would otherwise add up while the thread holds a lock of the host.
 //!
 //! A thread that is about to change bytes of a file has a `Parting` as long as code memory still maps these bytes. A child that
-//! is forked while the thread has the `Parting` would execute the changed bytes of the file. The thread has the `Parting` only
-//! for a short time, because the thread waits for no disk. So a fork may wait longer for a thread with a `Parting` than for a
-//! thread inside the lock. If a fork stops waiting while the thread still has the `Parting`, the thread detects this, and does
-//! not change the file.
+//! is forked while the thread has the `Parting` would execute the changed bytes of the file. A thread has a `Parting` only for
+//! a short time, because the thread does not wait for a disk meanwhile. So a fork may wait longer for a thread with a `Parting`
+//! than for a thread inside the lock. If a fork stops waiting while the thread still has the `Parting`, the thread detects
+//! this, and does not change the file.
 
 use std::cell::Cell;
 use std::ptr;
@@ -25,16 +26,13 @@ use super::{mapping, thread};
 /// lock. The kernel needs a while to copy the page tables of a very large process.
 const FORK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How many threads of this process are inside the lock, are forking, or have a `Parting`. In a forked child the counts are 0,
-/// because the kernel clears the page of the counts.
+/// How many threads of this process are inside the lock, are forking, or have a `Parting`. In a forked child the counts are 0:
+/// the kernel or `begin_in_child` clears them.
 #[derive(Debug)]
 #[repr(C)]
 struct Counts {
-    /// How many threads are inside the lock.
     inside: AtomicU32,
-    /// How many threads are forking.
     forks: AtomicU32,
-    /// How many threads have a `Parting`.
     partings: AtomicU32,
 }
 
@@ -102,8 +100,8 @@ fn is_any(count: &AtomicU32) -> bool {
 }
 
 fn subtract(count: &AtomicU32) {
-    // If a thread is counted when it forks, the count is nevertheless 0 in the child. So the child may call this function while
-    // the count is 0. In this case the count must stay 0.
+    // A count of 0 must stay 0: a thread that was counted when it forked calls this function in the child, where the count is
+    // 0.
     let _ = count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1));
 }
 
@@ -149,8 +147,8 @@ fn inside() -> Inside {
     Inside(())
 }
 
-/// A thread has a `Parting` while it replaces the pages of a file mapping by private copies. Afterwards changes of the file do
-/// not affect this process or its children.
+/// A thread has a `Parting` while it replaces the pages of a file mapping by private copies. After the replacement, changes of
+/// the file do not affect this process or its children.
 #[derive(Debug)]
 pub struct Parting {
     hasty: u64,

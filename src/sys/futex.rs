@@ -23,7 +23,6 @@ pub fn wake(word: &AtomicU32, count: u32) {
     let _ = futex::wake(word, Flags::PRIVATE, count);
 }
 
-/// Runs `body`, and leaves errno unchanged.
 pub fn keeping_errno<T>(body: impl FnOnce() -> T) -> T {
     let before = errno::errno();
     let result = body();

@@ -17,7 +17,6 @@ use super::file::{look_at, Held, Identity};
 use super::listing;
 use super::open_at::{c_string, open_at};
 
-/// An open directory.
 #[derive(Debug)]
 pub struct Dir(Held);
 

@@ -1,5 +1,5 @@
-//! Keeps the reason why the last call of a thread was refused. The reason is noted here by the code that finds it. The text is
-//! made only when the host requests it.
+//! Keeps the reason why the last call of a thread was refused. The code that refuses a call notes the reason here. The text of
+//! the reason is made only when the host requests the text.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -13,8 +13,8 @@ use super::panic_guard;
 pub struct Refusal {
     /// The serial number of this failure. The failures of a process are numbered in the order in which they happen.
     pub number: u64,
-    /// The process in which the call was refused. After a fork, the child's thread still has the refusal of the parent's
-    /// thread. This refusal is ignored in the child.
+    /// The process in which the call was refused. A refusal of the parent's thread, which the child's thread still has after a
+    /// fork, is ignored in the child.
     pid: u32,
     /// The number of the error; 0 if no call was refused.
     pub error: u32,
@@ -53,8 +53,8 @@ pub fn note(error: u32, text: &'static str, numbers: [u64; 3]) {
     panic_guard::set_noted();
 }
 
-/// Returns the current call's note for this error. If there is no such note, the returned `Refusal` has an empty text. A note
-/// for another error is ignored, because the library has overcome the problem that caused the note.
+/// Returns the current call's note for this error. If there is no note for this error, the returned `Refusal` has an empty
+/// text. A note for another error is ignored, because the library has overcome the problem that caused the note.
 fn noted(error: u32) -> Refusal {
     let noted = NOTED.get();
     if noted.error == error && panic_guard::has_noted() {
@@ -89,7 +89,7 @@ pub fn last() -> Refusal {
 }
 
 impl Refusal {
-    /// Whether a text was noted for the refusal. Without such a text, only the error is known.
+    /// Whether a text was noted for the refusal. Without a text, only the error is known.
     pub fn has_text(&self) -> bool {
         !self.text.is_empty()
     }

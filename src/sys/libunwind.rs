@@ -7,10 +7,9 @@
 //!
 //! libunwind reads the list without a lock (src/mi/Gfind_dynamic_proc_info.c, `local_find_proc_info`). When `_U_dyn_cancel`
 //! removes an entry, it clears the entry's link to the next entry. So a reader that is at the removed entry misses all later
-//! entries. Therefore this library registers only two empty entries, the marker entries (`Ends`). This library itself links and
-//! unlinks its tables between the marker entries, and frees unlinked tables later. A new table is linked after all other
-//! tables. An old table is unlinked only after its replacement has been linked, so a reader of the list always finds one of the
-//! two tables.
+//! entries. Therefore this library registers only two empty marker entries (`Ends`), links and unlinks its tables between the
+//! marker entries itself, and frees unlinked tables later. A new table is linked after all other tables. An old table is
+//! unlinked only after its replacement has been linked, so a reader of the list always finds one of the two tables.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -91,9 +90,9 @@ fn functions() -> &'static Functions {
     unsafe { &*std::hint::black_box(&raw const jitsym_libunwind_functions) }
 }
 
-/// On processors other than x86-64, this library does not use libunwind, so the returned structure contains no functions. On
-/// these processors, libunwind reads the section `.debug_frame` too. When libunwind's cache is flushed, libunwind frees its
-/// copy of this section, even if another thread is still reading the copy.
+/// This library does not use libunwind on processors other than x86-64, so the returned structure contains no functions. On the
+/// other processors, libunwind also reads the section `.debug_frame`, and frees its copy of this section when its cache is
+/// flushed, even if another thread is still reading the copy.
 #[cfg(not(target_arch = "x86_64"))]
 fn functions() -> &'static Functions {
     static NONE: Functions =
@@ -139,8 +138,8 @@ fn rest_at() -> Option<usize> {
     })
 }
 
-/// An element of the array. The element has the address of code, relative to the first code of the table, and the offset of
-/// the code's FDE in `Memory::entries`.
+/// An element of a table's array: the address of code, relative to the first code of the table, and the offset of the code's
+/// FDE in `Memory::entries`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
 struct Place {

@@ -19,8 +19,8 @@ pub fn names(path: &Path) -> io::Result<Vec<OsString>> {
     names_that(path, |_| true)
 }
 
-/// The names in a directory for which `wanted` returns true. This function is for a directory in which other programs may
-/// have any number of files.
+/// The names in a directory for which `wanted` returns true. Use this function for a directory in which other programs may have
+/// any number of files.
 pub fn names_that(path: &Path, wanted: impl Fn(&OsStr) -> bool) -> io::Result<Vec<OsString>> {
     names_in(open_at(CWD, path.as_os_str(), OFlags::DIRECTORY, 0)?, wanted)
 }

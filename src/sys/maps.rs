@@ -26,7 +26,7 @@ pub struct Mapping {
     pub inode: u64,
     /// Whether the kernel has given the mapping a name in brackets: heap, stack, vdso and the like.
     pub special: bool,
-    /// What the host has asked the kernel to do with this memory. Only `look_up_attributes` sets this field.
+    /// The attributes that the host has given to the memory. Only `look_up_attributes` sets this field.
     pub attributes: Attributes,
 }
 
@@ -78,13 +78,13 @@ pub fn within(start: u64, end: u64) -> io::Result<Vec<Mapping>> {
 /// VMA of the kernel.
 ///
 /// The kernel has no quick way to report attributes. The kernel visits the page tables of all memory at lower addresses than
-/// the mappings. This takes 50 microseconds in a small process, plus 12 microseconds for each other mapping, plus 20
+/// the mappings. The call takes 50 microseconds in a small process, plus 12 microseconds for each other mapping, plus 20
 /// milliseconds for each GiB of small pages in use. So code that often replaces memory should not call this function.
 pub fn look_up_attributes(mappings: &mut [Mapping]) -> io::Result<()> {
     let Some(last) = mappings.last().map(|last| last.end) else { return Ok(()) };
     mappings.iter_mut().for_each(|mapping| mapping.attributes.add_policy(mapping.start));
     let mut lines = BufReader::new(match File::open("/proc/thread-self/smaps") {
-        // The kernel may have been built without this file.
+        // The kernel may have been built without `smaps`.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         file => file?,
     });
@@ -133,7 +133,7 @@ struct Query {
 const PROCMAP_QUERY: libc::c_ulong = 3 << 30 | (size_of::<Query>() as libc::c_ulong) << 16 | 0x66 << 8 | 17;
 const COVERING_OR_NEXT: u64 = 0x10;
 
-/// The mapping that contains an address, or the next mapping above the address. `file` is from `open`.
+/// The mapping that contains an address, or the next mapping above the address. `file` must come from `open`.
 fn query(file: &File, addr: u64) -> io::Result<Option<Mapping>> {
     // The kernel is asked for the name only if the memory has no file. Names that the host has given have at most 80 bytes
     // (`ANON_VMA_NAME_MAX_LEN`), and names that the kernel has given are short.
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(find(3 * GIB - 1, 0x1000, 2 * GIB), Some(GIB - 0x1000));
         assert_eq!(find(2 * GIB, 3 * GIB, 2 * GIB), Some(4 * GIB));
         assert_eq!(find(2 * GIB, 2 * GIB, 7 * GIB), Some(7 * GIB));
-        // There is no other free range.
+        // The only free range is directly above the heap, and is shorter than `ABOVE_HEAP`.
         assert_eq!(gap_beside(2 * GIB, &maps, 2 * GIB, 3 * GIB, 0x1000, 0x1000, 0), Some(3 * GIB - 0x1000));
         assert_eq!(find(2 * GIB, 2 * GIB, 20 * GIB - 1), Some(20 * GIB - (128 << 20) - 0x1000));
     }

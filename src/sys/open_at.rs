@@ -9,7 +9,6 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::fs::{openat, Mode, OFlags};
 use rustix::io::{fcntl_dupfd_cloexec, retry_on_intr};
 
-/// Opens a file by its name in a directory.
 pub(super) fn open_at(dir: BorrowedFd<'_>, name: &OsStr, flags: OFlags, mode: u32) -> io::Result<File> {
     let (name, mode) = (c_string(name)?, Mode::from_raw_mode(mode));
     Ok(not_standard(retry_on_intr(|| openat(dir, &name, flags | OFlags::CLOEXEC, mode))?)?.into())

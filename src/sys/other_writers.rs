@@ -1,5 +1,5 @@
-//! Determines whether other libraries in this process use or write a file. Such a library may be another runtime, or another
-//! copy of this library.
+//! Determines whether other libraries in this process, such as other runtimes and other copies of this library, use or write a
+//! file.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
@@ -48,8 +48,8 @@ fn numbered(descriptor: RawFd) -> BorrowedFd<'static> {
     unsafe { BorrowedFd::borrow_raw(descriptor) }
 }
 
-/// The device and the inode of the file for which a descriptor is open. On a network file system, the kernel is told not to ask
-/// the server, because the server might never answer.
+/// The device and the inode of the file for which a descriptor is open. The call tells the kernel not to ask the server of a
+/// network file system, because the server might never answer.
 fn file_of(descriptor: RawFd) -> Option<(u64, u64)> {
     let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
     let mut data = MaybeUninit::<libc::statx>::zeroed();
@@ -84,7 +84,8 @@ pub fn uses(dir: &Dir, name: &OsStr, file: Identity) -> bool {
     opened.is_some_and(|opened| has_other_copy(&opened)) || !descriptors(file).is_empty() || mapped()
 }
 
-/// The host's descriptors that are open for writing to the file, with their flags. `ours` is left out.
+/// The host's descriptors that are open for writing to the file, except the descriptor of `ours`. Each descriptor has its
+/// flags.
 fn writers(file: Identity, ours: Option<&File>) -> Vec<(RawFd, OFlags)> {
     let ours = ours.filter(|_| DescriptorTable::current().is_host()).map(AsRawFd::as_raw_fd);
     let found = descriptors(file);
@@ -137,15 +138,15 @@ pub(super) const COPIES: libc::off_t = 1 << 62;
 /// The length of the range of bytes that belongs to one process.
 const RANGE: libc::off_t = 1 << 30;
 
-/// Computes a secret number from the argument `of`. All copies of this library in this process get the same number for the same
-/// argument. Two processes get different numbers for the same argument. The number is computed from the random bytes that the
-/// kernel has given to the process (getauxval(3), `AT_RANDOM`). Every process can read which bytes are locked. So the number
-/// must not reveal an address. The number must not reveal the random bytes either, because the C library computes its own
-/// secrets from the random bytes.
+/// Computes a secret number from the argument `of` and from the random bytes that the kernel has given to the process
+/// (getauxval(3), `AT_RANDOM`). For the same argument, all copies of this library in this process get the same number, and two
+/// processes get different numbers. Every process can read which bytes are locked. So the number must reveal neither an address
+/// nor the random bytes, from which the C library computes its own secrets.
 fn secret(of: usize) -> libc::off_t {
     // SAFETY: getauxval returns 0 or the address of 16 bytes that never change.
     let random = unsafe { (libc::getauxval(libc::AT_RANDOM) as *const [u8; 16]).as_ref() };
-    // Copies that were built by different compilers must agree on the number. The algorithm of `DefaultHasher` may change.
+    // `DefaultHasher` is not used, because its algorithm may change, and copies that were built by different compilers must
+    // agree on the number.
     #[allow(deprecated)]
     let mut hasher = std::hash::SipHasher::new();
     hasher.write(random.map_or(&[][..], |random| random));
@@ -236,8 +237,7 @@ mod tests {
         other.write_all(b"three\n").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"one\ntwo\nthree\n");
         let reader = File::open(&path).unwrap();
-        // The locks below act like the locks of another copy of the library. This copy could detect another copy only by the
-        // other copy's locks, because this copy cannot list the descriptors of other copies.
+        // The locks below act like the locks of another copy of the library.
         note(&ours, true);
         assert!(!has_other_copy(&ours) && !has_other_copy(&reader), "it is this one");
         for byte in [0, this_copy() - 1, this_copy() + 1, RANGE - 1] {

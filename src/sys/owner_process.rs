@@ -23,7 +23,6 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// This process.
     pub fn this_process() -> Owner {
         let pid = std::process::id();
         Owner {
@@ -35,7 +34,7 @@ impl Owner {
     }
 
     /// Whether the owner is running or possibly running, as far as this process can determine. Returns false if the owner is in
-    /// another pid namespace. Then only the lock on the file shows whether the owner runs.
+    /// another pid namespace, because only the lock on the file shows whether such an owner runs.
     pub fn is_visibly_alive(&self) -> bool {
         let here = namespace("pid");
         if self.pid_namespace != here && self.pid_namespace != 0 && here != 0 {

@@ -15,7 +15,7 @@ const TOUCHED: u64 = IN_MEMORY | 1 << 62;
 /// The bit of a `pagemap` entry that means that no other process maps the page. The kernel shows this bit to unprivileged
 /// processes too.
 const EXCLUSIVE: u64 = 1 << 56;
-/// How many pages one read covers.
+/// The number of pages that are examined with one read of `pagemap`.
 const STEP: usize = 64;
 
 /// Finds the pages that were not accessed since they were mapped. In private memory without a file, such pages are zero.
@@ -23,7 +23,7 @@ const STEP: usize = 64;
 pub struct Untouched(File);
 
 impl Untouched {
-    /// `None` if the kernel does not provide this data, or if the data are about other memory, as under an emulator.
+    /// `None` if the kernel does not provide `pagemap`, or if `pagemap` describes other memory, as under an emulator.
     pub fn new() -> Option<Untouched> {
         let untouched = Untouched(File::open("/proc/thread-self/pagemap").ok()?);
         let page = OwnedMapping::new(page_size(), READ_WRITE, PRIVATE, None).ok()?;
@@ -64,7 +64,7 @@ impl Witness {
     pub fn new() -> io::Result<Witness> {
         let page = OwnedMapping::new(page_size(), READ_WRITE, PRIVATE, None)?;
         // The page has a separate mapping, to which nobody writes later. If this process wrote to the page after a fork, the
-        // kernel would give the process a private copy of the page. The process would then no longer share the page with its
+        // kernel would give the process a private copy of the page, so the process would no longer share the page with its
         // child.
         page.advise(0..page_size(), libc::MADV_NOHUGEPAGE);
         let word = page.start().cast::<usize>();
@@ -74,8 +74,7 @@ impl Witness {
         Ok(Witness(page))
     }
 
-    /// Whether a child that was made since `new` still has a copy of this process's memory. `None` if the kernel does not
-    /// provide this data.
+    /// Whether a child that was made since `new` still has a copy of this process's memory. `None` if this is unknown.
     pub fn has_child(&self) -> Option<bool> {
         let mut entry = [0; size_of::<u64>()];
         let page = self.0.start().as_ptr() as u64 / page_size() as u64;

@@ -76,7 +76,6 @@ pub fn set_noted() {
     PER_THREAD.with(|thread| thread.state.set(thread.state.get() | NOTED));
 }
 
-/// Whether the current call has noted a reason for its refusal.
 pub fn has_noted() -> bool {
     PER_THREAD.with(|thread| thread.state.get() & NOTED != 0)
 }
@@ -123,18 +122,16 @@ pub fn beside_host<T>(body: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Whether the calling thread runs inside `beside_host`.
 pub fn is_beside_host() -> bool {
     PER_THREAD.with(|thread| thread.is_beside_host.get())
 }
 
 /// Replaces the function from which Rust's backtrace printer gets the frames of the stack. This replacement reports no frame,
-/// so the compiler leaves out the code that prints frames. The code that prints frames would be a fifth of the library. This
-/// code is not needed, because panic messages of this library are never shown.
+/// so the compiler leaves out the code that prints frames, which would be a fifth of the library. The library does not need
+/// this code, because its panic messages are never shown.
 ///
-/// The shared and the static C library of this project do not export this name. But with the feature `capi` (cargo-c), programs
-/// are linked with the archive as rustc has written it. This archive would export the name `_Unwind_Backtrace`. So builds with
-/// the feature `capi` do not contain this function.
+/// The shared and the static C library of this project do not export this name. Builds with the feature `capi` (cargo-c) do not
+/// contain this function: programs are linked with rustc's unchanged archive, which would export the name `_Unwind_Backtrace`.
 #[cfg(all(feature = "reserve", not(feature = "capi")))]
 #[no_mangle]
 extern "C" fn _Unwind_Backtrace(_visit: *const c_void, _argument: *mut c_void) -> std::ffi::c_int {

@@ -16,7 +16,6 @@ const WOKEN: u32 = 1;
 /// The state of a sleeping thread: `EMPTY - 1`.
 const ASLEEP: u32 = u32::MAX;
 
-/// The state of one thread's sleep.
 #[derive(Debug, Default)]
 pub struct Parker(AtomicU32);
 
@@ -31,7 +30,6 @@ impl Parker {
         self.0.swap(EMPTY, Ordering::Acquire);
     }
 
-    /// Wakes the thread.
     pub fn unpark(&self) {
         if self.0.swap(WOKEN, Ordering::Release) == ASLEEP {
             wake(&self.0, 1);

@@ -23,8 +23,8 @@ pub fn to_read(at: *const u8) {
 /// Prefetches a line for writing. The line is `BYTES` bytes after the address `at`.
 #[inline(always)]
 pub fn to_write<const BYTES: usize>(at: *mut u8) {
-    // The compiler's intrinsic usually prefetches only for reading. The intrinsic prefetches for writing only if the compiler
-    // is configured for a processor with `prefetchw`. So this function uses assembly.
+    // This function uses assembly, because the compiler's intrinsic prefetches for writing only if the compiler is configured
+    // for a processor with `prefetchw`.
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the instruction is a hint, and takes any address. 64-bit processors that do not have the instruction ignore it.
     unsafe {

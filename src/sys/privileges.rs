@@ -26,8 +26,8 @@ pub fn are_more() -> bool {
 /// Whether the kernel hides the memory of this process from other processes of its user. The kernel hides the memory after each
 /// change of the process's user or group, and at the request of the process (prctl(2), `PR_SET_DUMPABLE`).
 pub fn is_hidden() -> bool {
-    // SAFETY: the call only reports a value. If a sandbox refuses prctl(2), this function returns false. The process can ask
-    // the kernel to hide its memory only by prctl(2). A sandbox that refuses prctl(2) also prevents this request.
+    // SAFETY: the call only reports a value. If a sandbox refuses prctl(2), this function returns false. A sandbox that refuses
+    // prctl(2) also prevents the process from asking the kernel to hide its memory.
     matches!(unsafe { libc::prctl(libc::PR_GET_DUMPABLE, 0, 0, 0, 0) }, 0 | 2)
 }
 

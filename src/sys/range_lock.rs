@@ -1,8 +1,8 @@
 //! Locks on ranges of bytes of an open file (`F_OFD_SETLK`, fcntl(2)).
 //!
-//! A lock of this kind belongs to the open file. The lock lasts until the last descriptor and the last mapping of the open
-//! file are closed. A lock that belongs to the process (`F_SETLK`) would end earlier: when the process closes any descriptor
-//! of the file, or when the descriptor table of the locking thread is freed.
+//! An `F_OFD_SETLK` lock belongs to the open file, and lasts until the last descriptor and the last mapping of the open file
+//! are closed. A lock that belongs to the process (`F_SETLK`) would end earlier: when the process closes any descriptor of the
+//! file, or when the descriptor table of the locking thread is freed.
 
 use std::fs::File;
 use std::io;
@@ -29,7 +29,6 @@ pub fn lock(file: &File, bytes: Bytes) -> io::Result<()> {
     ask(file, libc::F_OFD_SETLK, libc::F_WRLCK, bytes).map(drop)
 }
 
-/// Releases a lock.
 pub fn unlock(file: &File, bytes: Bytes) -> io::Result<()> {
     ask(file, libc::F_OFD_SETLK, libc::F_UNLCK, bytes).map(drop)
 }

@@ -6,9 +6,9 @@
 //! come from the reserve: their allocation can fail, and the code handles the failure.
 //!
 //! Large pieces are mappings, which return to the kernel when they are freed. glibc also makes a mapping for each piece above a
-//! threshold. But when such a piece is freed, glibc raises the threshold for the whole process, up to 32 MiB. After glibc has
-//! raised the threshold, the host's heap would keep memory that this library has freed. If LeakSanitizer is linked, large
-//! pieces are in the heap like small ones, because LeakSanitizer finds no pointers in mappings.
+//! threshold, but raises the threshold for the whole process, up to 32 MiB, when a mapped piece is freed. With a raised
+//! threshold, the host's heap would keep memory that this library has freed. If LeakSanitizer is linked, large pieces are in
+//! the heap like small pieces, because LeakSanitizer finds no pointers in mappings.
 //!
 //! The reserve exists only in the libraries that this project builds for C programs (feature `reserve`). A Rust program has a
 //! single allocator, which it chooses itself.
@@ -44,8 +44,8 @@ pub fn is_there(bytes: usize) -> bool {
     is_there
 }
 
-/// Like `is_there`, but if the reserve can provide `bytes` bytes, returns true without a check. Some functions of other
-/// libraries make allocations that cannot report a failure. Callers call `may_take` before they call such functions.
+/// Like `is_there`, but if the reserve can provide `bytes` bytes, returns true without a check. Callers call `may_take` before
+/// they call functions of other libraries whose allocations cannot report a failure.
 pub fn may_take(bytes: usize) -> bool {
     const LITTLE: usize = 64 << 10;
     bytes <= LITTLE || is_there(bytes)
@@ -65,8 +65,7 @@ mod reserve {
     const LARGEST: usize = 64 << 10;
     const ALIGN: usize = align_of::<Reserve>();
     /// Pieces of at least this size are mappings. Smaller pieces are allocated and freed often. If smaller pieces were
-    /// mappings, the kernel might place them right below code memory. But a region needs the address space right below its code
-    /// for a header page.
+    /// mappings, the kernel might place them right below code memory, where a region needs the address space for a header page.
     const LARGE: usize = 512 << 10;
 
     #[global_allocator]
@@ -86,7 +85,6 @@ mod reserve {
     static STATE: AtomicU64 = AtomicU64::new(0);
     static SHORT: AtomicBool = AtomicBool::new(false);
 
-    /// Whether memory has run out and is still short.
     #[inline]
     pub fn is_short() -> bool {
         SHORT.load(Ordering::Relaxed) && is_still_short()
@@ -154,7 +152,6 @@ mod reserve {
         safe static jitsym_lsan: *const ();
     }
 
-    /// Whether a piece of this layout is a mapping.
     fn is_mapped(layout: Layout) -> bool {
         layout.size() >= LARGE && layout.align() <= page_size() && jitsym_lsan.is_null()
     }

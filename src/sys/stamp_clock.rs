@@ -47,8 +47,8 @@ impl Timekeeper {
     /// moved, the returned time is not before that event.
     ///
     /// The new code may be at the old address of code that has ended or moved, so the time of the new code has to be after that
-    /// event. The counter alone might be read slightly too early, so `last_end` is the lower limit. A thread that can see such
-    /// an event always reads a `last_end` that is not before the event.
+    /// event. The counter alone might be read slightly too early, so `last_end` is the lower limit. A thread that can see an
+    /// end or a move of code always reads a `last_end` that is not before the end or the move.
     ///
     /// When the new code is unregistered later, the time stamp of the unregistration needs no lower limit. Another thread can
     /// see the new code only after the registering thread has read the counter. So if another thread unregisters the new code,

@@ -64,7 +64,7 @@ pub fn cpu_time() -> u64 {
 
 /// Signals that a thread raises by its own actions. The library never blocks these signals: if a thread raises one of them
 /// while the signal is blocked, the kernel ends the process, even if the host has a handler for the signal. Crash reporters
-/// have such handlers. Some sandboxes have a handler for SIGSYS, which answers system calls in place of the kernel.
+/// have handlers for these signals, and some sandboxes have a SIGSYS handler that answers system calls in place of the kernel.
 ///
 /// SIGABRT need not be in this list, because `abort` itself unblocks SIGABRT. If another process or thread sends SIGABRT, the
 /// library treats SIGABRT like any other signal.
@@ -127,7 +127,7 @@ fn is_pending(signal: libc::c_int) -> bool {
 type Blocked = (libc::sigset_t, [Option<libc::c_int>; 2]);
 
 /// Blocks all signals except those of `OWN_FAULTS`. If a signal in `own` is already pending, somebody has sent this signal to
-/// the host. So the result leaves out this signal, and `restore_blocked` does not discard it. Only a signal that the host has
+/// the host, so the result leaves out this signal, and `restore_blocked` does not discard it. Only a signal that the host has
 /// blocked can be pending, so the kernel is asked only about blocked signals.
 #[inline(never)]
 fn block_others(own: &[libc::c_int]) -> Option<Blocked> {
@@ -191,8 +191,8 @@ pub fn are_forbidden() -> bool {
     FORBIDDEN.load(Ordering::Acquire)
 }
 
-/// The number of permanent threads of this library. The upper half is the pid of the process that has these threads. A forked
-/// child inherits the number but not the threads, and detects by the pid that the number is wrong.
+/// The lower half is the number of permanent threads of this library, and the upper half is the pid of the process that has
+/// these threads. A forked child inherits the number but not the threads, and detects by the pid that the number is wrong.
 static PERMANENT: AtomicU64 = AtomicU64::new(0);
 
 /// Changes the number of permanent threads.
@@ -235,9 +235,9 @@ pub const STACK: usize = 512 << 10;
 /// other thread waits for the exiting thread.
 pub fn end_process(leave: fn()) {
     /// The pid of the process, from the first call of this function until the exiting thread has the name `jitsym-exit`;
-    /// otherwise 0. Until then the exiting thread's name is one of `OURS`. So another thread of the library may determine that
-    /// the host has no thread left, and may call this function too. A second call of this function must do nothing, because the
-    /// first call already ends the process.
+    /// otherwise 0. Before the exiting thread has the name `jitsym-exit`, its name is one of `OURS`. So another thread of the
+    /// library may determine that the host has no thread left, and may call this function too. A second call of this function
+    /// must do nothing, because the first call already ends the process.
     static BEGINS: AtomicU32 = AtomicU32::new(0);
     extern "C" fn run(_: *mut libc::c_void) -> *mut libc::c_void {
         // The thread gets a name that is not in `OURS`, because all copies of the library treat a thread with a name in
@@ -256,8 +256,8 @@ pub fn end_process(leave: fn()) {
     // SAFETY: the pointers are valid.
     if unsafe { libc::pthread_create(thread.as_mut_ptr(), std::ptr::null(), run, std::ptr::null_mut()) } != 0 {
         leave();
-        // From now on, the calling thread counts as a thread of the host. Otherwise the library's exit handlers would assume
-        // that a signal handler has interrupted code of the library and has called `exit`.
+        // From now on, the calling thread counts as a thread of the host. If it still counted as a thread of the library, the
+        // exit handlers would assume that a signal handler has interrupted code of the library and has called `exit`.
         panic_guard::leave_for_good();
         run(std::ptr::null_mut());
     }
@@ -267,7 +267,7 @@ pub fn end_process(leave: fn()) {
 /// SIGPROF or SIGINT, do not run on the thread.
 ///
 /// `std::thread` is not used, because it ends the process if there is no memory for its record of a thread.
-/// `std::thread::current` would also make such a record, so nothing that runs in the new thread may call it.
+/// `std::thread::current` would also make such a record, so code that runs in the new thread must not call it.
 pub fn spawn_quiet(name: &'static CStr, stack: usize, body: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
     let start = Box::into_raw(Box::new(Start { name, body: Box::new(body) }));
     let counted = i32::from(name != APART);
@@ -282,9 +282,8 @@ pub fn spawn_quiet(name: &'static CStr, stack: usize, body: impl FnOnce() + Send
 /// A function that the C library can run in a new thread.
 pub type Body = extern "C" fn(*mut libc::c_void) -> *mut libc::c_void;
 
-/// Like `spawn_quiet`, for a thread that never allocates memory. When a thread first allocates memory, glibc reserves 64 MiB of
-/// address space. If a thread never allocates memory, glibc does not reserve this address space. The body must begin with a
-/// call of `become_quiet`.
+/// Like `spawn_quiet`, for a thread that never allocates memory. A thread that allocates no memory saves address space, because
+/// glibc reserves 64 MiB when a thread first allocates memory. The body must begin with a call of `become_quiet`.
 pub fn spawn_bare(stack: usize, body: Body, argument: *mut libc::c_void) -> io::Result<Thread> {
     if are_forbidden() {
         return Err(io::Error::from_raw_os_error(libc::EPERM));
@@ -294,9 +293,9 @@ pub fn spawn_bare(stack: usize, body: Body, argument: *mut libc::c_void) -> io::
     quietly(|| create(stack, body, argument)).map_err(io::Error::from_raw_os_error)
 }
 
-/// A thread of the library. The code that ends the thread should also join it. Otherwise this thread could become the last
-/// thread of the process. The C library runs the exit handlers on the last thread, and the host expects its exit handlers to
-/// run on a thread of the host.
+/// A thread of the library. The code that ends the thread should also join it, because the thread could otherwise become the
+/// last thread of the process. The C library runs the exit handlers on the last thread, and the host expects its exit handlers
+/// to run on a thread of the host.
 #[derive(Debug)]
 pub struct Thread(libc::pthread_t);
 

@@ -10,7 +10,7 @@ use super::sync::outside::{Condvar, Mutex, MutexGuard, PoisonError};
 /// The maximum time that a call waits for a lock which another call holds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A value and its lock. Each wait for the lock has a limit.
+/// A value and its lock.
 pub struct TimedLock<T> {
     state: Mutex<State>,
     came_back: Condvar,
@@ -52,9 +52,8 @@ impl<T> TimedLock<T> {
         self.lock_until(Instant::now() + PATIENCE)
     }
 
-    /// Takes the lock without waiting. Returns `None` if another thread holds the lock, or is just taking it. If another thread
-    /// of the parent held the lock at the fork, the lock is never released in the child. So a forked child uses this function,
-    /// which does not wait.
+    /// Takes the lock without waiting. Returns `None` if another thread holds the lock, or is just taking it. A forked child
+    /// uses this function, because a lock that another thread of the parent held at the fork is never released in the child.
     pub fn try_lock(&self) -> Option<Locked<'_, T>> {
         Self::take(self.state.try_lock().ok()?).then(|| Locked(self))
     }

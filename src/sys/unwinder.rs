@@ -81,7 +81,7 @@ fn functions() -> &'static Functions {
     unsafe { &*std::hint::black_box(&raw const jitsym_unwinder_functions) }
 }
 
-/// Memory in which libgcc keeps its data about a table. This type is larger than libgcc's `struct object`.
+/// Memory in which libgcc keeps its data about a table. `Object` is larger than libgcc's `struct object`.
 type Object = [u64; 8];
 
 /// A value that no unwinder writes into an object.
@@ -109,8 +109,8 @@ pub fn dialect() -> Option<Dialect> {
 /// a list, and a later libgcc leaves the link untouched.
 ///
 /// A process that unwinds with LLVM libunwind may also have functions with the names of libgcc's functions. Older versions of
-/// LLVM libunwind have such functions, which do nothing. If the process has a later version of LLVM libunwind, libgcc may be in
-/// the process too.
+/// LLVM libunwind define these functions, but the functions do nothing. If the process has a later version of LLVM libunwind,
+/// libgcc may be in the process too.
 fn dialect_of_libgcc() -> Option<Dialect> {
     /// Index of the link in the object: after `pc_begin`, `tbase`, `dbase`, `u` and `s`.
     const NEXT: usize = 5;
@@ -143,15 +143,15 @@ fn dialect_of_libgcc() -> Option<Dialect> {
 }
 
 /// A table without entries. An array of tables consists of the addresses of the tables. If the first four bytes of the array
-/// are zero, libgcc treats the array as an empty table, and does not remove the array when the array is deregistered. These
-/// bytes are zero if the address of the first table is a multiple of 4 GiB. So the first element of each array is the address
-/// of the second word of `Empty`. This address is not a multiple of 8, so its lower four bytes are not zero.
+/// are zero, because the address of the first table is a multiple of 4 GiB, libgcc treats the array as an empty table, and does
+/// not remove the array when it is deregistered. So the first element of each array is the address of the second word of
+/// `Empty`. The address of the second word is not a multiple of 8, so its lower four bytes are not zero.
 #[repr(align(8))]
 struct Empty([u32; 2]);
 
 static EMPTY: Empty = Empty([0; 2]);
 
-/// A table that is registered with the unwinder until this value is dropped. This value does not contain the table's bytes.
+/// A table that is registered with the unwinder until this value is dropped. `Registered` does not contain the table's bytes.
 #[derive(Debug)]
 pub struct Registered {
     /// The address under which the table is registered. If `object` is `None`, the table is registered with LLVM libunwind,
@@ -263,8 +263,8 @@ impl Drop for Registered {
 }
 
 /// Waits until no other thread changes the tables of `Dialect::Each`. The function makes the unwinder take the lock of the
-/// tables. While another thread changes the tables, the unwinder waits for the lock. In a forked child the function may never
-/// return, because a thread that exists only in the parent may hold the lock.
+/// tables, which another thread holds while it changes the tables. In a forked child the function may never return, because a
+/// thread that exists only in the parent may hold the lock.
 pub fn await_changes() {
     static NO_TABLE: u8 = 0;
     // SAFETY: the function searches for this address among the registered addresses, and does not find it.

@@ -2,7 +2,7 @@
 //! valgrind recognises, and that has no effect on a real processor.
 //!
 //! The number and the arguments of a request are six words in memory. One register has the address of the words, and valgrind
-//! puts the answer into another register. Without valgrind, that register keeps its value (valgrind's manual, "The Client
+//! puts the answer into another register. Without valgrind, the answer register keeps its value (valgrind's manual, "The Client
 //! Request mechanism"; valgrind's include/valgrind.h has the instructions for each architecture).
 
 use std::ffi::CStr;
@@ -107,8 +107,8 @@ fn ask_for_tool() -> &'static Tool {
     // request to helgrind concerns a byte that belongs to this library.
     static BYTE: AtomicU8 = AtomicU8::new(0);
     let known = std::ptr::from_ref(&BYTE) as usize;
-    // DHAT complains about requests to other tools. So DHAT must be recognised before these requests are made. Under DHAT,
-    // `LD_PRELOAD` contains DHAT's library.
+    // DHAT complains about requests to other tools, so DHAT must be recognised before requests to other tools are made. Under
+    // DHAT, `LD_PRELOAD` contains DHAT's library.
     let is_dhat = || {
         let loaded = std::env::var_os("LD_PRELOAD").unwrap_or_default();
         loaded.as_encoded_bytes().windows(DHAT.len()).any(|part| part == DHAT)
@@ -122,7 +122,6 @@ fn ask_for_tool() -> &'static Tool {
     }
 }
 
-/// Whether valgrind runs this process.
 pub fn is_running() -> bool {
     tool() != Tool::Nothing
 }
@@ -216,7 +215,7 @@ pub fn begin_turn() {
     }
     #[cfg(target_arch = "x86_64")]
     std::hint::spin_loop();
-    // On this architecture `spin_loop` is not the pause instruction that valgrind recognises.
+    // On aarch64, `spin_loop` is not the pause instruction that valgrind recognises.
     #[cfg(target_arch = "aarch64")]
     // SAFETY: the instruction changes nothing.
     unsafe {

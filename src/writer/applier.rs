@@ -1,4 +1,4 @@
-//! Applies the records of code that threads have registered: changes the registry, and reports the changes to the sinks.
+//! Applies the records of registering threads: changes the registry, and reports the changes to the sinks.
 //!
 //! The writer has one applier for its process. The recovery of a dead process's spool makes another applier for that
 //! process.
@@ -31,8 +31,8 @@ pub struct Applier {
     pub last_time: u64,
     /// The regions: code memory that is a mapping of an ELF file.
     pub regions: Arc<Regions>,
-    /// Whether the code of the present record may lie in a region. If `watching` is true, `make_room` has made room in the
-    /// registry for code in a region and for code outside of regions.
+    /// Whether the code of the present record may lie in a region. If so, `make_room` has made room in the registry for code in
+    /// a region and for code outside of regions.
     pub(super) watching: bool,
     /// The ids of overwritten code that is not reported yet. Empty between two records.
     pub(super) overwritten: Vec<u64>,
@@ -45,7 +45,7 @@ pub enum Notice {
     Unregistered(u64),
     /// The code left the registry without a call to unregister it.
     FreeLater(u64),
-    /// The bytes of the stable code have been read.
+    /// The writer has read the bytes of the code, which the registering call did not copy (`flag::STABLE`).
     Read(u64),
 }
 
@@ -112,8 +112,8 @@ impl Applier {
         (name.len(), in_dump.max(self.registry.info_of(id).bytes().len()))
     }
 
-    /// Applies one record. The caller must first have called `make_room` for this record, and `make_room` must have returned
-    /// true. The record's chunk must not be recycled before the sinks have written the record.
+    /// Applies one record, for which `make_room` must have returned true. The record's chunk must not be recycled before the
+    /// sinks have written the record.
     pub fn apply(&mut self, chunk: Chunk, event: &mut Event) {
         self.keep_order(chunk, event);
         let counters = &self.status.counters;
@@ -159,11 +159,10 @@ impl Applier {
         }
     }
 
-    /// Times in a file must increase. A record may be stamped before the end of a round, but published after the end of this
-    /// round. Such a record gets a new time, which is later than the time of the last applied record. When the round ended, the
-    /// registering call had not returned yet. So the code had not run yet, and the new time is correct. The clock may stand
-    /// still for some microseconds, but readers rely on the order. So a record that has the same time as the last applied
-    /// record also gets a new time.
+    /// Times in a file must increase. A record that was stamped before the end of a round, but published after this end, gets a
+    /// new time, which is later than the time of the last applied record. The new time is correct: when the round ended, the
+    /// registering call had not returned yet, so the code had not run yet. A record with the same time as the last applied
+    /// record also gets a new time, because the clock may stand still for some microseconds, but readers rely on the order.
     fn keep_order(&mut self, chunk: Chunk, event: &mut Event) {
         if event.timestamp <= self.last_time {
             event.timestamp = self.last_time.saturating_add(1);
@@ -199,7 +198,7 @@ impl Applier {
         }
         let name = self.registry.name_of(event.id).map(Vec::from);
         let mut info = reserve::copy_of(self.registry.info_of(event.id).bytes()).unwrap_or_default();
-        // If the code was unregistered or overwritten meanwhile, the move is too late.
+        // A move of code that was unregistered or overwritten meanwhile is ignored.
         let (Some(mut live), Some(name)) = (self.registry.remove(event.id), name) else {
             return self.notify_read(event);
         };
@@ -216,7 +215,7 @@ impl Applier {
         self.notify_read(event);
     }
 
-    /// Reports that the sinks have read the bytes of stable code.
+    /// If the code is stable, notes that the sinks have read its bytes.
     pub(super) fn notify_read(&mut self, event: &Event) {
         if event.has(flag::STABLE) {
             self.notify(Notice::Read(event.id));

@@ -113,9 +113,9 @@ impl Writer {
         }
     }
 
-    /// The kernel may hide the memory of this process from other processes of the same user (`sys/privileges`). In this case,
-    /// the library must not keep data in files that other processes of the user can open. So the writer removes the files of
-    /// regions, and moves the records to private memory.
+    /// If the kernel hides the memory of this process from other processes of the same user (`sys/privileges`), the library
+    /// must not keep data in files that these processes can open. So the writer removes the files of regions, and moves the
+    /// records to private memory.
     pub(super) fn heed_rights(&self) {
         let pool = &self.shared.pool;
         let may_have_files = pool.memory().has_spool() || self.applier.regions.are_watching();
@@ -147,7 +147,7 @@ impl Writer {
         let ids = &self.shared.ids;
         for notice in self.applier.notices.drain(..) {
             match notice {
-                // The caller has retired the id, and nothing refers to the id now.
+                // The caller has retired the id, and nothing refers to it now.
                 Notice::Unregistered(id) => ids.recycle(Id(id)),
                 // If the host has already unregistered the id, `retire` returns false. The id is recycled when the record of
                 // the unregistration is applied.

@@ -11,9 +11,9 @@ use crate::sink::region::Regions;
 use crate::sink::Round;
 use crate::sys::reserve;
 
-/// The time between a child's first call and the first write of inherited code to the child's files. If a child ends before
-/// this time is over, the child does not write the inherited code. A profiler whose recording covers the fork then finds the
-/// names of the inherited code in the parent's files.
+/// The time between a child's first call and the first write of inherited code to the child's files. A child that ends earlier
+/// does not write the inherited code. A profiler whose recording covers the fork then finds the names of the inherited code in
+/// the parent's files.
 const INHERIT_AFTER: Duration = Duration::from_secs(2);
 /// The child writes the inherited code in parts, with a pause after each part. The duration of the pause is this number times
 /// the duration of the write.
@@ -67,7 +67,7 @@ impl Writer {
             applier.sinks.inherit_later();
         } else {
             applier.sinks.load_live(Sinks::JITDUMP, &mut applier.registry, forked_at);
-            // The child's map is still empty, so a rewrite has the same result as appending.
+            // The child's perf map is still empty, so a rewrite has the same result as appending.
             applier.sinks.changed();
         }
         let memory = self.shared.pool.memory();

@@ -21,9 +21,9 @@ const RECORD_TIMEOUT: Duration = Duration::from_secs(1);
 const RECORD_LOOKS: u32 = 100;
 
 impl Writer {
-    /// Starts the writer. Must be called on the thread that will run the writer. If `recover` is set, first cleans up the
-    /// spools of dead processes (`recover::tidy`). Then opens the spool and the sinks. Returns false if sinks are wanted, but
-    /// none of them runs.
+    /// Starts the writer. Must be called on the thread that will run the writer. If `recover` is set, cleans up the spools of
+    /// dead processes (`recover::tidy`) before it opens the spool and the sinks. Returns false if sinks are wanted, but none of
+    /// them runs.
     pub fn start(&mut self, config: &Config, recover: bool) -> bool {
         let shared = self.shared;
         if recover {
@@ -60,9 +60,8 @@ impl Writer {
         running
     }
 
-    /// Prepares for a new session: ends the registrations that the last session left, and accepts requests again. Discards the
-    /// records that were published too late to be written when the last session closed. The calls that made these records have
-    /// returned `Closed`.
+    /// Prepares for a new session: ends the registrations that the last session left, and accepts requests again. Discards
+    /// records that were published too late to be written when the last session closed, and whose calls have returned `Closed`.
     pub(super) fn begin(&mut self) {
         (self.off, self.is_last_round, self.inherit_at, self.is_inheriting) = (false, false, None, false);
         let Applier { registry, notices, .. } = &mut self.applier;
@@ -106,8 +105,8 @@ impl Writer {
         let problem = if off {
             (!self.turn_off()).then_some(Error::SinkFailed)
         } else {
-            // Code can no longer be unregistered. The remaining registrations are ended only when the next session begins. So a
-            // program that exits spends no time on these registrations.
+            // Code can no longer be unregistered. The remaining registrations end only when the next session begins, so that a
+            // program that exits spends no time on them.
             self.applier.finish_regions();
             self.applier.sinks.close();
             self.applier.sinks.result().err()
@@ -115,7 +114,7 @@ impl Writer {
         if self.short {
             self.shared.set_left_unread();
         }
-        // Stops the thread of `host_fds` early. The thread then ends in parallel with the rest of this function.
+        // Stops the thread of `host_fds` early, so that it ends in parallel with the rest of this function.
         host_fds::stop();
         let problem = if self.short { Some(Error::NoMemory) } else { problem };
         self.shared.status.counters.live.set(0);

@@ -73,7 +73,7 @@ impl Merge {
             let order = self.lanes[lane].front().map(|reading| reading.order);
             match order {
                 Some(order) if order <= bound => {
-                    // The earliest event of all lanes is later than `until`.
+                    // Here, the earliest event of all lanes is later than `until`.
                     if order.0 > until {
                         return None;
                     }
@@ -123,8 +123,8 @@ impl Merge {
         self.lanes.iter().flatten().map(|reading| u64::from(reading.end - reading.next)).sum()
     }
 
-    /// Stores in each chunk the number of events that have been read from the chunk. Chunks that are read to their end are not
-    /// touched again. Returns whether any record was read since the last call.
+    /// Stores in each chunk the number of events that have been read from the chunk. Once a chunk is read to its end, later
+    /// calls do not touch it. Returns whether any record was read since the last call.
     pub fn mark(&mut self, round: u64) -> bool {
         let mut any = false;
         for reading in self.lanes.iter_mut().filter_map(VecDeque::front_mut).chain(&mut self.done) {

@@ -1,7 +1,8 @@
-//! The background thread collects the records of the registering threads, in the order of time, and writes them to the sinks.
+//! The writer: a background thread that collects the records of the registering threads in chronological order, and writes them
+//! to the sinks.
 //!
-//! The writer sleeps between rounds and never waits inside a channel, so registering threads do not pay for waking the
-//! writer. The pause adapts to the load. After a second without work the writer sleeps until it is woken.
+//! The writer sleeps between rounds and never waits inside a channel, so registering threads do not pay for waking the writer.
+//! The pause between rounds adapts to the load. After a second without work the writer sleeps until it is woken.
 
 mod applier;
 mod collect;
@@ -85,9 +86,9 @@ pub struct Writer {
     asked_to_write: u64,
     /// The time of the latest request.
     asked_at: u64,
-    /// Some calls wait until certain sinks have reported the calls' code. `to_be_told` is the number of the last request before
-    /// this round. In this round, the sinks report the code for all requests up to the number `to_be_told`. `told` is the
-    /// number of the last request for which the sinks have reported the code.
+    /// Some calls wait until certain sinks have reported the calls' code. `told` is the number of the last request for which
+    /// the sinks have reported the code. `to_be_told` is the number of the last request for which they have to report the code
+    /// in this round.
     to_be_told: u64,
     told: u64,
     answered: u64,
@@ -105,7 +106,7 @@ pub struct Writer {
     /// The time at which a forked child writes the next part of the inherited code to the map and the jitdump. `None` if no
     /// inherited code is left to write.
     inherit_at: Option<Instant>,
-    /// Whether the map contains the inherited code. Then the jitdump may contain a part of this code.
+    /// Whether the perf map contains the inherited code. If so, the jitdump may contain a part of this code.
     is_inheriting: bool,
     /// All records stamped before this time have been read, except for records that were published late.
     until: u64,
@@ -118,7 +119,7 @@ pub struct Writer {
     no_debugger: bool,
     /// The last time at which the writer found that the spool exists.
     spool_seen: Option<Instant>,
-    /// Set after somebody has removed the spool and the last attempt to make a new spool has failed.
+    /// When to try again to replace a removed spool. `None` unless the last attempt to replace it has failed.
     spool_retry: Option<Retry>,
 }
 
@@ -169,8 +170,8 @@ impl Writer {
         }
     }
 
-    /// The body of the writer's thread. Runs until the writer is asked to stop, and then passes the writer to `home`, so that
-    /// the next thread can continue with it.
+    /// The body of the writer's thread. Runs until the writer is asked to stop, and then passes the writer to `home` for the
+    /// next thread.
     pub fn run(mut self: Box<Self>, home: Give<Box<Writer>>) {
         self.shared.signal_flush.run();
         let stop = self.run_until_stopped();
@@ -235,8 +236,8 @@ impl Writer {
         if self.quiesce().is_asked() {
             self.be_quiescent();
         }
-        // Reads the requests before the round, so that this round serves these requests. Otherwise the requests would wait for
-        // a second round, after the writes of this round.
+        // Reads the requests before the round, so that this round serves them. If they were read later, they would wait for a
+        // second round, after the writes of this round.
         self.look_at_requests();
         // A round that begins after a request reads all records that were committed before the request. An earlier round may
         // miss some of these records, because they may have been stamped or published after the earlier round began.
@@ -255,8 +256,8 @@ impl Writer {
         }
         self.is_last_round = stop.is_some();
         let bytes = self.round(to_write);
-        // The writer changes the sinks before it answers other requests. The thread that waits for such an answer may be
-        // exiting the process. The process may then end right after the answer, before the sinks are changed.
+        // The writer changes the sinks before it answers other requests, because the process may end right after an answer, if
+        // the thread that waits for the answer is exiting the process.
         if let Some(change) = change {
             self.change_sinks(change);
         }
@@ -305,8 +306,8 @@ impl Writer {
         self.shared.tell_waiting();
     }
 
-    /// Some calls wait until sinks have reported code. This function makes these sinks report their changes, and then answers
-    /// the calls. The round calls this function before it writes files.
+    /// Makes the sinks for which calls wait report their changes, and then answers these calls. The round calls this function
+    /// before it writes files.
     fn tell(&mut self) {
         if self.to_be_told > self.told {
             let applier = &mut self.applier;
@@ -349,7 +350,7 @@ impl Writer {
         self.quiesce().enter();
         let bytes = self.round_inside(now);
         self.quiesce().leave();
-        // This call follows `leave`, so that forks do not wait for this work.
+        // Forks do not wait for `tidy_children`, because it is called after `leave`.
         self.tidy_children(false);
         bytes
     }
@@ -527,7 +528,7 @@ impl Writer {
         memory.commit(&self.applier.state());
     }
 
-    /// Removes the empty spools of forked children that ended without exit handlers. The function looks for such spools only
+    /// Removes the empty spools of forked children that ended without exit handlers. The function looks for empty spools only
     /// after several forks, or after a single fork if `any` is true.
     fn tidy_children(&self, any: bool) {
         let Some(config) = self.config.as_ref().filter(|config| config.spool) else { return };
@@ -538,9 +539,8 @@ impl Writer {
         }
     }
 
-    /// Locks the requests. Returns `None` if another thread has the lock and a signal handler waits for the writer. The signal
-    /// handler may have interrupted the thread that has the lock. This thread cannot release the lock before the handler
-    /// returns.
+    /// Locks the requests. Returns `None` if another thread has the lock and a signal handler waits for the writer. The handler
+    /// may have interrupted the thread that has the lock, and this thread cannot release the lock before the handler returns.
     fn requests(&self) -> Option<MutexGuard<'static, Requests>> {
         match self.shared.try_requests() {
             None if !self.shared.signal_flush.is_pending() => Some(self.shared.requests()),

@@ -87,8 +87,7 @@ impl World {
         let config = Config { max_memory: units * CHUNK_SIZE, ..config.clone() };
         let shared = Shared::new(&config, &process.host.last_error).expect("shared");
         assert_eq!(shared.pool.open(None), None);
-        // Chunks are made in advance, as in a busy process. So the threads find chunks, and do not take the lock that is needed
-        // to make chunks.
+        // Chunks are made in advance, as in a busy process, so that threads do not take the lock that is needed to make chunks.
         shared.pool.ask_for(CHUNK_SIZE);
         // These flags make threads write records with bodies. No sink actually runs.
         shared.status.set_sinks(Sinks::GROUPS.with(Sinks::BYTES), Sinks::NONE);

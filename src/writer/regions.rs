@@ -1,5 +1,5 @@
 //! Decides which sink names a piece of code, and moves code between the sinks. Code in a region is named in the region's file,
-//! not in the map or jitdump.
+//! not in the perf map or the jitdump.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,7 +16,7 @@ use crate::sink::Origin;
 use crate::sys::reserve;
 
 impl Applier {
-    /// The region whose file must name code that was registered at `time`. `None` if the map and the jitdump must name the
+    /// The region whose file must name code that was registered at `time`. `None` if the perf map and the jitdump must name the
     /// code.
     #[inline(always)]
     pub(super) fn region_of(&mut self, addr: u64, size: u64, time: u64) -> Option<&'static Region> {
@@ -37,8 +37,8 @@ impl Applier {
         Some(region)
     }
 
-    /// If memory with live code has become a region, moves this code from the map and the jitdump to the region sink. From now
-    /// on the region's file names the code, because profilers read no other file for that memory.
+    /// If memory with live code has become a region, moves this code from the perf map and the jitdump to the region sink. From
+    /// now on the region's file names the code, because profilers read no other file for that memory.
     fn take_in(&mut self, region: &'static Region) {
         if !region.is_new.load(Ordering::Relaxed) || !region.is_new.swap(false, Ordering::Relaxed) {
             return;
@@ -79,8 +79,8 @@ impl Applier {
         self.name_in(region, &NewCode { id, time: 0, live, name, info, bytes: &[], is_told: false });
     }
 
-    /// Adds new code to the file of each region in which only a part of the code lies. The map and the jitdump name this code
-    /// too.
+    /// Adds new code to the file of each region in which only a part of the code lies. The perf map and the jitdump name this
+    /// code too.
     pub(super) fn name_parts(&mut self, id: u64, live: &Live, name: &[u8], origin: &Origin<'_>) {
         if !self.alive || !self.status.sinks().has(Sinks::REGION) {
             return;
@@ -118,8 +118,8 @@ impl Applier {
         self.report_retired();
     }
 
-    /// Calls `take_in` for all new regions. Must be called before code ends. If the memory of this code has just become a
-    /// region, the region's file must name the code.
+    /// Calls `take_in` for all new regions. Must be called before code ends: if the code's memory has just become a region, the
+    /// region's file must name the code.
     pub(super) fn take_in_new(&mut self) {
         if self.regions.has_new() {
             self.take_in_all();
@@ -257,8 +257,8 @@ impl Applier {
     }
 
     /// Takes over the live code of the parent's regions in a forked child. If a piece of this code lies in a region of the
-    /// child, the file of that region names the piece. Otherwise the region sink does not name the piece, but all other sinks
-    /// do. Returns whether all code of the parent's regions lies in regions of the child.
+    /// child, the file of that region names the piece. A piece that lies in no region of the child is named by all sinks except
+    /// the region sink. Returns whether all code of the parent's regions lies in regions of the child.
     pub(super) fn inherit_regions(&mut self, time: u64) -> bool {
         let mut are_all_in_regions = true;
         self.watching = self.regions.are_watching();
@@ -282,8 +282,8 @@ impl Applier {
             self.registry.insert(id, &Live { home: Home::Plain, ..live }, &name, &mut Vec::new());
             self.registry.keep_info(id, Info::new(&info));
         }
-        // Some code lies in no region of the child. The loop has moved this code from `Home::Region` to `Home::Plain`. Each
-        // move has left a dead entry in `Home::Region`. The dead entries are removed here.
+        // For each piece of code that the loop has moved from `Home::Region` to `Home::Plain`, a dead piece is left in
+        // `Home::Region`. These dead pieces are removed here.
         self.registry.forget_dead(Home::Region);
         // `region_code` counts only code registered in this process. A separate counter counts inherited code.
         self.status.counters.region_code.set(0);
@@ -299,8 +299,8 @@ impl Applier {
             }
             has_regions && self.sinks.region.write_files(&mut self.registry, now, until)
         };
-        // The first `write` may find that a failed file can be written again. In this case, some code is in no file yet. A
-        // flush must not report success before all code is in a file, so the files are written once more.
+        // The first `write` may find that a failed file can be written again, while some code is in no file yet. A flush must
+        // not report success before all code is in a file, so the files are written once more.
         if write() && now {
             write();
         }
@@ -309,9 +309,9 @@ impl Applier {
         }
     }
 
-    /// If only the region sink writes files, code outside of regions is in no file. The first flush that finds code which no
-    /// file contains writes a text to `last_error`. While the library adopts unknown memory, no flush writes this text, because
-    /// memory outside of regions may still become a region.
+    /// If only the region sink writes files, code outside of regions is in no file. The first flush that finds code in no file
+    /// reports this code in `last_error`. While the library adopts unknown memory, no flush reports this code, because its
+    /// memory may still become a region.
     fn note_what_no_file_names(&self) {
         static IS_NOTED: AtomicBool = AtomicBool::new(false);
         let (sinks, live) = (self.status.sinks(), self.registry.live_count(Home::Plain));

@@ -25,9 +25,9 @@ impl Writer {
         ack.give(result);
     }
 
-    /// If a debugger listens, lets the debugger set breakpoints in all regions. If a debugger listens and another sink runs,
-    /// starts the gdb sink. A gdb sink that already runs by default lists only a limited number of functions. Such a gdb sink
-    /// continues to run, but without this limit. Even during this change, the debugger finds the sink's entries.
+    /// If a debugger listens, lets the debugger set breakpoints in all regions, and starts the gdb sink if another sink runs. A
+    /// gdb sink that already runs by default continues without its limit on the number of functions, and the debugger finds its
+    /// entries even during this change.
     pub(super) fn heed_debugger(&mut self) {
         self.applier.regions.heed_debugger();
         let status = &self.shared.status;
@@ -50,7 +50,7 @@ impl Writer {
     }
 
     /// Returns the gdb sink if it should run in addition to `others`, for core files and for a debugger that starts later. The
-    /// gdb sink should run only if `others` already want complete records. In this case, the gdb sink does not slow down calls.
+    /// gdb sink should run only if `others` already want complete records, because it then does not slow down calls.
     pub(super) fn by_default(&self, config: &Config, others: Sinks) -> Sinks {
         let is_wanted = config.debugger && !self.no_debugger && !others.has(Sinks::GDB);
         let is_free = with_wants(others).has(Sinks::GROUPS) && debugger::is_alone();
@@ -68,7 +68,7 @@ impl Writer {
         let status = applier.status.clone();
         // The gdb sink may have started automatically since the change was asked for.
         let by_default = status.sinks_by_default();
-        // A sink may already run by default when the host asks for the sink. Such a sink continues to run.
+        // A sink that already runs by default when the host asks for it continues to run.
         let raised = Sinks(by_default.0 & on.0);
         let fresh = on.without(status.sinks());
         let left = status.sinks().without(by_default).without(off).with(on);
@@ -98,15 +98,13 @@ impl Writer {
             applier.registry.forget_dead(Home::Plain);
             applier.sinks.changed();
         }
-        // The code gets the current time, not the times of the registrations. A perf recording may already run, and may contain
-        // memory mappings from before the marker. If the code had an earlier time than these mappings, perf would use the
-        // mappings instead of the code.
+        // The live code gets the current time as its time stamp, not the times of its registrations. A perf recording may
+        // already run, and may contain memory mappings from before the marker. If the code had an earlier time than these
+        // mappings, perf would use the mappings instead of the code.
         let time = self.until.max(applier.last_time);
         let has_all = applier.sinks.load_live(started.with(raised), &mut applier.registry, time);
         if started.has(Sinks::JITDUMP) {
-            // The time stamp of the live code is `time`. A record that is published late may have a time stamp below `time`,
-            // and may register code that overlaps the live code. Because of the new `last_time`, the applier gives this late
-            // record a time stamp above `time`.
+            // A record that is published late must get a time stamp above `time`, as in `write_inherited_part`.
             applier.last_time = time + 1;
         }
         self.config = Some(config);
@@ -123,16 +121,16 @@ impl Writer {
     /// When no sink is wanted, gives back all memory, including the chunks that threads hold. Returns whether all records were
     /// written to the files.
     ///
-    /// Takes back the chunk of each thread. If a thread is writing a record, first waits until the record is written. If a
-    /// thread then requests a new chunk, the thread gets no chunk, and finds that no sink is wanted. The sinks end last,
-    /// because their files must contain every record that was accepted.
+    /// Takes back the chunk of each thread. If a thread is writing a record, first waits until the record is written. A thread
+    /// that then requests a new chunk gets no chunk, and finds that no sink is wanted. The sinks end last, because their files
+    /// must contain every record that was accepted.
     pub(super) fn turn_off(&mut self) -> bool {
         self.off = true;
         let shared = self.shared;
         shared.status.end_wants();
         shared.pool.forget_asked();
-        // While the process exits, all threads except the exiting thread keep their chunks (`shut_out`). So the loop does not
-        // wait for these chunks.
+        // While the process exits, the loop does not wait for chunks, because all threads except the exiting thread keep their
+        // chunks (`shut_out`).
         let is_exit = self.exiting;
         let end = Instant::now() + TURN_OFF_TIMEOUT;
         loop {

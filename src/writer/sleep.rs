@@ -19,7 +19,7 @@ const LOOK_SELDOM: Duration = Duration::from_secs(10);
 impl Writer {
     /// Sleeps until the writer is woken, unless there is work already.
     pub(super) fn sleep(&mut self) {
-        // No thread has registered anything for a while. An idle process should keep little memory.
+        // An idle process should keep little memory.
         self.shared.pool.forget_asked();
         self.take_back();
         self.shared.pool.rest();
@@ -60,14 +60,14 @@ impl Writer {
     }
 
     /// Ends the process if only this thread is left. The C library ends a process when the last thread of the process ends. But
-    /// if nobody has closed the session, the threads of libjitsym keep the process alive. So the writer ends the process.
+    /// if nobody has closed the session, the threads of libjitsym keep the process alive, so the writer ends the process.
     fn end_with_the_last_thread(&mut self) {
         if last_thread::first_has_ended() && last_thread::is_this_one() {
             host_fds::end_process();
         }
     }
 
-    /// Pauses after a signal handler's flush. The handler most likely ends the process now, and this end would interrupt a
+    /// Pauses after a signal handler's flush, because the handler most likely ends the process now, which would interrupt a
     /// write.
     pub(super) fn rest(&mut self) {
         let end = Instant::now() + REST;
@@ -81,8 +81,8 @@ impl Writer {
         }
     }
 
-    /// Waits for a request while the process exits. Without a request, no call waits for the writer. The process could then end
-    /// during a write, and leave an incomplete record. So without a request, the writer writes nothing.
+    /// Waits for a request while the process exits. Without a request, the writer writes nothing: no call waits for the writer,
+    /// so the process could end during a write, and leave an incomplete record.
     pub(super) fn wait_to_be_asked(&mut self) {
         self.collect();
         if !self.is_asked() {

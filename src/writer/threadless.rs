@@ -39,7 +39,7 @@ impl InPlace {
         };
         if panic_guard::guarded(|_| body(&mut self.running)).is_none() {
             if let Some((mut writer, home)) = self.running.take() {
-                // The callers that wait for these answers learn that there will be no answer.
+                // The drop tells the waiting callers that there will be no answer.
                 drop((writer.stop.take(), writer.change.take(), home));
                 // A destructor could panic again.
                 std::mem::forget(writer);
@@ -60,11 +60,11 @@ impl Turns for InPlace {
                         running.take().into_iter().for_each(|(writer, home)| _ = home.give(writer));
                         stop.ack.give(result);
                     }
-                    // If more requests exist, the next turn follows at once. But if a fork waits for the writer, the loop ends,
-                    // because the next turn would wait for the end of this fork.
+                    // If more requests exist, the next turn follows at once, unless a fork waits for the writer: the next turn
+                    // would wait for the end of this fork.
                     Turn::Done { again: true, .. } if !writer.quiesce().is_asked() => {}
                     Turn::Done { .. } | Turn::Exit => {
-                        // The time of the next turn is unknown.
+                        // The time of the next turn is unknown, so threads read the system's clock until then.
                         writer.shared.clock.rest();
                         return;
                     }

@@ -48,8 +48,7 @@ fn check_code_flags(flags: u32, known: u32, reserved: u32) -> Result<()> {
 /// A pointer to a `jitsym_code` of this version's size. The code that makes a `CodeInput` promises that the struct and
 /// the data that its pointers refer to are valid, as the header demands.
 ///
-/// Nearly all callers pass a struct of this size. The library does not copy the struct, but reads each field where it
-/// is needed.
+/// The library does not copy the struct, but reads each field where it is needed.
 #[derive(Clone, Copy)]
 pub struct CodeInput<'a>(*const jitsym_code, PhantomData<&'a jitsym_code>);
 
@@ -114,8 +113,8 @@ impl<'a> CodeInput<'a> {
 
     /// Runs `body` with an equivalent `jitsym_code` that has the composed name and no file. If the code has no line table, and
     /// `jitsym_code.line` is not 0, the line table gets this line as its only row. Returns `None` if the code needs the slow
-    /// path (`is_usual` is false), or if the file is empty. Also returns `None` if the name or the file has to be cleaned or
-    /// cut. After `None`, the caller has to use `with_code`: on that path, the library cleans and counts such names and files.
+    /// path (`is_usual` is false), if the file is empty, or if the name or the file has to be cleaned or cut. After `None`, the
+    /// caller has to use `with_code`, which also cleans and counts names and files.
     #[inline(never)]
     pub fn with_name<T>(self, body: impl FnOnce(CodeInput<'_>) -> T) -> Option<T> {
         // SAFETY: here and below, the struct and all data that it points to are valid (see `CodeInput`).
@@ -244,8 +243,8 @@ unsafe fn inlines<'a>(code: &jitsym_code) -> Result<Vec<Inline<'a>>> {
 /// A line table that C has passed.
 pub struct LineInput<'a> {
     rows: Array<'a, jitsym_line>,
-    /// The file name of the last row, and the length of this name. Most rows have the same file as the row before, so the
-    /// length is rarely computed.
+    /// The file name of the last row, and its length. Most rows have the same file as the row before, so the length is rarely
+    /// computed.
     last_file: Cell<(*const c_char, usize)>,
 }
 

@@ -1,10 +1,10 @@
 //! Input from C, checked and converted to the types of the Rust API.
 //!
 //! Saved registers and bytes are used by reference. All other C structs are copied, except on the fast path of a registration.
-//! If a struct comes from an older or a newer header, and thus has another size, the struct is copied over a struct of zeros.
+//! A struct from an older or newer header has another size, and is copied over a struct of zeros.
 //!
-//! If a struct has the size of this version's struct, the fast path of a registration does not copy the struct. The fast path
-//! reads the fields of the `jitsym_code` one by one, and compares the `jitsym_unwind` in place.
+//! The fast path of a registration copies no struct that has this version's size. It reads the fields of `jitsym_code` one by
+//! one, and compares `jitsym_unwind` in place.
 
 mod code;
 mod options;

@@ -10,22 +10,20 @@ use super::jitsym_unwind;
 pub enum jitsym_code_flag {
     /// The call does not copy the bytes: keep them until a flush, move or unregistration.
     ///
-    /// The flag is for large code, and for code that is never freed. The bytes must stay unchanged at their address until
-    /// `jitsym_flush` has returned, or until `jitsym_unregister`, `jitsym_unregister_range` or `jitsym_move` has returned for
-    /// this code. Calls that unregister or move code with this flag wait for the writer, 10 seconds at most. If the process is
-    /// killed before the writer has read the bytes, the recovered record has no bytes.
+    /// The flag is for large code, and for code that is never freed. The bytes must stay unchanged at their address until the
+    /// flush, move or unregistration returns. Unregistering or moving this code waits for the writer, 10 seconds at most. If
+    /// the process is killed before the writer has read the bytes, the recovered record has none.
     JITSYM_CODE_STABLE = 1,
     /// The host registers more code before this code runs, so the call waits for no sink.
     ///
-    /// Without the flag, a call waits for sinks that must get the code before it runs (`jitsym_register`). The next call
-    /// without the flag, or `jitsym_flush`, waits until these sinks have all code that was registered before.
+    /// The next call without the flag, or `jitsym_flush`, waits until all earlier code is in the sinks that must get code
+    /// before it runs (`jitsym_register`).
     JITSYM_CODE_MORE = 2,
     /// While this code is live, the next `JITSYM_CODE_GAP_SIZE` bytes have no other code.
     ///
-    /// `perf inject` maps the unwind tables of this code into the free bytes if the tables fit, because perf 6 [needs the
-    /// tables there](after-recording.md#packed-code). Other code in these bytes would lose its name. A forked child that has
-    /// inherited the code must keep the bytes free too. If the code moves, `jitsym_move_target.flags` says whether the bytes
-    /// after the new address range stay free.
+    /// If the code's unwind tables fit into these bytes, `perf inject` maps them there, where perf 6 [needs
+    /// them](after-recording.md#packed-code). Other code in the bytes would lose its name. A forked child must keep the bytes
+    /// after inherited code free too. For moved code, set the flag in `jitsym_move_target.flags`.
     JITSYM_CODE_GAP = 4,
 }
 
@@ -35,9 +33,9 @@ pub enum jitsym_code_flag {
 pub enum jitsym_range_flag {
     /// The caller unmaps the memory next (`munmap`).
     ///
-    /// Until all whole pages in the range are unmapped, no thread may read, write or run the memory. Without the flag,
-    /// the library reads all mappings of the process to notice that regions in the range no longer exist. The flag has
-    /// no effect in memory that only the library unmaps: memory from `jitsym_alloc`, and regions with two views.
+    /// Until all whole pages in the range are unmapped, no thread may access the memory. Without the flag, the library reads
+    /// all mappings of the process to find ended regions. The flag has no effect in memory that only the library unmaps
+    /// (`jitsym_alloc`, regions with two views).
     JITSYM_RANGE_UNMAP = 1,
 }
 
@@ -45,11 +43,11 @@ pub enum jitsym_range_flag {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct jitsym_line {
-    /// Offset in the code in bytes, less than the size of the code. Rows may be in any order.
+    /// Offset in the code in bytes, below the code's size. Rows may be in any order.
     ///
-    /// Sorted rows cost least. If two rows have the same offset, the row with the higher index is used.
+    /// Sorted rows cost least. Of rows with the same offset, only the last counts.
     pub offset: u32,
-    /// Line number, from 1. A row whose line is 0 is left out (`jitsym_stats.lines_left_out`).
+    /// Line number, from 1. A row with line 0 is left out (`jitsym_stats.lines_left_out`).
     pub line: u32,
     /// Column, from 1; 0 if unknown.
     pub column: u32,
@@ -59,26 +57,26 @@ pub struct jitsym_line {
     pub file: *const c_char,
 }
 
-/// A range of code that comes from another function, which the compiler has inlined.
+/// A range of code that was inlined from another function.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct jitsym_inline {
-    /// Bytes from the start of the code to the first byte of the range.
+    /// Offset in the code, in bytes, of the first byte of the range.
     pub begin: u32,
-    /// Bytes from the start of the code to the end of the range.
+    /// Offset in the code, in bytes, of the first byte after the range.
     ///
-    /// `end` must be greater than `begin`, and at most the `end` of the parent or, without a parent, the size of the
-    /// code. Two ranges with the same parent must have no byte in common.
+    /// `end` exceeds `begin`, and is at most the parent's `end` or, without a parent, the code's size. Ranges with the same
+    /// parent must not overlap.
     pub end: u32,
     /// Name of the inlined function, cleaned like `jitsym_code.name`. The cleaned name must not be empty.
     pub name: *const c_char,
     /// Length of `name` in bytes; 0 if a NUL ends `name`.
     pub name_len: usize,
-    /// Source file of the inlined call, NUL-terminated; see `jitsym_line.file`.
+    /// Source file of the call, NUL-terminated; see `jitsym_line.file`.
     pub call_file: *const c_char,
-    /// Line of the inlined call, from 1.
+    /// Line of the call, from 1.
     pub call_line: u32,
-    /// Column of the inlined call, from 1; 0 if unknown.
+    /// Column of the call, from 1; 0 if unknown.
     pub call_column: u32,
     /// Index of the earlier entry that contains this entry. `UINT32_MAX`: none.
     pub parent: u32,
@@ -98,15 +96,14 @@ pub struct jitsym_code {
     pub size: u64,
     /// Name in UTF-8: cleaned, never refused. NULL or empty: `jit_ADDRESS`.
     ///
-    /// Bytes that are not UTF-8 become U+FFFD, control characters become `_`, and white space at both ends is removed. The
-    /// library appends `()` to a name of one or two bytes, because perf drops or demangles such names.
+    /// Bytes that are not UTF-8 become U+FFFD, control characters become `_`, and white space at both ends is removed. Names of
+    /// one or two bytes, which perf drops or demangles, get `()` appended.
     pub name: *const c_char,
     /// Length of `name` in bytes; 0 if a NUL ends `name`.
     pub name_len: usize,
-    /// The code's bytes: at `addr`, or in a writable view. NULL: the bytes at `addr`.
+    /// `size` readable bytes of code, at `addr` or in a writable view. NULL: the bytes at `addr`.
     ///
-    /// Must point to `size` readable bytes. With NULL, a system call reads the bytes at `addr`. Unreadable bytes are zero in
-    /// the record, and `jitsym_stats.unreadable` counts the call.
+    /// For NULL, a system call reads the bytes: unreadable bytes become 0, and `jitsym_stats.unreadable` counts the call.
     pub bytes: *const c_void,
     /// How to unwind; NULL if unknown.
     pub unwind: *const jitsym_unwind,
@@ -122,9 +119,9 @@ pub struct jitsym_code {
     pub reserved: u32,
     /// Inlined functions (`jitsym_region.h`); may be NULL if `inline_count` is 0.
     ///
-    /// In `lines`, each row has the file and line of the innermost function. Profilers show inlined functions for code
-    /// in regions, and elsewhere only on request (`JITSYM_JITDUMP_INLINES`).
-    /// [docs/special-cases.md](special-cases.md#inlined-functions) has an example.
+    /// Rows of `lines` have the innermost function's file and line
+    /// ([docs/special-cases.md](special-cases.md#inlined-functions)). Profilers show inlined functions of code in regions, and
+    /// of other code only with `JITSYM_JITDUMP_INLINES=1`.
     pub inlines: *const jitsym_inline,
     /// Number of entries of `inlines`.
     pub inline_count: usize,
@@ -132,13 +129,13 @@ pub struct jitsym_code {
     pub inline_size: usize,
     /// File where the function begins, NUL-terminated; NULL if unknown.
     ///
-    /// All readers except debuggers get the name `NAME FILE:LINE`, which `JITSYM_NAME_MAX` limits. If `line_count` is 0, the
-    /// line table gets one row at offset 0 with this file and line. An absolute path is best for this row. The library cleans
-    /// the file as it cleans `name`. A file that is empty after cleaning counts as unknown.
+    /// All readers except debuggers get the name `NAME FILE:LINE`, cut to `JITSYM_NAME_MAX` bytes. If `line_count` is 0, the
+    /// line table gets one row at offset 0 with this file (preferably an absolute path) and line. The file is cleaned like
+    /// `name`; an empty result counts as unknown.
     pub file: *const c_char,
     /// Line in `file`, from 1; 0 if unknown.
     ///
-    /// With 0 the name becomes `NAME FILE`, and the line table gets no row.
+    /// With 0, the name becomes `NAME FILE`, without a row in the line table.
     pub line: u32,
     /// Must be 0.
     pub reserved2: u32,

@@ -19,8 +19,7 @@ pub struct jitsym {
     _private: [u8; 0],
 }
 
-/// Identifies one registration, for `jitsym_move` and `jitsym_unregister`. An id is never 0, and is unique in a
-/// process.
+/// Identifies one registration. A valid id is not 0, and is unique in a process.
 pub type jitsym_id = u64;
 
 /// Limits, in bytes.
@@ -29,14 +28,13 @@ pub type jitsym_id = u64;
 pub enum jitsym_limit {
     /// The longest name of code. A longer name is cut.
     ///
-    /// A cut name ends in `~` and eight hexadecimal digits of a hash of the whole name, so that different names stay
-    /// different.
+    /// A cut name ends in `~` and eight hexadecimal digits of the whole name's hash, so different names stay different.
     JITSYM_NAME_MAX = 1000,
     /// The longest directory, without the terminating NUL.
     JITSYM_DIR_MAX = 1023,
     /// The largest code: 2 GiB - 1, minus the size of its unwind tables.
     JITSYM_CODE_SIZE_MAX = 0x7fff_ffff,
-    /// The number of free bytes after code with the flag `JITSYM_CODE_GAP`.
+    /// The free bytes after code with `JITSYM_CODE_GAP`.
     JITSYM_CODE_GAP_SIZE = 256,
 }
 
@@ -48,26 +46,26 @@ pub enum jitsym_sink {
     JITSYM_SINK_MAP = 1,
     /// `jit-PID.dump`, for `jitsym inject` and perf: names with times, code, lines, call stacks.
     ///
-    /// If that name [is taken](conventions.md#files), the pid in the name gets leading zeros.
+    /// If this name [is taken](conventions.md#files), its pid gets leading zeros.
     JITSYM_SINK_JITDUMP = 2,
     /// ELF files of regions (`jitsym_region.h`): names, lines, call stacks in every profiler.
     ///
-    /// The files are `jit-PID-N.so` and `jitted-PID-rN.so` ([docs/regions.md](regions.md)). Code in a region is not written to
-    /// the map or the jitdump.
+    /// The files are `jit-PID-N.so` and `jitted-PID-rN.so` ([docs/regions.md](regions.md)). Map and jitdump omit code in
+    /// regions.
     JITSYM_SINK_REGION = 4,
     /// Objects in memory for gdb and lldb. The sink starts by itself if a debugger listens.
     ///
-    /// A sink that started by itself ([docs/debugging.md](debugging.md)) is in `jitsym_stats.sinks_running` only while
-    /// a debugger listens.
+    /// `jitsym_stats.sinks_running` has a sink that started by itself only while a debugger listens
+    /// ([docs/debugging.md](debugging.md)).
     JITSYM_SINK_GDB = 8,
     /// The process's unwinder. C++ exceptions, `backtrace` and `pthread_exit` can unwind through registered code.
     ///
-    /// The code needs an unwind description. Calls that register, move or unregister code wait for this sink
-    /// (`jitsym_register`). [docs/exceptions.md](exceptions.md) lists the supported unwinders.
+    /// The code needs an unwind description, and a [supported unwinder](exceptions.md). Calls that register, move or unregister
+    /// code wait for this sink.
     JITSYM_SINK_UNWINDER = 16,
     /// valgrind's tools: names, lines, call stacks. The sink starts by itself, only under valgrind.
     ///
-    /// Calls wait for this sink, as for `JITSYM_SINK_UNWINDER`. While this sink runs, `JITSYM_SINK_REGION` does not run
+    /// Calls wait for this sink as for `JITSYM_SINK_UNWINDER`. While this sink runs, `JITSYM_SINK_REGION` does not
     /// ([docs/valgrind.md](valgrind.md)).
     JITSYM_SINK_VALGRIND = 32,
 }

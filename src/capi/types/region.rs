@@ -8,9 +8,8 @@ use std::ffi::c_void;
 pub enum jitsym_region_flag {
     /// One view of private memory. The runtime changes the memory's protection (`mprotect`).
     ///
-    /// At first the memory is readable and writable; the runtime makes it executable before code runs. A forked child
-    /// has its own copy. Without this flag, a region has two views of shared memory, and the runtime must not change
-    /// their protections.
+    /// The memory starts readable and writable; the runtime makes it executable before code runs. A forked child has its own
+    /// copy. Without this flag, a region has two views of shared memory, whose protections must not change.
     JITSYM_REGION_ONE_VIEW = 1,
     /// Alignment to 2 MiB, and huge pages if the kernel has them for this memory.
     JITSYM_REGION_HUGE_PAGES = 2,
@@ -24,7 +23,7 @@ pub struct jitsym_region_options {
     pub struct_size: usize,
     /// Size in bytes, rounded up to whole pages; at most 1 GiB.
     pub size: u64,
-    /// Largest size in bytes, for `jitsym_region_grow`. 0 means `size`.
+    /// Largest size in bytes, for `jitsym_region_grow`; at most 1 GiB. 0 means `size`.
     ///
     /// Address space for this size is reserved.
     pub max_size: u64,
@@ -32,7 +31,7 @@ pub struct jitsym_region_options {
     pub alignment: u64,
     /// All of the executable view is within 2 GiB of this address. 0: anywhere.
     ///
-    /// From this address, signed 32-bit displacements, as in calls and jumps of x86-64, reach all of the view.
+    /// Signed 32-bit displacements, as in calls and jumps of x86-64, then reach all of the view from this address.
     pub near_addr: u64,
     /// `JITSYM_REGION_*` bits.
     pub flags: u32,

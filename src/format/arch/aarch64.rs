@@ -1,4 +1,4 @@
-//! The definitions for AArch64 (DWARF for the Arm 64-bit Architecture (AADWARF64), 4.1).
+//! The constants of the AArch64 ABI for unwind tables (DWARF for the Arm 64-bit Architecture (AADWARF64), 4.1).
 
 use super::{Abi, Vendor};
 
@@ -19,7 +19,7 @@ pub static ABI: Abi = Abi {
     record_is_pushed: true,
     // stp x29, x30, [sp, #-16]!; mov x29, sp
     prologues: &[&[0xfd, 0x7b, 0xbf, 0xa9, 0xfd, 0x03, 0x00, 0x91]],
-    // paciasp, autiasp; with key B: pacibsp, autibsp
+    // The size of paciasp and autiasp (key A), and of pacibsp and autibsp (key B).
     sign: Some(4),
     kept: None,
     vendor: Vendor::AArch64,

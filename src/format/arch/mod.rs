@@ -1,5 +1,5 @@
-//! The architectures for which the library can write unwind tables, one file for each. All supported architectures are 64-bit
-//! and little-endian.
+//! The ABI constants of the architectures for which the library can write unwind tables. Each architecture has its own file.
+//! All supported architectures are 64-bit and little-endian.
 
 mod aarch64;
 mod riscv64;
@@ -26,8 +26,7 @@ macro_rules! architectures {
             }
         }
 
-        /// The architecture of this build. The value is `None` on an architecture for which the library can write names but
-        /// no unwind tables.
+        /// The architecture of this build; `None` if the library can write names but no unwind tables for this architecture.
         pub const NATIVE: Option<Arch> = match () {
             $(() if cfg!(target_arch = $target) => Some(Arch::$name),)*
             () => None,
@@ -63,9 +62,9 @@ pub struct Abi {
     pub general: RangeInclusive<u32>,
     pub sp: u16,
     pub fp: u16,
-    /// The column of the return address.
+    /// The DWARF column of the return address.
     pub ra: u16,
-    /// Distance from the CFA to the return address at entry, where SP points to the return address. `None` if the call
+    /// Distance from the CFA to the slot of the return address. At entry, SP points to this slot. `None` if the call
     /// instruction does not store the return address on the stack.
     pub entry_ra: Option<i32>,
     /// The fields `pushed`, `set` and `fp_to_cfa` are the defaults of a [`FramePointer`](crate::api::code::FramePointer). A
@@ -77,9 +76,8 @@ pub struct Abi {
     /// is in the slot directly above the caller's frame pointer. `None` if the caller's frame pointer and the return address
     /// are in the two lowest slots of the frame. The frame pointer then points to the lowest slot.
     pub frame_record: Option<i32>,
-    /// Whether the caller's frame pointer and the return address are on the stack when execution reaches the code offset
-    /// `pushed`. If this field is false, the caller's frame pointer and the return address stay in their registers until the
-    /// frame pointer is set.
+    /// Whether the caller's frame pointer and the return address are on the stack from the code offset `pushed` on. If not,
+    /// they stay in their registers until the frame pointer is set.
     pub record_is_pushed: bool,
     /// The machine code of the default prologue, in each form that [`makes_frame_pointer`] recognizes.
     pub prologues: &'static [&'static [u8]],
@@ -90,6 +88,6 @@ pub struct Abi {
     pub kept: Option<Register>,
     /// The vendor whose extensions of the `.eh_frame` instructions apply.
     pub vendor: Vendor,
-    /// The breakpoint instructions that fill four bytes.
+    /// Breakpoint instructions, four bytes in total.
     pub breakpoints: [u8; 4],
 }

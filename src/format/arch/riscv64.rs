@@ -1,14 +1,15 @@
-//! The definitions for 64-bit RISC-V (RISC-V ELF psABI, "DWARF Register Numbers" and "Frame Pointer Convention").
+//! The constants of the 64-bit RISC-V ABI for unwind tables (RISC-V ELF psABI, "DWARF Register Numbers" and "Frame Pointer
+//! Convention").
 
 use super::{Abi, Vendor};
 
-/// No single instruction makes the frame. The usual prologue is `addi sp,-16; sd ra,8(sp); sd s0,0(sp); addi s0,sp,16`.
+/// Several instructions make the frame. The usual prologue is `addi sp,-16; sd ra,8(sp); sd s0,0(sp); addi s0,sp,16`.
 ///
-/// A description does not contain the code offset at which SP changes. If a frame is larger than 16 bytes, the description does
-/// not contain the size of the frame. Once the frame pointer is set, the value of SP does not matter. Until then, ra and s0
-/// still have the caller's values, and unwinders read these values from the registers. So the caller's pc and frame pointer are
-/// right at every instruction. The rule CFA = SP + 16, which applies from `pushed` to `set`, is right for the prologue above.
-/// Runtimes that need the right CFA at every instruction must describe their code in rows.
+/// A description of a frame with a frame pointer contains neither the code offset at which SP changes, nor the size of a frame
+/// larger than 16 bytes. Once the frame pointer is set, unwinders do not need SP. Before the frame pointer is set, ra and s0
+/// still have the caller's values, and unwinders read these values from the registers. So unwinders find the caller's pc and
+/// frame pointer at every instruction. The rule CFA = SP + 16, which applies from `pushed` to `set`, is right for the prologue
+/// above. Runtimes that need the right CFA at every instruction must describe their code in rows.
 pub static ABI: Abi = Abi {
     elf_machine: 243,
     registers: &[0..=63],

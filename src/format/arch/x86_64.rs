@@ -1,4 +1,4 @@
-//! The definitions for x86-64 (System V psABI for AMD64, 3.6.2 and figure 3.36).
+//! The constants of the x86-64 ABI for unwind tables (System V psABI for AMD64, 3.6.2 and figure 3.36).
 
 use super::{Abi, Register, Vendor};
 
@@ -20,9 +20,9 @@ pub static ABI: Abi = Abi {
     // push rbp; mov rbp, rsp
     prologues: &[&[0x55, 0x48, 0x89, 0xe5], &[0x55, 0x48, 0x8b, 0xec]],
     sign: None,
-    // libdw has a list of the registers that the ABI preserves. This list wrongly contains rax (0) instead of rbx (3) (elfutils
-    // 0.196, perf 7.2). So libdw assumes that the value of rbx is lost, unless a rule names rbx. Without the rule, unwinding
-    // stops at a frame whose CFA is an offset from rbx.
+    // libdw has a list of the registers that the ABI preserves. libdw's list wrongly contains rax (0) instead of rbx (3)
+    // (elfutils 0.196, perf 7.2). So libdw assumes that the value of rbx is lost, unless a rule names rbx. Without such a rule,
+    // unwinding stops at a frame whose CFA is an offset from rbx.
     kept: Some(Register(3)),
     vendor: Vendor::Default,
     // int3

@@ -1,6 +1,6 @@
 //! Makes unwind entries with absolute code addresses, for the unwinders of this process.
 //!
-//! The entries may be anywhere in memory, so their distance to the code may not fit in 32 bits.
+//! An entry may be anywhere in memory, so its distance to the code may not fit in 32 bits.
 
 use super::handlers::Handler;
 use crate::format::get::u32_at;
@@ -13,13 +13,13 @@ const ABSOLUTE: u8 = 0;
 
 /// Offset of the code's address in an FDE.
 const FDE_ADDR: usize = 8;
-/// Offset of the code's size in an FDE. The field has 8 bytes, but the size has at most 31 bits. If the first four bytes of
-/// the field are zero, the FDE covers no code.
+/// Offset of the code's size in an FDE. The field for the size has 8 bytes, but the size has at most 31 bits. If the first four
+/// bytes of the field are zero, the FDE covers no code.
 const FDE_SIZE: usize = 16;
 /// Offset of the LSDA's address in an FDE. The length of the augmentation data precedes this address.
 const FDE_LSDA: usize = 25;
-/// An upper bound for the number of bytes by which a CIE and its FDE grow. The fields for the address and the size of the code
-/// are extended to 8 bytes each. A handler may be added. The CIE and the FDE are padded, and an end mark follows.
+/// An upper bound for the number of bytes that the conversion adds to a CIE and its FDE: the address and the size of the code
+/// with 8 bytes each, a handler, padding of the CIE and the FDE, and an end mark.
 const MORE: usize = 8 + 8 + 12 + 2 * 8 + END.len();
 /// The mark after the last entry of a table.
 const END: [u8; 4] = [0; 4];
@@ -33,7 +33,7 @@ pub struct Frame {
     /// Start and end address of the code.
     pub start: u64,
     pub end: u64,
-    /// Whether the LSDA lies inside the code. If the code moves, such an LSDA moves by the same distance.
+    /// Whether the LSDA lies inside the code, and so moves with the code.
     pub lsda_moves: bool,
 }
 
@@ -43,7 +43,7 @@ impl Frame {
         self.fde + FDE_SIZE
     }
 
-    /// Offset of the code's address. The code's size follows the address. The address and the size have 8 bytes each.
+    /// Offset of the code's address in `bytes`. The code's size follows. The code's address and size have 8 bytes each.
     pub fn addr_at(&self) -> usize {
         self.fde + FDE_ADDR
     }
@@ -86,8 +86,8 @@ impl Entry<'_> {
 }
 
 /// Calls `body` for each entry of an `.eh_frame`. `addr` and `size` are the address and the size of the code. The section must
-/// have been made for an address right after the code: `addr` plus `size`, with `size` rounded up to a multiple of 8. Entries
-/// for other code are left out. Returns `None` as soon as an entry is invalid or `body` returns `None`.
+/// have been made for the address `addr` plus `size`, with `size` rounded up to a multiple of 8. Entries for other code are
+/// skipped. Returns `None` as soon as an entry is invalid or `body` returns `None`.
 pub fn each_entry(
     section: &[u8],
     (addr, size): (u64, u64),
@@ -108,7 +108,7 @@ pub fn each_entry(
         let cie_len = (u32_at(section, cie_at)? as usize).checked_add(4)?;
         let cie = section.get(cie_at..cie_at.checked_add(cie_len)?).filter(|cie| u32_at(cie, 4) == Some(0))?;
         let distance = i64::from(u32_at(entry, 8)? as i32);
-        // The distance is relative to the field that contains it.
+        // `distance` counts from the address of the field in which it is stored.
         let field = section_addr.checked_add(at as u64 + 8)?;
         let Some(start) = field.checked_add_signed(distance) else { continue };
         let range = u64::from(u32_at(entry, 12)?);

@@ -22,7 +22,7 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// The marks of the CIE at the offset `at` of a section. For a CIE in the 64-bit format, no marks are returned.
+    /// Returns the marks of the CIE at the offset `at` of a section, and no marks for a CIE in the 64-bit format.
     pub fn of(section: &[u8], at: usize) -> Marks {
         let string = at.checked_add(AUGMENTATION).and_then(|begin| section.get(begin..)).unwrap_or_default();
         let string = string.split(|&byte| byte == 0).next().unwrap_or_default();

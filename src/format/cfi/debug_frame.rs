@@ -1,9 +1,10 @@
-//! Makes a `.debug_frame` (DWARF 5, 6.4.1) from an `.eh_frame`, for readers that accept an `.eh_frame` only where it is mapped.
+//! Makes a `.debug_frame` (DWARF 5, 6.4.1) from an `.eh_frame`, for readers that accept an `.eh_frame` only inside a mapped
+//! segment.
 
 use super::absolute::{each_entry, end_entry, split_cie, Entry};
 use crate::sys::reserve;
 
-/// The second word of a CIE. In an FDE this word is the offset of its CIE.
+/// The second word of a CIE. The second word of an FDE is the offset of the FDE's CIE instead.
 const CIE_ID: [u8; 4] = [0xff; 4];
 /// The maximum number of different CIEs that are remembered. The CIE of each FDE is compared with all remembered CIEs, so their
 /// number must be small. Compilers use only a few different CIEs.
@@ -39,7 +40,7 @@ impl DebugFrame {
         end_entry(&mut self.bytes, begin)
     }
 
-    /// The offset of this CIE in the section. Appends the CIE if the section does not contain it yet.
+    /// Returns the offset of a CIE in the section. Appends the CIE if the section does not contain it yet.
     fn cie(&mut self, cie: &[u8]) -> Option<u32> {
         if let Some((_, at)) = self.cies.iter().find(|(known, _)| known == cie) {
             return Some(*at);
@@ -73,7 +74,8 @@ mod tests {
     use crate::format::arch::Arch;
     use crate::format::cfi::{absolute, encode};
 
-    /// Readers of `.debug_frame` and of `.eh_frame` find the same rows. Two kinds of frames, each used twice, share one CIE.
+    /// Readers of `.debug_frame` and of `.eh_frame` find the same rows. The entries of two kinds of frames, each used twice,
+    /// share one CIE.
     #[test]
     fn a_reader_finds_the_same() {
         const SIZE: u64 = 100;
@@ -101,7 +103,7 @@ mod tests {
         assert_eq!(rows(&debug_frame), wanted);
     }
 
-    /// Start, end and content of each row.
+    /// Start, end and content of each unwind row.
     fn rows<'a, S: UnwindSection<gimli::EndianSlice<'a, LittleEndian>>>(section: &S) -> Vec<String> {
         let (bases, mut context, mut rows) = (BaseAddresses::default(), UnwindContext::new(), Vec::new());
         let mut entries = section.entries(&bases);

@@ -45,7 +45,7 @@ struct Kept<'a> {
 /// which determines the values of pc-relative pointers.
 ///
 /// If an entry starts before the code or ends after the code, the entry is cut to the code. So no table claims addresses of
-/// other code. The instructions for the part before the code determine the state at the start of the code.
+/// other code. The entry's instructions for addresses before the code determine the unwind state at the start of the code.
 pub(super) fn entries(bytes: &[u8], addr: u64, code: Range<u64>, placement: &Placement) -> Result<Entries> {
     let readable = readable(bytes, placement.arch)?;
     let mut section = EhFrame::new(&readable, LittleEndian);
@@ -66,8 +66,8 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Range<u64>, placement: &Pla
             }
             CieOrFde::Fde(partial) => partial,
         };
-        // The FDE's CIE must be one of the CIEs that this loop has already read. Without this rule, the CIEs of a hostile
-        // section could overlap other entries. Even a small section could have a separate long CIE for each FDE.
+        // The FDE's CIE must be one of the CIEs that this loop has already read. Otherwise the CIEs of a hostile section could
+        // overlap other entries, and even a small section could have a long CIE for each FDE.
         let number = cies.binary_search_by_key(&partial.cie_offset().0, |cie| cie.from.offset());
         let number = number.map_err(|_| Error::UnwindFormat)?;
         let fde = partial.parse(|_, _, _| Ok(cies[number].from.clone())).map_err(read_error)?;
@@ -153,7 +153,7 @@ pub(super) fn entries(bytes: &[u8], addr: u64, code: Range<u64>, placement: &Pla
 ///
 /// An LSDA inside the code moves with the code. An LSDA outside of the code keeps its address when the code moves.
 fn handler(fde: &read::FrameDescriptionEntry<Reader>, section: u64, code: &Range<u64>) -> Option<Handler> {
-    // If the stored value of a pointer is 0, the entry has no such pointer, even if the encoding is relative.
+    // A pointer with the stored value 0 is missing from the entry, even if the pointer's encoding is relative.
     let given = |pointer, encoding: DwEhPe, offset: usize, len: usize| {
         let (addr, is_indirect) = match pointer {
             Pointer::Direct(addr) => (addr, false),
@@ -202,7 +202,7 @@ fn cie(
         if step(&instruction, from, 0)?.is_some() {
             return Err(Error::UnwindFormat);
         }
-        // `Restore` restores the initial rules, which the CIE itself defines. So the CIE must not contain `Restore`.
+        // A CIE must not contain `Restore`, which restores the initial rules that the CIE itself defines.
         if matches!(instruction, read::CallFrameInstruction::Restore { .. }) {
             return Err(Error::UnwindFormat);
         }
@@ -218,9 +218,9 @@ fn cie(
 /// invalid in the current state.
 #[derive(Clone, Copy, Default)]
 struct CfaState {
-    /// One bit for each state. The lowest bit is for the current state, and the other bits are for the remembered states. A
-    /// bit is 1 if the CFA is an expression. In such a state, instructions that change only the register or only the offset
-    /// of the CFA are invalid.
+    /// One bit for each state. The lowest bit is for the current state, and the other bits are for the remembered states. A bit
+    /// is 1 if the CFA is an expression, so that instructions that change only the register or only the offset of the CFA are
+    /// invalid.
     expressions: u64,
     /// The number of remembered states.
     remembered: u32,
@@ -315,7 +315,7 @@ fn convert(
         From::ArgsSize { size } => return Ok(u32::try_from(size).ok().map(To::ArgsSize)),
         From::NegateRaState => To::NegateRaState,
         From::Nop => return Ok(None),
-        // The caller has already handled these instructions with `step`.
+        // The caller passes these instructions to `step`, and never to `convert`.
         From::AdvanceLoc { .. } | From::SetLoc { .. } => return Err(Error::Internal),
     }))
 }

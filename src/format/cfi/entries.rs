@@ -1,4 +1,4 @@
-//! Unwind entries that are not encoded yet, and the form in which they refer to the code.
+//! Unwind entries before they are encoded, and how the entries refer to the code.
 
 use gimli::constants::{DW_EH_PE_pcrel, DW_EH_PE_sdata4, DwEhPe};
 use gimli::write::{Address, CallFrameInstruction, CommonInformationEntry, FrameDescriptionEntry, FrameTable};
@@ -12,7 +12,7 @@ use crate::sys::reserve;
 /// The encoding of `.eh_frame`. CIEs in `.eh_frame` have version 1, whatever the version of DWARF is.
 pub(super) const ENCODING: Encoding = Encoding { format: Format::Dwarf32, version: 1, address_size: 8 };
 
-/// How the tables refer to the code.
+/// How the unwind tables refer to the addresses of the code.
 pub(super) struct Placement {
     pub arch: Arch,
     /// Address of the code when `.eh_frame` has address 0, modulo 2^64.

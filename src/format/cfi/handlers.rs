@@ -1,7 +1,7 @@
 //! Hides personality routines and LSDAs in unwind entries, so that only this library finds them.
 //!
-//! The addresses of personality routines and LSDAs belong to this process, and are for the process's own unwinder. The unwind
-//! entries are also written to files, which other processes read. If an augmentation string contains the letters for the
+//! The addresses of personality routines and LSDAs are valid only in this process, and only its own unwinder uses them. But the
+//! unwind entries are also written to files, which other processes read. If an augmentation string contains the letters for the
 //! addresses, perf with libunwind follows the addresses as indirect pointers, and unwinds nothing. If the augmentation string
 //! lacks these letters, some readers do not skip the addresses in the augmentation data. gdb 13 does not skip addresses in a
 //! CIE, and llvm-dwarfdump does not skip addresses in an FDE.
@@ -22,7 +22,7 @@ pub struct Handler {
     /// FDE's code.
     pub lsda: u64,
     pub lsda_is_indirect: bool,
-    /// Whether the LSDA lies inside the code. If the code moves, such an LSDA moves by the same distance.
+    /// Whether the LSDA lies inside the code, and so moves with the code.
     pub lsda_moves: bool,
 }
 
@@ -85,7 +85,7 @@ impl Handler {
         (found, INSTRUCTIONS + if found.is_some() { LEN } else { 0 })
     }
 
-    /// The letters for a handler in a CIE's augmentation string. These letters precede the letter `R`.
+    /// The letters for a handler in a CIE's augmentation string, before the letter `R`.
     pub const LETTERS: &[u8; 2] = b"PL";
 
     /// The augmentation data of a CIE for `LETTERS`.

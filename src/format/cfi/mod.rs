@@ -1,7 +1,7 @@
 //! Encodes unwind descriptions as `.eh_frame` and `.eh_frame_hdr` (LSB 5.0 Core, 10.6 "Exception Frames"; DWARF 5, 6.4 and
 //! 7.24).
 //!
-//! The layout of the tables is that of the ELF file that `perf inject --jit` makes of each function (linux
+//! The tables have the same layout as in the ELF file that `perf inject --jit` makes of each function (linux
 //! tools/perf/util/genelf.c, `jit_add_eh_frame_info`). `.eh_frame` starts at the first multiple of 8 after the code, and
 //! `.eh_frame_hdr` follows without a gap. Every pointer in the tables is relative, so the tables are also valid if they are
 //! stored after the code in memory.
@@ -30,7 +30,8 @@ use crate::format::get::u32_at;
 use crate::sys::sort::sort;
 use entries::{align8, Entries, Placement};
 
-/// The values are version 1, `.eh_frame` pointer pcrel|sdata4, count udata4, and table datarel|sdata4 (LSB 5.0 Core, 10.6.2).
+/// The first bytes of `.eh_frame_hdr`: version 1, `.eh_frame` pointer pcrel|sdata4, count udata4, and table datarel|sdata4 (LSB
+/// 5.0 Core, 10.6.2).
 pub(super) const HDR_ENCODINGS: [u8; 4] = [0x01, 0x1b, 0x03, 0x3b];
 
 /// Number of bytes of `.eh_frame_hdr` before its table.
@@ -47,13 +48,13 @@ pub struct Tables {
     fde: Option<usize>,
 }
 
-/// Offsets in the tables, one for each word whose value depends on the size of the code.
+/// The offsets of the words in the tables that depend on the size of the code.
 #[derive(Clone, Copy, Debug)]
 pub struct Places {
     /// The distances back to the code, one in the FDE and one in the table of `.eh_frame_hdr`. Each pair contains the offset at
     /// which a distance is stored, and the offset from which the distance is measured.
     pub to_code: [(usize, usize); 2],
-    /// Offset of the code's size.
+    /// Offset of the word that contains the code's size.
     pub size: usize,
 }
 
@@ -89,9 +90,9 @@ impl Tables {
     }
 
     /// Copies the tables to `out`, which must have the same length, and adapts the copy to code of `code_size` bytes.
-    /// `check_size` must accept this size. The result is the same as that of [`encode`] for this size. Tables from an
-    /// `.eh_frame` section may cover only a part of the code, so the size of the code does not determine their contents. These
-    /// tables are copied unchanged.
+    /// `check_size` must accept this size. The copy equals the tables that [`encode`] makes for this size. Tables from an
+    /// `.eh_frame` section are copied unchanged: they may cover only a part of the code, so the size of the code does not
+    /// determine their contents.
     ///
     /// The description must be valid for this size. The rows of an [`Unwind::Rows`] must lie in the code. For an
     /// [`Unwind::FramePointer`], [`resolve_frame_pointer`] must give the same result for `code_size` and for the size with
@@ -124,8 +125,8 @@ impl Tables {
 
 /// Encodes a description of code of `code_size` bytes; `None` if the description is [`Unwind::None`].
 ///
-/// `code_addr` is only used for [`Unwind::EhFrame`], because only the entries of such a section have absolute addresses. The
-/// parts of these entries that are outside of the code are cut off.
+/// `code_addr` is only used for [`Unwind::EhFrame`], the only description with absolute addresses. The parts of the section's
+/// entries that are outside of the code are cut off.
 ///
 /// Returns `SizeZero` if the code has no bytes, and `TooLarge` if code and tables together exceed 2 GiB. Returns
 /// `UnwindOrder` if offsets are not in order or not in the code. Returns `UnwindRegister` if a register number is not valid
@@ -176,8 +177,8 @@ fn tables(entries: &Entries, code_size: u64) -> Result<Tables> {
             handler.hide(fde);
         }
         let fde = i64::try_from(fde).and_then(|fde| i32::try_from(fde - hdr as i64)).map_err(|_| Error::TooLarge)?;
-        // This is the distance from `.eh_frame_hdr` back to the code. `start` is an offset in the code, and the code has at
-        // most `CODE_SIZE_MAX` bytes, so the subtraction does not overflow.
+        // The result is the distance from `.eh_frame_hdr` back to the entry's code. `start` is at most `CODE_SIZE_MAX`, so the
+        // subtraction does not overflow.
         let start = start as i64 - align8(code_size) as i64 - hdr as i64;
         rows.push((i32::try_from(start).map_err(|_| Error::TooLarge)?, fde));
     }

@@ -58,7 +58,7 @@ fn check_signed(first: u32, sign: u32) -> Result<()> {
 }
 
 /// Fills in the defaults of an epilogue. The epilogue must not begin before `standing`, the offset at which the frame is
-/// complete. After `begin` there must be room for an instruction of `sign` bytes.
+/// complete. An epilogue that is not empty must have room for an instruction of `sign` bytes.
 fn resolve_epilogue(mut begin: u32, mut end: u32, standing: u32, sign: u32, code_size: u64) -> Result<(u32, u32)> {
     if begin == 0 {
         if end != 0 {
@@ -159,7 +159,7 @@ pub(super) fn entries(unwind: &Unwind, code_size: u64, placement: &Placement) ->
     Ok(Entries { table, fdes: vec![(0, None)], b_key })
 }
 
-/// Where the CFA and the caller's registers are.
+/// The places of the CFA and of the caller's registers at a code offset.
 #[derive(Clone)]
 struct FrameState {
     cfa_register: u16,
@@ -299,9 +299,9 @@ impl Program {
         self.sign(frame.signed, first_place(frame))?;
         let mut pushed = self.called();
         if frame.pushed != 0 {
-            // If `abi.frame_record` is `None`, the instruction that stores the frame pointer also allocates stack memory. If
-            // `pushed` equals `sp_set`, this instruction allocates the whole frame. Otherwise the instruction allocates
-            // `fp_to_cfa` bytes, as in most code.
+            // If `abi.frame_record` is `None`, the instruction that stores the frame pointer also allocates stack memory. This
+            // instruction allocates the whole frame if `pushed` equals `sp_set`, and otherwise `fp_to_cfa` bytes, as in most
+            // code.
             let whole = frame.pushed == frame.sp_set;
             let taken = if whole { frame.cfa_offset.checked_neg() } else { abi.fp_to_cfa.checked_neg() };
             let record = abi.frame_record.or(taken).ok_or(Error::UnwindFormat)?;
@@ -329,9 +329,9 @@ impl Program {
         Ok(())
     }
 
-    /// Emits the states of an epilogue. If `reset` is given, the epilogue begins with the state in `reset`. From `down` on, the
-    /// frame is removed. The next instruction checks a signed return address and removes the signature. At `end`, the state
-    /// returns to the state before the epilogue. `end` is 0 if the code ends with the epilogue.
+    /// Emits the states of an epilogue. If `reset` is given, the epilogue begins with the state in `reset`. At `down`, the
+    /// frame is removed. The next instruction then checks a signed return address and removes the signature. At `end`, the
+    /// state before the epilogue applies again. `end` is 0 if the code ends with the epilogue.
     fn epilogue(&mut self, reset: Option<(u32, FrameState)>, down: u32, end: u32) {
         let before = (self.now.cfa_register, self.now.cfa_offset);
         if end != 0 {

@@ -1,10 +1,10 @@
 //! Writes the source lines of a region as DWARF. Each function has its own unit, made from two jitdump records: the record of
 //! its lines and the record of its inlined functions.
 //!
-//! The format is DWARF 4, because all readers of these files support it: addr2line and objdump (which `perf annotate` and
-//! `perf report --srcline` call), libdw, gdb, and the crates gimli and blazesym. DWARF 5 has no advantage here: it puts file
-//! names in a section that all units share, and older binutils read this section wrongly. In DWARF 4, each line program has
-//! its own file names, so units can be appended.
+//! The format is DWARF 4, because all readers of these files support it: addr2line and objdump (called by `perf annotate` and
+//! `perf report --srcline`), libdw, gdb, and the crates gimli and blazesym. DWARF 5 puts file names in a section that all units
+//! share, and older binutils read this section wrongly. In DWARF 4, each line program has its own file names, so units can be
+//! appended.
 
 pub use super::dwarf_function::Function;
 use super::dwarf_function::{set_length, Row};
@@ -63,15 +63,15 @@ pub const ARANGES_SIZE: u64 = 48;
 /// Offset of the function's address in a unit's entry in `.debug_aranges`. Each unit has one entry.
 const ARANGES_ADDR: u64 = 16;
 
-/// The address that replaces the address of dead code in its DWARF unit. Afterwards, the unit describes at most the 4 GiB that
-/// begin at `NOWHERE`. No file has code in these 4 GiB.
+/// The address that replaces the address of dead code in its DWARF unit. A unit with this address describes at most the 4 GiB
+/// after `NOWHERE`, where no file has code.
 pub const NOWHERE: u64 = 1 << 62;
 
 /// Offset of the function's address in a unit.
 const UNIT_ADDR: usize = 12;
 
-/// The debug sections. In each pair, the vector has the last bytes of a section, and the number says how many bytes of the
-/// section precede the vector's bytes. New bytes are appended to the vector.
+/// The debug sections. Each pair contains the last bytes of a section, to which new bytes are appended, and the number of bytes
+/// of the section before them.
 #[derive(Debug)]
 pub struct Sections<'a> {
     pub info: (u64, &'a mut Vec<u8>),
@@ -95,8 +95,8 @@ fn size_of_parts(parts: &Parts<'_>) -> usize {
     [parts.lines, parts.inlines].iter().flatten().map(RawRecord::size).sum()
 }
 
-/// The lines of a part of the code: all bytes after the first `skipped` bytes. The offsets of these lines count from the first
-/// byte after the skipped bytes. `None` if there is no memory.
+/// The lines of the code after its first `skipped` bytes. The offsets of these lines count from the end of the skipped bytes.
+/// `None` if there is no memory.
 fn rows<'a>(parts: &Parts<'a>, skipped: u64) -> Option<Vec<Row<'a>>> {
     let mut rows = Vec::new();
     if let Some(debug) = parts.lines.and_then(|record| record.debug_info()) {
@@ -145,7 +145,7 @@ fn try_to_append(parts: &Parts<'_>, function: &Function<'_>, before: u64, to: &m
     let line = &mut *to.line.1;
     // In the line program, a row needs at most 26 bytes in addition to its file name. In the record, a row needs 17 bytes in
     // addition to the file name, and an inlined function needs at least as much as a row. So twice the size of the records is
-    // enough.
+    // enough memory for the line program.
     line.try_reserve(2 * size_of_parts(parts) + 256).ok()?;
     let (set_address, mut files) = lines(rows, &inlines, function, to.head, line)?;
     let set_address = line_at.checked_add(set_address)?;

@@ -1,8 +1,8 @@
-//! Makes `.eh_frame_hdr` of a region: the sorted table in which unwinders search for the FDE of an address.
+//! Makes the `.eh_frame_hdr` of a region: the sorted table in which unwinders search for the FDE of an address.
 
 use crate::format::cfi::HDR_ENCODINGS;
 
-/// Size of the section before its table.
+/// Number of bytes of `.eh_frame_hdr` before its table.
 pub const HEAD_SIZE: usize = 12;
 pub const ROW_SIZE: usize = 8;
 /// Offset of the field for the number of rows.
@@ -28,7 +28,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// The bytes of the section before its table.
+    /// The bytes of `.eh_frame_hdr` before its table.
     pub fn head(&self, count: u32) -> [u8; HEAD_SIZE] {
         let mut head = [0; HEAD_SIZE];
         head[..4].copy_from_slice(&HDR_ENCODINGS);

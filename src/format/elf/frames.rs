@@ -1,4 +1,4 @@
-//! Makes `.eh_frame` of a region from the entries that `format/cfi` has made for each piece of code. The pointers of the
+//! Makes the `.eh_frame` of a region from the entries that `format/cfi` has made for each piece of code. The pointers of the
 //! entries are adapted to the file. Equal CIEs are written once.
 //!
 //! The section only grows at its end. If the section ended with a zero word, the next entry would overwrite this word while
@@ -33,9 +33,9 @@ pub struct Target {
 
 impl Frames {
     /// Appends the entries of an `.eh_frame` to `out`, and their rows for the search table to `rows`. The `.eh_frame` must have
-    /// been made for an address right after the code: the start of the code plus `to.code_size`, with `to.code_size` rounded up
-    /// to a multiple of 8. Entries for other code are left out. Returns `None` and changes nothing if there is no room or no
-    /// memory, or if a distance does not fit.
+    /// been made for the address of the code plus `to.code_size`, with `to.code_size` rounded up to a multiple of 8. Entries
+    /// for other code are skipped. Returns `None` and changes nothing if there is no room or no memory, or if a distance does
+    /// not fit.
     pub fn append(&mut self, section: &[u8], to: &Target, out: &mut Vec<u8>, rows: &mut Vec<Row>) -> Option<()> {
         let (out_len, rows_len) = (out.len(), rows.len());
         let done = self.try_to_append(section, to, out, rows, out_len);
@@ -60,8 +60,8 @@ impl Frames {
             let cie = self.cie(entry.cie, to, out, begin)?;
             let start = u32::try_from(entry.start).ok()?;
             let fde = u32::try_from(to.at + (out.len() - begin) as u64).ok()?;
-            // The reservation above may be too small. Only `CIES_MAX` CIEs are remembered. A CIE that is not remembered is
-            // written once for each of its FDEs.
+            // The reservation above may be too small: only `CIES_MAX` CIEs are remembered, and any other CIE is written once
+            // for each of its FDEs.
             out.try_reserve(entry.bytes.len()).ok()?;
             rows.try_reserve(1).ok()?;
             let copy = out.len();
@@ -77,7 +77,7 @@ impl Frames {
         (to.at + (out.len() - begin) as u64 <= to.room).then_some(())
     }
 
-    /// The offset of this CIE in the section. Appends the CIE if the section does not contain it yet.
+    /// Returns the offset of a CIE in the section. Appends the CIE if the section does not contain it yet.
     fn cie(&mut self, cie: &[u8], to: &Target, out: &mut Vec<u8>, begin: usize) -> Option<u32> {
         if let Some((_, at)) = self.cies.iter().find(|(known, _)| known == cie) {
             return Some(*at);

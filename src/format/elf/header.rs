@@ -31,7 +31,7 @@ pub const SHF_ALLOC: u64 = 2;
 pub const SHF_EXECINSTR: u64 = 4;
 pub const NT_GNU_BUILD_ID: u32 = 3;
 
-/// Offsets of the parts in the page. Four program headers fit before the first part.
+/// Offsets of the parts of the header page. Four program headers fit before the first of these parts.
 const NOTE_AT: usize = 288;
 const NOTE_SIZE: usize = 36;
 const ABBREV_AT: usize = NOTE_AT + NOTE_SIZE + 4;
@@ -53,9 +53,9 @@ pub struct Image {
     pub text: Range<u64>,
     /// How much memory the loaded segment reserves for code. Code beyond this size is not in the segment.
     pub text_room: u64,
-    /// If the text begins at file offset 0, the header page takes the place of the beginning of the text. A final copy contains
-    /// the bytes of the code, and stores the beginning of the text in the range `first` instead. In all other files, `first` is
-    /// the range of the header page. `first` is empty if the text does not begin at file offset 0.
+    /// Empty if the text does not begin at file offset 0. If the text begins at file offset 0, the header page takes the place
+    /// of the beginning of the text, and `first` is the range of the header page. Only a final copy contains the bytes of the
+    /// code. In a final copy, `first` is the range in which the beginning of the text is stored instead.
     pub first: Range<u64>,
     pub eh_frame: Range<u64>,
     pub eh_frame_hdr: Range<u64>,
@@ -71,7 +71,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// The first page of the file.
+    /// Makes the header page, which is the first page of the file.
     pub fn header_page(&self) -> [u8; HEADER_SIZE] {
         let mut page = [0; HEADER_SIZE];
         let in_page = |at: usize, len: usize| at as u64..(at + len) as u64;
@@ -96,9 +96,9 @@ impl Image {
             section(name_at!(".text"), SHT_PROGBITS, code, text, 16),
             // If the text begins at file offset 0, the header page takes the place of the beginning of the text. So the code at
             // the beginning has a separate section, whose range is `first`. But the symbols of this code refer to the `.text`
-            // section above. Old readers take a symbol, subtract the address of its section, and add the file offset of the
-            // section. In a final copy, the address and the file offset of the separate section differ. If symbols referred to
-            // the separate section, old readers would change the values of these symbols.
+            // section above. Old readers change a symbol's value by the difference between the file offset and the address of
+            // the symbol's section. In a final copy, the separate section has such a difference, so symbols must not refer to
+            // it.
             Entry { addr: self.text.start, ..section(name_at!(".text"), SHT_PROGBITS, code, &self.first, 16) },
             section(name_at!(".note.gnu.build-id"), SHT_NOTE, if self.begin == 0 { SHF_ALLOC } else { 0 }, &note, 4),
             section(name_at!(".eh_frame"), SHT_PROGBITS, SHF_ALLOC, &self.eh_frame, 8),
@@ -171,8 +171,8 @@ impl Image {
     }
 }
 
-/// The ELF header of a file of this kind (`ET_*`). The program headers follow the ELF header. The last section contains the
-/// names of the sections.
+/// The ELF header of a file of the type `kind` (`ET_*`). The program headers follow the ELF header. The last section contains
+/// the names of the sections.
 pub fn elf_header(kind: u16, segments: u16, sections: u16, sections_at: u64) -> [u8; ELF_HEADER as usize] {
     let mut header = [0; ELF_HEADER as usize];
     let mut put = Put::new(&mut header);
@@ -216,7 +216,7 @@ pub(super) const fn find_name(names: &[u8], name: &[u8]) -> u32 {
     at as u32
 }
 
-/// Offset of a section's name in the constant `NAMES` of the calling module. The offset is computed when the library is built.
+/// Offset of a section's name in the constant `NAMES` of the calling module, computed when the library is built.
 macro_rules! name_at {
     ($name:literal) => {
         const { $crate::format::elf::header::find_name(NAMES, $name.as_bytes()) }
@@ -240,7 +240,7 @@ pub struct Entry {
 
 /// The header of the section with this number.
 pub fn section_header(entry: &Entry, number: u32) -> [u8; SECTION_HEADER as usize] {
-    // The symbols' names are in the next section. All symbols are local.
+    // The section after `.symtab` contains the symbols' names. All symbols are local.
     let (link, info, entry_size) = match entry.kind {
         SHT_SYMTAB => (number + 1, (entry.len / SYMBOL_SIZE as u64) as u32, SYMBOL_SIZE as u64),
         _ => (0, 0, 0),

@@ -21,8 +21,8 @@ pub struct Inlines<'a> {
 }
 
 impl<'a> Inlines<'a> {
-    /// Reads a record whose content has not been checked. Uses only a part of the code: the `size` bytes after the first
-    /// `skipped` bytes. `None` if there is no memory.
+    /// Reads a record whose content has not been checked. Keeps only the inlined functions in a part of the code: the `size`
+    /// bytes after the first `skipped` bytes. `None` if there is no memory.
     pub fn read(record: &RawRecord<'a>, skipped: u32, size: u32) -> Option<Inlines<'a>> {
         let mut all = Vec::new();
         let within = |at: u32| at.saturating_sub(skipped).min(size);
@@ -99,8 +99,8 @@ impl<'a> Inlines<'a> {
     }
 
     /// Appends the inlined functions to `info`. The last entry of `info` is the function into which the functions were inlined.
-    /// The inlined functions become the children of this entry, and the list of the children is ended. The appended ranges
-    /// begin at the offset `ranges_at` of their section. `None` if the inlined functions are invalid.
+    /// The inlined functions become the children of this entry, and an end mark follows the children. The appended ranges begin
+    /// at the offset `ranges_at` of their section. `None` if the inlined functions are invalid.
     pub fn append(
         &self,
         code_size: u64,
@@ -110,7 +110,7 @@ impl<'a> Inlines<'a> {
         (ranges_at, ranges): (u32, &mut Vec<u8>),
     ) -> Option<()> {
         let ranges_begin = ranges.len();
-        // Indices of the inlined functions that contain the current one.
+        // Indices of the inlined functions that contain the current function.
         let mut open: Vec<usize> = Vec::new();
         for (place, (index, inline)) in self.all.iter().enumerate() {
             let parent = inline.parent.map(|parent| parent as usize);

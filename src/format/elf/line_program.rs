@@ -40,7 +40,8 @@ const DW_LNE_SET_ADDRESS: u8 = 2;
 /// file.
 #[derive(Debug, Default)]
 pub struct Head {
-    /// Whether file names are split into directory and base name. valgrind assumes that a name without a directory is relative.
+    /// Whether file names are split into directory and base name, as valgrind needs: it treats a name without a directory as
+    /// relative.
     pub splits_names: bool,
     file: Vec<u8>,
     bytes: Vec<u8>,
@@ -62,8 +63,8 @@ impl Head {
     }
 }
 
-/// Appends a line program. The caller has reserved the memory. Returns the offset of the function's address in the program,
-/// and the numbers of the files.
+/// Appends a line program. The caller must have reserved the memory. Returns the offset of the function's address in the
+/// program, and the numbers of the files.
 pub fn lines<'a>(
     rows: &[Row<'a>],
     inlines: &Inlines<'a>,

@@ -24,7 +24,7 @@ pub const SYMBOL_SIZE: usize = 24;
 const TEXT: u8 = 1;
 
 /// `STB_LOCAL`, `STT_FUNC`. Symbols are local, because only local symbols may share a name. perf accepts local symbols (linux
-/// tools/perf/util/symbol-elf.c, `elf_sym__is_function`). The objects that perf makes from a jitdump also have local symbols.
+/// tools/perf/util/symbol-elf.c, `elf_sym__is_function`), and writes local symbols itself when it makes objects from a jitdump.
 const LOCAL_FUNCTION: u8 = 2;
 
 /// `STB_LOCAL`, `STT_COMMON`.
@@ -34,7 +34,7 @@ const LOCAL_COMMON: u8 = 5;
 /// perf 6 also asks addr2line about address 0. When addr2line replies that it has no information about address 0, perf knows
 /// that the reply for the previous address has ended (linux tools/perf/util/srcline.c). If addr2line found information about
 /// address 0, perf would not recognize the end of the reply. addr2line also uses the symbols of the section that contains an
-/// address. All symbols refer to the section `TEXT`. For this reason, `TEXT` does not contain address 0.
+/// address. All symbols refer to the section `TEXT`, so `TEXT` must not contain address 0.
 pub fn hidden(addr: u64) -> u64 {
     u64::from(addr == 0)
 }
@@ -45,8 +45,8 @@ pub fn symbol(name: u32, addr: u64, size: u64) -> [u8; SYMBOL_SIZE] {
 }
 
 /// A second symbol for code at address 0. The symbol covers all bytes of the code except the first, and is for readers that
-/// skip symbols at address 0 but accept any type of symbol (bcc src/cc/bcc_elf.c). Readers that accept only function symbols
-/// skip this symbol. With a second function symbol, perf would show two rows for the code.
+/// skip symbols at address 0 but accept any type of symbol (bcc src/cc/bcc_elf.c). The symbol is not a function symbol, because
+/// with a second function symbol perf would show two rows for the code.
 pub fn symbol_after_0(name: u32, size: u64) -> [u8; SYMBOL_SIZE] {
     put_symbol(LOCAL_COMMON, TEXT.into(), name, 1, size - 1)
 }

@@ -36,7 +36,7 @@ impl<'a> Numbers<'a> {
         self.only.as_mut().map(|(name, number)| (*name, number))
     }
 
-    /// The number of one of the names; `None` if the name is unknown.
+    /// The number of a name; `None` if the name is unknown.
     #[inline]
     pub fn of(&mut self, name: &[u8]) -> Option<&mut u32> {
         match &mut self.only {

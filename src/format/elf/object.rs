@@ -1,4 +1,4 @@
-//! Makes an object in memory for a debugger. The object describes code at the code's own addresses, with symbols, unwind
+//! Makes an ELF object in memory for a debugger. The object describes code at the code's own addresses, with symbols, unwind
 //! tables and lines.
 //!
 //! The object has the form that gdb and lldb require for `__jit_debug_register_code` (gdb/jit.c, `jit_bfd_try_read_symtab`;
@@ -41,10 +41,10 @@ pub struct Function<'a> {
 }
 
 /// The object for these functions, which must be sorted by address. The `bool` is true if other code may lie between a function
-/// and its predecessor. In that case, the two functions have separate sections. If the two functions shared a section, this
-/// section could overlap a section of the code between them, and debuggers use only one of two sections that overlap. Returns
-/// `None` if there are too many functions, if the functions are too far apart, or if there is no memory. Invalid tables and
-/// invalid lines of a function are left out of the object.
+/// and its predecessor. Such a function and its predecessor have separate sections. A common section could overlap a section of
+/// the code between them, and debuggers use only one of two sections that overlap. Returns `None` if there are too many
+/// functions, if the functions are too far apart, or if there is no memory. Invalid tables and invalid lines of a function are
+/// left out of the object.
 pub fn object<'a>(functions: impl Iterator<Item = (Function<'a>, bool)> + Clone) -> Option<Vec<u8>> {
     let mut texts: Vec<Range<u64>> = Vec::new();
     let mut parts = Parts::default();
@@ -87,7 +87,7 @@ pub fn object<'a>(functions: impl Iterator<Item = (Function<'a>, bool)> + Clone)
         }
     }
     if !eh_frame.is_empty() {
-        // The zero word that ends the entries.
+        // A zero word ends the entries of `.eh_frame`.
         eh_frame.try_reserve(4).ok()?;
         eh_frame.extend_from_slice(&[0; 4]);
     }
@@ -128,11 +128,11 @@ pub(super) struct Parts {
     info: Vec<u8>,
     line: Vec<u8>,
     ranges: Vec<u8>,
-    /// This section is discarded, because no debugger reads it.
+    /// The bytes of `.debug_aranges`, which are discarded, because no debugger reads this section.
     aranges: Vec<u8>,
 }
 
-/// A section that has its bytes in the file. The offset in the file is filled in later.
+/// A section whose bytes are stored in the file. The section's offset in the file is filled in later.
 pub(super) fn section(name: u32, kind: u32, align: u64, bytes: &[u8]) -> (Entry, &[u8]) {
     let len = bytes.len() as u64;
     (Entry { name, kind, align, len, ..Entry::default() }, bytes)
@@ -140,8 +140,8 @@ pub(super) fn section(name: u32, kind: u32, align: u64, bytes: &[u8]) -> (Entry,
 
 impl Parts {
     /// Adds a function, whose code is in the section with the index `section`. `symbol` is the address range of the function's
-    /// symbol. Returns the function's `.eh_frame`, if the function has one. The distances in the `.eh_frame` are right for an
-    /// `.eh_frame` directly after the code. The outer `Option` is `None` if there is no memory.
+    /// symbol. Returns the function's `.eh_frame`, if the function has one. The pointers of this `.eh_frame` are right if it
+    /// lies directly after the code. The outer `Option` is `None` if there is no memory.
     pub fn add<'a>(&mut self, function: &Function<'a>, section: u16, symbol: Range<u64>) -> Option<Option<&'a [u8]>> {
         self.add_symbol(function.name, section, symbol)?;
 

@@ -26,7 +26,7 @@ const STB_LOCAL: u8 = 0;
 const NAME_MAX: usize = 4096;
 const SECTION_NAME_MAX: usize = 64;
 
-/// An object. All accesses are checked.
+/// An ELF object whose section headers were read.
 #[derive(Clone, Debug)]
 pub struct Image<'a> {
     len: usize,
@@ -34,7 +34,7 @@ pub struct Image<'a> {
     sections: Vec<Section<'a>>,
 }
 
-/// A section: the header fields that are needed here, and the bytes.
+/// A section of an object: the header fields that this module needs, and the bytes.
 #[derive(Clone, Copy, Debug)]
 struct Section<'a> {
     name: &'a [u8],
@@ -60,7 +60,7 @@ struct Symbol {
 
 impl<'a> Image<'a> {
     /// Returns `None` if this module cannot read the object. Also returns `None` if the object's tables of symbols and
-    /// relocations together are larger than the object. Such tables must overlap, so the same bytes would be read several
+    /// relocations together are larger than the object: the tables then overlap, and the same bytes would be read several
     /// times.
     pub fn parse(bytes: &'a [u8]) -> Option<Image<'a>> {
         let is_elf = bytes.starts_with(b"\x7fELF\x02")
@@ -103,7 +103,7 @@ impl<'a> Image<'a> {
         self.len
     }
 
-    /// The range of the section headers. `start` is the beginning of an object.
+    /// The range of an object's section headers. `start` is the beginning of the object.
     pub fn header_range(start: &[u8]) -> Option<Range<u64>> {
         let (table, count) = (u64_at(start, 40)?, u64::from(u16_at(start, 60)?));
         Some(table..table.checked_add(count * SECTION_SIZE as u64)?)
@@ -168,8 +168,8 @@ impl<'a> Image<'a> {
                     return Vec::new();
                 }
                 let size = symbol.size.min(end - symbol.addr);
-                // If code has several names, the name of a symbol with a size is preferred, and then the name of a symbol
-                // that is not local. Otherwise the first name is used.
+                // If code has several names, the name of a symbol with a size is preferred, then the name of a symbol that is
+                // not local, then the first name.
                 let rank = u64::from(symbol.bind == STB_LOCAL) << 32 | found.len() as u64;
                 found.push((rank, Function { addr: symbol.addr, size, name }, end));
             }
@@ -278,8 +278,7 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
 }
 
 /// The text at an offset. The text ends at a NUL, or after `most` bytes. If `strings` ends before the text ends, the result is
-/// empty. Texts can overlap, so many texts together can be larger than `strings`. Only the limit `most` keeps the total size of
-/// the texts small.
+/// empty. The limit `most` is necessary because texts can overlap, so that all texts together are much larger than `strings`.
 pub fn text_at(strings: &[u8], at: usize, most: usize) -> &[u8] {
     let from = strings.get(at..).unwrap_or_default();
     let part = &from[..from.len().min(most)];
@@ -290,8 +289,8 @@ pub fn text_at(strings: &[u8], at: usize, most: usize) -> &[u8] {
     }
 }
 
-/// The value of a symbol in an ELF file. The dynamic symbols are searched first, and then all symbols. `read(offset, len)`
-/// returns bytes of the file.
+/// Returns the value of the symbol `name` of an ELF file. Searches the dynamic symbols first, and then all symbols.
+/// `read(offset, len)` returns bytes of the file.
 pub fn find_symbol(name: &[u8], read: &mut dyn FnMut(u64, u64) -> Option<Vec<u8>>) -> Option<u64> {
     const SHT_DYNSYM: u32 = 11;
     let start = read(0, HEADER_SIZE as u64)?;

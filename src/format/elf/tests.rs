@@ -36,7 +36,7 @@ fn what_is_empty_is_left_out() {
     let page = image.header_page();
     assert_eq!(&page[..7], b"\x7fELF\x02\x01\x01");
     assert_eq!(&page[16..20], [3u16.to_ne_bytes(), (crate::format::arch::ELF_MACHINE as u16).to_ne_bytes()].concat());
-    // Two segments. The sections are the null section, `.text` and `.shstrtab`.
+    // The page has two segments and three sections: the null section, `.text` and `.shstrtab`.
     assert_eq!(counts(&page), [2, 3, 2]);
     // If the null symbol is the only symbol, there is no `.symtab`.
     (image.symtab, image.strtab) = (0x3000..0x3018, 0x4000..0x4001);
@@ -145,7 +145,7 @@ fn unit_at(addr: u64, records: &[u8]) -> Option<[Vec<u8>; 4]> {
 #[test]
 fn golden_lines() {
     let row = |offset, line, file| Line { offset, line, column: 0, file };
-    // A row is one special opcode if a special opcode can express the row.
+    // A row is encoded as one special opcode if possible.
     let rows = [row(0, 10, &b"a"[..]), row(3, 12, b"a"), row(60, 1000, b"/b"), row(61, 12, b"a")];
     let [info, line, aranges, ranges] = unit(&record(&rows)).unwrap();
     let info_tail = [&b"a\0\x02"[..], &0x2000u64.to_ne_bytes(), &64u32.to_ne_bytes(), b"f\0\0"].concat();
@@ -262,7 +262,7 @@ fn inlined_functions_may_be_deep() {
     assert!(info.ends_with(&[&[1, 1, 0][..], &ends].concat()) && info[info.len() - ends.len() - 12] == 6);
 }
 
-/// A record with any content is either refused or becomes a unit. A refused record leaves no bytes.
+/// A damaged record is either refused or becomes a unit. A refused record adds no bytes to the sections.
 #[test]
 fn broken_records_do_no_harm() {
     let row = |offset, line| Line { offset, line, column: 9, file: b"file.js" };
@@ -278,7 +278,7 @@ fn broken_records_do_no_harm() {
         }
     }
     assert!(refused > 0);
-    // A unit is refused if there is no record. A unit is also refused if the addresses in the record decrease.
+    // A record without lines gives no unit, and neither does a record whose addresses decrease.
     assert!(unit(&record(&[])).is_none());
     let mut back = good.clone();
     let second = PREFIX_SIZE + 16 + 16 + 8;

@@ -30,7 +30,7 @@ pub const DEBUG2_FIXED_SIZE: usize = 48;
 const OFFSET_SIZE: usize = 8;
 const POSITION_SIZE: usize = 28;
 
-/// The value of an index that is missing.
+/// The value of a missing index.
 const NONE: u32 = u32::MAX;
 
 /// Makes the record for a group. `inlines` is the record of the group's inlined functions (`inlines::record`). The time stamp
@@ -56,9 +56,9 @@ pub fn record(group: &Group<'_>, inlines: &[u8]) -> Result<Vec<u8>> {
 struct Parts<'a> {
     all: Vec<Inline<'a>>,
     rows: Vec<RawEntry<'a>>,
-    /// The upper 32 bits of each number are an offset at which a function or a row begins or ends. If a function begins at this
-    /// offset, the lower 32 bits are the index of the function. Otherwise the lower 32 bits are `NONE`. So a function comes
-    /// before the functions that are inlined into it.
+    /// The upper 32 bits of each number are an offset at which a function or a row begins or ends. The lower 32 bits are the
+    /// index of the function that begins at this offset, or `NONE` if none begins there. So a function comes before the
+    /// functions that are inlined into it.
     places: Vec<u64>,
     /// Names and files in sorted order. The number in each pair is always 0. Pairs are used because the library already has
     /// code that sorts pairs of this type.
@@ -91,7 +91,7 @@ impl<'a> Parts<'a> {
         Some(())
     }
 
-    /// The record without its prefix.
+    /// Makes the record, with zeros in place of its prefix.
     fn whole(&mut self, group: &Group<'_>) -> Option<Vec<u8>> {
         // For each inlined function, the source position of its call has the same index as the function.
         for index in 0..self.all.len() {
@@ -135,14 +135,14 @@ impl<'a> Parts<'a> {
         Some(out)
     }
 
-    /// Adds the position of a row or a call. `function` is the index of the inlined function that contains the position.
+    /// Adds the source position of a row or a call. `function` is the index of the inlined function that contains the position.
     fn put_position(&mut self, group: &Group<'_>, function: u32, file: &[u8], line: u32, column: u32) -> Option<()> {
         let name = self.all.get(function as usize).map_or(group.name, |inline| inline.name);
         let words = [function, self.string(name), self.string(file), 0, 0, line, column];
         words.iter().try_for_each(|word| put(&mut self.positions, &word.to_ne_bytes()))
     }
 
-    /// The index of a string. No file has an empty name.
+    /// The index of a string; `NONE` for the empty name of an unknown file.
     fn string(&self, string: &[u8]) -> u32 {
         self.strings.binary_search_by(|(other, _)| (*other).cmp(string)).map_or(NONE, |index| index as u32)
     }
@@ -351,7 +351,7 @@ mod tests {
             for offset in 0..SIZE {
                 let row = lines.iter().rev().find(|row| row.offset <= offset && row.line != 0);
                 let mut place = row.map_or((&b""[..], 0, 0), |row| (row.file, row.line, row.column));
-                // The functions that contain the offset. Each function contains the next function.
+                // The functions that contain the offset, from the outermost to the innermost.
                 let around: Vec<&Inline<'_>> =
                     all.iter().filter(|inline| (inline.begin..inline.end).contains(&offset)).collect();
                 let mut expected = Vec::new();

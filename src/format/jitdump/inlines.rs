@@ -3,8 +3,8 @@
 //! No jitdump contains this record, because perf's format has no inlined functions. The record that samply reads in a
 //! jitdump, `debug_info2`, is made from this record.
 //!
-//! If the region sink or the sink for debuggers may read this record, the code's group in memory begins with the record. Before
-//! the group is written to a jitdump, the record must be removed.
+//! If the region sink or the sink for debuggers may read this record, the code's group in memory begins with it. The record
+//! must be removed before the group is written to a jitdump.
 
 use super::raw::{c_string, RawRecord};
 use super::record::{id, put_prefix, raw, PREFIX_SIZE};
@@ -46,7 +46,7 @@ pub fn record(inlines: &[Inline<'_>], code_size: u64) -> Result<Vec<u8>> {
 
 /// Checks the inlined functions. If the functions are invalid, the error is the same as that of [`record`].
 pub fn check(inlines: &[Inline<'_>], code_size: u64) -> Result<()> {
-    // Parent, begin and end of each function, to be sorted in this order. Functions without a parent come first.
+    // Parent, begin and end of each function, which the code below sorts in this order. Functions without a parent come first.
     let mut places: Vec<(Option<u32>, u32, u32)> = Vec::new();
     places.try_reserve_exact(inlines.len()).map_err(|_| Error::NoMemory)?;
     for (index, inline) in inlines.iter().enumerate() {

@@ -47,7 +47,7 @@ fn check(lines: Lines<'_>, addr: u64, size: u64) -> Result<Walked> {
     in_any_order(lines, size, |lines| walk_lines(lines, addr, size, |_, _, _| {}))
 }
 
-/// How many rows of a table are in no record, because their line is 0 or a later row has the same offset.
+/// The number of rows that the record of a table leaves out, because their line is 0 or a later row has the same offset.
 pub fn left_out_of_any(lines: Lines<'_>, size: u64) -> Result<u64> {
     Ok(missing(lines.len(), check(lines, 0, size)?.entries))
 }
@@ -58,13 +58,13 @@ pub fn left_out(rows: usize, record_size: usize, out: &[u8]) -> u64 {
     missing(rows, if record_size == 0 { 0 } else { u64_at(out, DEBUG_ENTRY_COUNT).unwrap_or_default() })
 }
 
-/// A record has one entry more than it has rows.
+/// The number of rows that are not in a record. The record has one more entry than rows, because its last row is written twice.
 fn missing(rows: usize, entries: u64) -> u64 {
     (rows as u64).saturating_sub(entries.saturating_sub(1))
 }
 
-/// Calls `walk` with the rows in the caller's order. Calls `walk` a second time, with the rows in the order of their offsets,
-/// if the first call returns `None`.
+/// Calls `walk` with the rows in the caller's order. If this call returns `None`, calls `walk` again with the rows in the order
+/// of their offsets.
 fn in_any_order<T>(lines: Lines<'_>, size: u64, mut walk: impl FnMut(Lines<'_>) -> Result<Option<T>>) -> Result<T> {
     if let Some(walked) = walk(lines)? {
         return Ok(walked);
@@ -73,7 +73,8 @@ fn in_any_order<T>(lines: Lines<'_>, size: u64, mut walk: impl FnMut(Lines<'_>) 
     walk(Lines::Table(&InOrder::new(lines, size)?))?.ok_or_else(changed)
 }
 
-/// What `walk_lines` has found: the size of the record, and the number of its entries. Both are 0 if no row has a line.
+/// The result of `walk_lines`: the size of the record, and the number of its entries. The size and the number are 0 if no row
+/// has a line.
 #[derive(Default)]
 struct Walked {
     record_size: usize,

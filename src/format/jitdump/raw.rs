@@ -107,7 +107,7 @@ pub enum End {
     TornPrefix,
 }
 
-/// The records of a file in order. The iterator ends where no whole record follows.
+/// The records of a file in order. The iterator ends before the first incomplete record.
 #[derive(Clone, Debug)]
 pub struct RawRecords<'a> {
     file: &'a [u8],
@@ -251,7 +251,7 @@ pub struct RawLoad<'a> {
     /// Address of the code, for readers that use `addr` instead of `vma`.
     pub addr: u64,
     pub size: u64,
-    /// A number that should be unique.
+    /// The code index, which should be unique.
     pub index: u64,
     /// Name and code.
     pub tail: &'a [u8],
@@ -277,9 +277,7 @@ pub struct RawMove {
     pub pid: u32,
     /// The thread that moved the code.
     pub tid: u32,
-    /// The old address of the code.
     pub old_addr: u64,
-    /// The new address of the code.
     pub new_addr: u64,
     pub size: u64,
     /// The code index, which is the same as in the LOAD record of the code.
@@ -344,8 +342,8 @@ impl<'a> Iterator for RawEntries<'a> {
         let (fixed, rest) = self.rest.bytes.split_at_checked(DEBUG_ENTRY_FIXED_SIZE)?;
         let fixed = Fields { bytes: fixed, ..self.rest };
         let (addr, line, column) = (fixed.u64_at(0)?, fixed.u32_at(8)?, fixed.u32_at(12)?);
-        // Most entries have the same file name as the previous entry. For such an entry, `file` is the slice of the previous
-        // entry. Callers recognise this slice by its address.
+        // Most entries have the same file name as the previous entry, and then also the slice of the previous entry as `file`.
+        // Callers recognize this slice by its address.
         if self.last.is_empty() || !rest.starts_with(self.last) {
             self.last = rest.get(..=c_string(rest)?.len())?;
         }
@@ -361,7 +359,7 @@ pub struct RawUnwinding<'a> {
     pub size: u64,
     /// Size of `.eh_frame_hdr` alone.
     pub hdr_size: u64,
-    /// The number of bytes into which perf maps the tables. These bytes follow the code.
+    /// The number of bytes after the code into which perf maps the tables.
     pub mapped_size: u64,
     /// The tables, and the bytes after them.
     pub tail: &'a [u8],

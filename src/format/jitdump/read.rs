@@ -1,4 +1,4 @@
-//! Reads groups in jitdumps, for code that moves and for the command-line program.
+//! Checks and finds groups in jitdumps, for code that moves and for the command-line program.
 
 use std::io;
 use std::ops::Range;
@@ -8,8 +8,7 @@ use super::record::{id, raw, HEADER_SIZE, LOAD_FIXED_SIZE, MOVE_SIZE, PREFIX_SIZ
 use super::Header;
 use crate::format::get::u64_at;
 
-/// Whether `head` contains all of a group except the code bytes. The code must have `size` bytes, and its name must have
-/// `name_len` bytes.
+/// Whether `head` is a whole group without its code bytes, for code of `size` bytes with a name of `name_len` bytes.
 pub fn is_group_head(head: &[u8], size: u64, name_len: usize) -> bool {
     let mut at = 0;
     while let Some(record) = raw(head, at) {

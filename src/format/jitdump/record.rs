@@ -3,7 +3,7 @@
 use crate::format::get::u32_at;
 use crate::format::put::Put;
 
-/// Size of the file header. Readers accept no other size.
+/// Size of the file header. Readers accept only this size.
 pub const HEADER_SIZE: usize = 40;
 /// Size of the prefix that all records begin with: id, total size, time stamp.
 pub const PREFIX_SIZE: usize = 16;
@@ -13,13 +13,13 @@ pub const LOAD_FIXED_SIZE: usize = 56;
 pub const UNWINDING_FIXED_SIZE: usize = 40;
 /// Size of a DEBUG_INFO record before its entries.
 pub const DEBUG_FIXED_SIZE: usize = 32;
-/// The offset of the number of entries in such a record.
+/// Offset of the number of entries in a DEBUG_INFO record.
 pub const DEBUG_ENTRY_COUNT: usize = 24;
 /// Size of a DEBUG_INFO entry before its file name.
 pub(super) const DEBUG_ENTRY_FIXED_SIZE: usize = 16;
 pub const MOVE_SIZE: usize = 64;
 
-/// "JiTD" when read with the writer's byte order.
+/// The magic number of a jitdump, "JiTD", when it is read in the byte order of the machine that wrote it.
 pub(super) const MAGIC: u32 = 0x4a69_5444;
 pub(super) const VERSION: u32 = 1;
 /// The header flag for files whose time stamps come from the processor's counter instead of CLOCK_MONOTONIC.
@@ -38,7 +38,7 @@ pub mod id {
     pub const UNWINDING_INFO: u32 = 4;
     /// Lines and inlined functions of the next LOAD, for samply (`debug_info2`).
     pub const DEBUG_INFO2: u32 = 827_346_260;
-    /// Inlined functions of the next LOAD. This project has defined the record, and no jitdump file contains it.
+    /// Inlined functions of the next LOAD, in this project's own format. No jitdump file contains this record.
     pub const INLINES: u32 = u32::from_be_bytes(*b"Inln");
 }
 
@@ -51,8 +51,7 @@ pub(super) fn put_prefix(put: &mut Put<'_>, timestamp: u64, id: u32, total_size:
 
 /// The part of an UNWINDING_INFO record before its tables, which have `len` bytes.
 ///
-/// The last field is the number of bytes of the tables that perf maps after the code. The field is 0 here, and `map_tables`
-/// sets it.
+/// The last field, the number of bytes of the tables that perf maps after the code, is 0 here. `map_tables` sets this field.
 #[inline(always)]
 pub(super) fn unwinding_head(time: u64, len: usize, hdr_size: usize) -> [u8; UNWINDING_FIXED_SIZE] {
     let mut record = [0; UNWINDING_FIXED_SIZE];

@@ -1,10 +1,10 @@
-//! An UNWINDING_INFO record that is made once, and then copied for each function with the same frame, because runtimes
-//! describe many functions with the same frame.
+//! An UNWINDING_INFO record that is made once and copied for each function with the same frame. Many functions of a runtime
+//! have the same frame.
 
 use super::record::{unwinding_head, UNWINDING_FIXED_SIZE};
 use crate::format::cfi::Tables;
 
-/// Number of bytes that are copied at once. This is enough for the record of one frame without saved registers.
+/// Number of bytes that are copied at once. The record of a frame without saved registers is not longer.
 const PART: usize = 128;
 
 /// The maximum length of a record in a template, in bytes.
@@ -17,9 +17,8 @@ pub struct UnwindingTemplate {
     /// The largest code size in bytes.
     code_max: u64,
     len: usize,
-    /// The record contains two distances back to the code, which depend on the size of the code. Each pair describes a
-    /// distance: the first value is the offset in the record at which the distance is stored. The second value is the distance
-    /// for code of size 0.
+    /// The two distances in the record that lead back to the code, and depend on the size of the code. Each pair contains the
+    /// offset in the record at which a distance is stored, and the distance for code of size 0.
     to_code: [(u32, u32); 2],
     size_at: usize,
     bytes: [u8; MAX],
@@ -29,8 +28,8 @@ impl UnwindingTemplate {
     /// `copy_to` may overwrite this number of bytes after the record.
     pub const SLACK: usize = PART;
 
-    /// The template for code without unwind tables. The record of this template is empty, and `copy_to` may be called for this
-    /// template.
+    /// The template for code without unwind tables. The record of this template is empty. `copy_to` works with this template,
+    /// too.
     pub const fn empty() -> UnwindingTemplate {
         UnwindingTemplate { code_max: 0, len: 0, to_code: [(0, 0); 2], size_at: 0, bytes: [0; MAX] }
     }
@@ -45,8 +44,7 @@ impl UnwindingTemplate {
         record[..UNWINDING_FIXED_SIZE].copy_from_slice(&unwinding_head(0, tables_len, tables.hdr_size));
         record[UNWINDING_FIXED_SIZE..].copy_from_slice(&tables.bytes);
         let in_record = |at: usize| UNWINDING_FIXED_SIZE + at;
-        // A distance is the start of the code minus the position of `from` in the tables. For code of size 0, the distance is
-        // -`from`.
+        // A distance is the start of the code minus the position of `from` in the tables, so it is -`from` for code of size 0.
         template.to_code = places.to_code.map(|(at, from)| (in_record(at) as u32, (from as u32).wrapping_neg()));
         template.size_at = in_record(places.size);
         Some(template)

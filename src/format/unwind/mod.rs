@@ -15,8 +15,8 @@ pub type Raw = [u64; RAW_WORDS];
 
 pub const RAW_WORDS: usize = 12;
 
-/// The description that was used last, and a template of the UNWINDING_INFO record for this description. The description is
-/// stored as the words of the caller's struct.
+/// The description that was used last, as the words of the caller's struct, and a template of the UNWINDING_INFO record for
+/// this description.
 #[derive(Debug)]
 #[repr(C)]
 struct Recent {
@@ -47,8 +47,8 @@ impl Recent {
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::x86_64::{_mm_and_si128, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8};
-            // SAFETY: the caller's promise. The instructions are SSE2, a part of x86-64. A `Raw` has 96 bytes, so six vectors
-            // of 16 bytes can be read from it.
+            // SAFETY: the caller's promise. All instructions here are SSE2, a part of x86-64. A `Raw` has 96 bytes, so six
+            // vectors of 16 bytes can be read from it.
             let same = |at: usize| unsafe {
                 let of = |raw: *const Raw| _mm_loadu_si128(raw.cast::<u64>().add(2 * at).cast());
                 _mm_cmpeq_epi8(of(&self.raw), of(raw))
@@ -73,7 +73,7 @@ impl Recent {
 const KEY_WORDS: usize = 128;
 
 /// The capacity of the cache. Runtimes have either a few frame layouts, or a different layout for each function. If each
-/// function has its own layout, even a larger cache would not help.
+/// function has its own layout, a larger cache would not help.
 const ENTRIES: usize = 16;
 
 /// Keeps the tables of the descriptions that were encoded last. If code has one of these descriptions, nothing is encoded,
@@ -85,7 +85,7 @@ pub struct Cache {
     key: Vec<u32>,
     /// Index of the entry that was used last.
     recent: usize,
-    /// The record that is copied if the last description is used again.
+    /// The template of the record that is copied if the last description is used again.
     ready: Recent,
     /// Index of the entry that is replaced next.
     oldest: usize,
@@ -221,8 +221,8 @@ impl Cache {
                 if rows.last().is_some_and(|row| u64::from(row.offset) >= code_size) {
                     return Err(Error::UnwindOrder);
                 }
-                // The number of registers makes the key unambiguous. A truncated number is harmless: the key would be too long
-                // anyway.
+                // The number of saved registers makes the key unambiguous. If the number does not fit in 32 bits, its cut is
+                // harmless, because the key is too long anyway.
                 Ok(self.put(&[3], &[])
                     && rows.iter().all(|row| {
                         let words = [row.offset, row.cfa_register, row.cfa_offset as u32, row.saved.len() as u32];
@@ -269,8 +269,7 @@ impl Cache {
     }
 }
 
-/// The first word of a cache key. The word contains the kind of the description, and says which key signs the return address,
-/// if any.
+/// The first word of a cache key, which contains the kind of the description and the key that signs the return address, if any.
 fn head(kind: u32, signed: Option<SigningKey>) -> u32 {
     let signed = match signed {
         None => 0,

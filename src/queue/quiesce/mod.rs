@@ -6,15 +6,14 @@
 //! The forking thread asks the writer to quiesce, and waits for a limited time. The writer keeps the registering threads from
 //! beginning another record, makes a last round, and stays quiescent until the fork is over. The process may fork without this
 //! last round, for instance because a slow disk blocks the writer, or because the writer has to apply too many records of other
-//! threads. Then the child finds that its data is incomplete. If the writer is changing the data at the moment of the fork, the
-//! child finds that its data is unusable.
+//! threads. After a fork without the last round, the child finds that its data is incomplete. If the writer is changing the
+//! data at the moment of the fork, the child finds that its data is unusable.
 //!
 //! The waits of the registering threads and of the writer also have a limit. The host's own fork handlers run between the
 //! library's fork handler and the fork itself. A handler of the host may wait for a lock whose holder waits for the end of the
-//! fork. To end this deadlock, the threads and the writer give up waiting after a while. A thread or the writer that gives up
-//! increments a counter in memory that the parent shares with the child (`WithChildren`). From the counter, the child learns
-//! whether a thread or the writer gave up before the fork. The counter may also include a thread or the writer that gave up
-//! just after the fork.
+//! fork. To end this deadlock, the threads and the writer give up waiting after a while, and increment a counter in memory that
+//! the parent shares with the child (`WithChildren`). The counter shows the child that a thread or the writer gave up before
+//! the fork, or just after the fork.
 //!
 //! The child does not use the parent's `Quiesce`. A thread of the parent may have held the lock in the parent's `Quiesce` at
 //! the fork, and this thread does not exist in the child.
@@ -29,9 +28,9 @@ use crate::sys::sync::atomic::{fence, AtomicBool, Ordering};
 use crate::sys::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, PoisonError};
 use crate::sys::thread;
 
-/// Several forks can use the same quiescent state if they begin within this time after the first of them. A fork that begins
-/// after this time waits for the next quiescent state. Without this limit, threads that fork all the time would keep other
-/// threads from registering code.
+/// Several forks can use the same quiescent state if they begin within `SHARED_FOR` after the first of these forks. A fork that
+/// begins later waits for the next quiescent state. Without this limit, threads that fork all the time would keep other threads
+/// from registering code.
 const SHARED_FOR: Duration = Duration::from_millis(10);
 
 /// The maximum time for which a registering thread waits for a fork.
@@ -124,13 +123,13 @@ struct State {
     waiting: u32,
     /// Number of the forks counted in `waiting` that no longer wait for a last round.
     pressing: u32,
-    /// `None` if the writer has time for a last round. Otherwise, the time up to which the writer has applied all records.
+    /// `None` if the writer has time for a last round; otherwise the time up to which the writer has applied all records.
     behind: Option<u64>,
     /// The time up to which the writer has to apply records before the waiting forks may begin.
     needed: u64,
     /// Whether the writer is quiescent for the waiting forks.
     answered: bool,
-    /// The time up to which the writer has applied all records that these forks need.
+    /// The time up to which the writer had applied all records when it answered the waiting forks.
     answered_to: u64,
     /// Whether the writer had applied all published records at the moment when it became quiescent.
     whole: bool,
@@ -273,14 +272,12 @@ impl Quiesce {
         slot.resume();
     }
 
-    /// Notes whether the writer has too much to do for a last round. `behind` is `None` if the writer has time for a last
-    /// round. Otherwise the writer has applied all records up to the time `behind`. A fork that needs only records up to
-    /// `behind` can begin as soon as the writer is not changing data.
+    /// Sets `State::behind`. A fork that needs only records up to the time `behind` can begin as soon as the writer is not
+    /// changing data.
     pub fn set_behind(&self, behind: Option<u64>) {
         self.state().behind = behind;
     }
 
-    /// The time up to which the writer has to apply records before the waiting forks may begin.
     pub fn needed(&self) -> u64 {
         self.state().needed
     }
@@ -318,9 +315,8 @@ impl Quiesce {
         (state.forking > 0 || state.answered) && !is_late
     }
 
-    /// From now on, a thread that begins to register has to wait. After this call, the writer has to call
-    /// `barrier::all_threads`. Then the writer has to look for threads that began to register before this call. Returns false
-    /// if no fork waits for the writer now.
+    /// Makes each thread that begins to register wait. After this call, the writer has to call `barrier::all_threads`, and then
+    /// to look for threads that began to register before this call. Returns false if no fork waits for the writer now.
     pub fn begin_hold(&self) -> bool {
         let state = self.state();
         let asked = state.is_asked();
@@ -357,10 +353,10 @@ impl Quiesce {
 
     /// Notes that the writer is quiescent. The writer's next `enter` waits until the fork is over.
     ///
-    /// `whole` is true if the writer has applied all records while the threads were halted. If a fork has begun and ended since
-    /// `hold_threads`, the threads are no longer halted. If `whole` is true but the threads are no longer halted, the waiting
-    /// forks get no answer. `to` is the time up to which the writer has applied all records. If any waiting fork needs records
-    /// after `to`, the waiting forks get no answer.
+    /// `whole` is true if the writer has applied all records while the threads were halted. If `whole` is true but the threads
+    /// are no longer halted, because a fork has begun and ended since `hold_threads`, the waiting forks get no answer. `to` is
+    /// the time up to which the writer has applied all records. If any waiting fork needs records after `to`, the waiting forks
+    /// get no answer.
     pub fn answer(&self, whole: bool, to: u64) {
         let mut state = self.state();
         state.moving = false;
@@ -387,7 +383,7 @@ impl Quiesce {
     }
 
     /// Waits for the end of a fork, for a limited time. While a fork waits for the writer, a thread calls this function after
-    /// it has ended a record. The writer may need the processor of this thread.
+    /// it has ended a record, because the writer may need the processor of this thread.
     #[cold]
     pub fn wait_after_record(&self) {
         let (begin, mut pause) = (Instant::now(), 50);
@@ -442,8 +438,8 @@ impl Quiesce {
         state.found()
     }
 
-    /// Like `prepare`, but without a round of the writer. Succeeds only if the writer is idle and `is_quiescent` returns that
-    /// everything is applied. Otherwise returns `None`.
+    /// Like `prepare`, but without a round of the writer. Returns `None` unless a writer exists and is idle, no other fork
+    /// waits or is under way, and `is_quiescent` returns true (all records are applied).
     pub fn prepare_at_once(&self, is_quiescent: impl FnOnce() -> bool) -> Option<Found> {
         let mut state = self.state();
         let is_at_rest = !state.moving && !state.is_aside && state.waiting == 0 && state.forking == 0;

@@ -15,7 +15,6 @@ use crate::sys::thread;
 const STEP: Duration = Duration::from_secs(1);
 
 impl Shared {
-    /// Locks the requests.
     pub fn requests(&self) -> MutexGuard<'_, Requests> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -35,7 +34,7 @@ impl Shared {
     }
 
     /// Waits until the files contain everything that was committed before the call. Returns `Closed` if the writer has ended.
-    /// If `last_answer` then returns no error, the writer has written everything.
+    /// If the result is `Closed` and `last_answer` returns no error, the writer has written everything.
     pub fn flush(&self, timeout: Duration) -> Result<()> {
         let mine = self.ask(true)?;
         self.wait(timeout, |requests| requests.answered >= mine, |requests| requests.result)

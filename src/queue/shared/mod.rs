@@ -31,9 +31,9 @@ use crate::sys::{reserve, thread};
 pub const INDICES_START: u64 = 1 << 40;
 
 /// The first code index of this copy of the library. perf makes files from a jitdump, and the name of each such file contains
-/// the pid and the code index. Other jitdump writers in the process may use the same directory. If two writers used the same
-/// index, their files would have the same name. So each writer must use its own indices. The indices of CPython, V8, LLVM
-/// and wasmtime begin at 0. Each copy of this library counts from a number that is derived from the copy's address.
+/// the pid and the code index. Other jitdump writers in the process may use the same directory, so each writer must use its own
+/// indices. The indices of CPython, V8, LLVM and wasmtime begin at 0. Each copy of this library counts from a number that is
+/// derived from the copy's address.
 fn first_index() -> u64 {
     /// Each copy of the library is larger than this number of bytes, so the addresses of two copies differ by at least this
     /// number. Two copies therefore begin with different indices.
@@ -89,7 +89,7 @@ pub struct Shared {
     /// Whether the end of the process's first thread will wake the writer (`set_first_tells`).
     first_tells: AtomicBool,
     pub parker: Parker,
-    /// The writer that runs inside the host's calls. Only used if the library has no thread that runs the writer.
+    /// The writer that runs inside the host's calls. Used only if the library has no thread that runs the writer.
     pub in_place: InPlace,
     pub signal_flush: SignalFlush,
     /// Whether the process exits. If this field is true, only the exiting thread may register code.
@@ -167,9 +167,9 @@ impl Shared {
     }
 
     /// Whether the writer should now look for spools of children. If `any` is true, the result is true after one fork. If `any`
-    /// is false, the result is true after `FORKS` forks. If the result is true, the count begins again: at 0 if `any` is true,
-    /// otherwise at 1. The 1 counts the last child, which may still be alive now. So a later call whose `any` is true returns
-    /// true because of this child.
+    /// is false, the result is true after `FORKS` forks. If the result is true, the count of forks begins again: at 0 if `any`
+    /// is true, otherwise at 1. With 1, a later call with `any` true returns true for the last child, which may still be alive
+    /// now.
     pub fn children_are_due(&self, any: bool) -> bool {
         let are_due = self.forks.load(Ordering::Relaxed) >= if any { 1 } else { FORKS };
         if are_due {
@@ -207,7 +207,6 @@ impl Shared {
         self.wanted() == Sinks::NONE
     }
 
-    /// Adds `change` to the number of registrations and of moves whose code bytes the writer still has to read.
     #[inline]
     pub fn add_unread(&self, change: i64) {
         if change != 0 {
@@ -257,22 +256,19 @@ impl Shared {
         self.shut.load(Ordering::SeqCst) && self.signal_flush.exits_elsewhere(tid)
     }
 
-    /// Notes that a writer ends without having read all records.
     pub fn set_left_unread(&self) {
         self.left_unread.store(true, Ordering::Release);
     }
 
-    /// Notes whether memory is short. While memory is short, the writer leaves records in their chunks.
+    /// Notes whether memory is short.
     pub fn set_short(&self, is_short: bool) {
         self.short.store(is_short, Ordering::Relaxed);
     }
 
-    /// Whether a writer has ended and left records unread in the spool.
     pub fn has_left_unread(&self) -> bool {
         self.left_unread.load(Ordering::Acquire)
     }
 
-    /// Notes that the next round reads everything that other threads have registered.
     pub fn set_exit_whole(&self) {
         self.exit_whole.store(true, Ordering::Release);
     }

@@ -23,8 +23,7 @@ impl Shared {
 
     /// Takes the next free chunk, if it has room for a body of this length. The calling thread has filled a chunk of `size`
     /// bytes. The next chunk may have fewer than `size` bytes, because this function enlarges no chunk. Until the writer has
-    /// made larger chunks, the thread often has to change to another small chunk. Frequent changes of the chunk cost less time
-    /// than enlarging a chunk.
+    /// made larger chunks, frequent changes of the chunk cost a thread less time than enlarging a chunk.
     pub fn next_chunk(&self, size: usize, body: usize) -> Option<Cursor> {
         let taken = self.pool.take_as_it_is(body);
         self.ask_for_chunks((2 * size).min(CHUNK_SIZE));
@@ -122,7 +121,7 @@ impl Shared {
         None
     }
 
-    /// Whether a thread that found no room may wait, and whether the writer can make room. While memory is short, waiting
+    /// Returns true if a thread that found no room may wait, and if the writer can make room. While memory is short, waiting
     /// cannot help, because the writer then leaves records in their chunks. If no records are wanted, waiting is useless.
     fn may_wait(&self) -> bool {
         let is_short = self.short.load(Ordering::Relaxed) || reserve::is_short();

@@ -27,7 +27,7 @@ impl Shared {
         self.attention.load(Ordering::Relaxed) & ASLEEP != 0
     }
 
-    /// From now on, a registering thread pauses after its next record, so that a waiting fork gets the writer's answer sooner
+    /// Makes each registering thread pause after its next record, so that a waiting fork gets the writer's answer sooner
     /// (`Quiesce::wait_after_record`).
     pub(super) fn slow_threads_down(&self) {
         self.attention.fetch_or(FORKING, Ordering::Relaxed);
@@ -41,7 +41,6 @@ impl Shared {
         }
     }
 
-    /// Whether the end of the process's first thread will wake the writer.
     pub fn first_tells(&self) -> bool {
         self.first_tells.load(Ordering::Relaxed)
     }
@@ -79,7 +78,6 @@ impl Shared {
         }
     }
 
-    /// Wakes the writer if it sleeps.
     pub fn wake_if_asleep(&self) {
         self.order();
         if self.is_asleep() {

@@ -47,7 +47,7 @@ impl NamedSpool {
         !is_there && directory_of(&self.path).is_ok_and(|dir| dir == self.dir)
     }
 
-    /// Whether the spool may use `len` more bytes. Enough free space in the file system must remain for others.
+    /// Whether the spool may use `len` more bytes. Enough free space in the file system must remain for other users.
     pub fn may_take(&self, len: usize) -> bool {
         self.path.parent().is_none_or(|dir| leaves_room(dir, len))
     }

@@ -79,7 +79,7 @@ pub struct Progress {
     pub last_time: u64,
     /// The perf map, if it is written.
     pub map: Option<FileState>,
-    /// Whether the map has outdated lines that have to change. No line is missing.
+    /// Whether the map has outdated lines that have to change. An outdated map lacks no line.
     pub map_is_stale: bool,
     /// Whether other code in the process also writes to the map. If this field is true, the library only appends to the map.
     pub map_is_shared: bool,
@@ -113,7 +113,7 @@ struct FileCell {
     born: AtomicU64,
 }
 
-/// [`Files`] in the spool.
+/// The form in which a spool stores [`Files`].
 #[derive(Debug)]
 #[repr(C)]
 struct FilesCell {

@@ -30,7 +30,7 @@ pub struct Memory {
     units: usize,
     /// The offset of the first unit.
     start: usize,
-    /// The lock is held for short moments only.
+    /// The spool, or `None` if there is no spool. The lock is held only for short moments.
     spool: Mutex<Option<Arc<NamedSpool>>>,
     /// Which units are private memory, because the file system had too little free space or because chunks are being moved
     /// out of the spool.
@@ -179,7 +179,8 @@ impl Memory {
         // memory of the file, this memory could not be freed later.
         let is_private = units.clone().any(|unit| self.is_private(unit));
         if is_private || self.region.open(bytes.clone()).and_then(|()| provide()).is_err() {
-            // The host can continue to register code. Records in this chunk are lost if the host is killed.
+            // With private memory, the host can continue to register code, but records in this chunk are lost if the host is
+            // killed.
             self.region.make_private(bytes.clone())?;
             self.set_private(units.clone());
         }
@@ -228,7 +229,6 @@ impl Memory {
         directory.filter(move |(_, word)| begins(word)).map(|(unit, _)| (unit, unsafe { self.chunk_of(unit) }))
     }
 
-    /// Returns the units of a chunk in this memory.
     pub fn units_of(&self, chunk: Chunk) -> Range<usize> {
         let first = (chunk.as_ptr() as usize - self.region.start().as_ptr() as usize - self.start) / CHUNK_SIZE;
         first..first + chunk.size().div_ceil(CHUNK_SIZE)
@@ -244,7 +244,8 @@ impl Memory {
         self.header().commit(self.next_round(), state);
     }
 
-    /// In a forked child: unmaps the memory, if the child has inherited it. Otherwise the child would keep the spool locked.
+    /// In a forked child: unmaps the memory if the child has inherited it, because the child would otherwise keep the spool
+    /// locked.
     pub fn leave_in_child(&self) {
         self.region.leave_in_child();
     }

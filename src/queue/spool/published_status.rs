@@ -19,7 +19,6 @@ const LAYOUT: u32 = 1;
 const VALUES: usize = 64;
 const NAMES: usize = 896;
 const FAILURE: usize = 256;
-/// The part of the spool's header in which a process publishes its counters and its last failure.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Published {

@@ -26,7 +26,7 @@ impl Said {
     }
 }
 
-/// Reads the data that a process publishes in its spool. Each part is checked, because the spool may contain any bytes.
+/// Reads and checks the data that a process publishes in its spool. The spool may contain any bytes.
 pub fn read(path: &Path) -> io::Result<Said> {
     let file = SpoolFile::open_to_look(path)?;
     let other = || io::Error::new(io::ErrorKind::InvalidData, "is no spool, or one of another version of the library");

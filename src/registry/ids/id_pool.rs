@@ -1,4 +1,4 @@
-//! Free slots that a thread has reserved, so that most registrations take a slot without access to the shared stack.
+//! Reserves free slots for a thread, so that most registrations take a slot without access to the shared stack.
 
 use std::slice;
 use std::sync::atomic::Ordering;

@@ -45,10 +45,10 @@ pub struct Ids {
     fresh: AtomicU32,
     /// The kernel has provided the memory of all slots below this number. Only the writer requests this memory ahead of use.
     ready: AtomicU32,
-    /// The stack of free slots. The lower half is the slot on top, or `NO_SLOT`. The upper half changes with each push and pop.
-    /// The lower half of a free slot's word is the next slot of the stack (the slot below), or `NO_SLOT`. A channel would be
-    /// slower than this stack. With a channel, registering threads would free memory that the writer has allocated, and would
-    /// wait for the lock of the writer's malloc arena.
+    /// The stack of free slots. The lower half is the slot on top, or `NO_SLOT`. The upper half counts the pushes and pops, to
+    /// avoid the ABA problem. The lower half of a free slot's word is the next slot of the stack (the slot below), or
+    /// `NO_SLOT`. A channel would be slower than this stack: registering threads would free memory that the writer has
+    /// allocated, and would wait for the lock of the writer's malloc arena.
     free: AtomicU64,
 }
 
@@ -62,11 +62,10 @@ impl Ids {
         }
     }
 
-    /// For a forked child: returns a copy of the parent's ids. Only the ids in the registry stay live. A slot becomes free if
-    /// its id is not in the registry. A thread of the parent may have reserved such a slot, but this thread does not exist in
-    /// the child. If code has ended or moved, the parent's writer may not have read the record of this change yet. Then the
-    /// registry still contains the code, but the code's id is dead or refers to another address. So the code is removed from
-    /// the registry.
+    /// For a forked child: returns a copy of the parent's ids. Only the ids in the registry stay live. All other slots become
+    /// free, even slots that a thread of the parent had reserved, because this thread does not exist in the child. The registry
+    /// still contains code that has ended or moved if the parent's writer has not read the record of this change. The id of
+    /// this code is dead or refers to another address, so the code is removed from the registry.
     pub fn inherit(&self, registry: &mut Registry) -> Ids {
         let segments = self.segments.each_ref().map(|start| AtomicPtr::new(start.load(Ordering::Acquire)));
         let fresh = self.fresh.load(Ordering::Relaxed);
@@ -83,7 +82,7 @@ impl Ids {
                 continue;
             }
             registry.remove(registered);
-            // A caller may still have an id with this slot. Calls with such an id find no code.
+            // A caller may still have an id with this slot, but calls with this id find no code.
             place.word.store(word_of(generation.wrapping_add(generation % 2), 0), Ordering::Relaxed);
             child.push_free(slot);
         }
@@ -145,8 +144,8 @@ impl Ids {
         let mut ready = self.ready.load(Ordering::Relaxed).max(fresh);
         while ready < fresh.saturating_add(ahead(fresh)) {
             let Some(place) = self.place_or_new(ready) else { break };
-            // This exchange makes the kernel provide the page. The exchange only replaces 0 by 0, so the exchange changes
-            // nothing, even if a registration already uses the slot.
+            // This exchange of 0 for 0 makes the kernel provide the page, and changes no value, even if a registration already
+            // uses the slot.
             let _ = place.word.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
             ready += IN_A_PAGE as u32;
         }
@@ -202,7 +201,7 @@ impl Ids {
     pub fn move_to(&self, id: Id, addr: u64, unread: bool) -> Option<u64> {
         let (place, word) = self.live(id)?;
         if unread {
-            // This fails if the code is unregistered meanwhile. In this case the bit is not needed.
+            // The exchange fails if the code is unregistered meanwhile, but then the bit is not needed.
             let _ = place.word.compare_exchange(word, word | UNREAD, Ordering::AcqRel, Ordering::Relaxed);
         }
         Some(place.addr.swap(addr, Ordering::AcqRel))
@@ -226,7 +225,7 @@ impl Ids {
         let dead = word_of(split(id).0.wrapping_add(1), 0);
         loop {
             let Some((place, word)) = self.live(id) else { return false };
-            // If the end of the session retires the id before this exchange, this call returns false. The caller then finds
+            // If the end of the session retires the id before this exchange, this call returns false, and the caller then finds
             // that the session has ended.
             match place.word.compare_exchange(word, dead, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return true,

@@ -65,12 +65,12 @@ struct State {
     lists: Lists,
     /// The objects in the lists, each with its fingerprint and the ids of its registered functions.
     known: HashMap<Listed, (u64, Vec<Id>)>,
-    /// The value of `lifecycle::ends` when whole lists were last compared with `known`. When `lifecycle::ends` no longer
-    /// returns the stored value, all registrations have ended, and the objects are registered again.
+    /// The value of `lifecycle::ends` when whole lists were last compared with `known`. Once `lifecycle::ends` returns another
+    /// value, all registrations have ended, and the objects are registered again.
     ends: u32,
 }
 
-/// Starts the bridge, unless it was started before. `options`: the options of a session that requests the bridge.
+/// Starts the bridge, unless it was started before. `options` are the options of a session that requests the bridge.
 pub fn start(options: Option<&Options>) {
     if let Some(options) = options {
         OPTIONS.get_or_init(|| Box::new(options.clone()));
@@ -86,7 +86,7 @@ pub fn start(options: Option<&Options>) {
 /// Starts the bridge's thread. A forked child calls this function again, because the child has a copy of the state, but no copy
 /// of the thread.
 fn spawn() {
-    // If the thread cannot start, the bridge handles only the changes for which `called` is called.
+    // If the thread cannot start, the bridge sees only the changes that libraries report to `called`.
     drop(thread::spawn_quiet(thread::BRIDGE, thread::STACK, run));
 }
 
@@ -125,25 +125,25 @@ fn run() {
             Ok(true) => last_change = Instant::now(),
             Ok(false) => {}
             Err(Error::Internal) => return,
-            // Either no sink can be opened, or memory is short. A later attempt may succeed.
+            // No sink can be opened, or memory is short, so a later attempt may succeed.
             Err(_) => thread::sleep_micros(RETRY.as_micros() as u64),
         }
     }
 }
 
-/// Handles a call of a library, on the thread that has changed a list. Libraries report each change, so only the changed entry
-/// is examined. Comparing whole lists in each call would take time proportional to their length.
+/// Handles another library's call of `__jit_debug_register_code`, on the thread that has changed a list. Only the changed entry
+/// is examined, because a comparison of whole lists in each call would take time proportional to their length.
 fn called() {
     let _ = thread::quietly(|| look_beside_host(follow));
 }
 
-/// Runs `look` inside `panic_guard::beside_host`, because other threads may change the listed code meanwhile. A list contains
-/// the code of all threads. So while one thread runs `called`, other threads may change their code.
+/// Runs `look` inside `panic_guard::beside_host`. A list contains the code of all threads, so other threads may change listed
+/// code meanwhile, even while one thread runs `called`.
 fn look_beside_host(compare: fn(&mut State) -> Result<bool>) -> Result<bool> {
     panic_guard::beside_host(|| guarded(|| look(compare)))
 }
 
-/// Runs `body` with the state. `None` while the process forks.
+/// Runs `body` with the bridge's state. Returns `None` while the process forks.
 fn with_state<T>(body: impl FnOnce(&mut State) -> Result<T>) -> Result<Option<T>> {
     let Some(_inside) = fork_lock::try_enter() else { return Ok(None) };
     let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -207,7 +207,7 @@ fn compare(state: &mut State) -> Result<bool> {
     for (listed, print) in found {
         match state.known.get_mut(&listed).filter(|(known, _)| *known == print.sum) {
             Some((known, ids)) => drop(now.insert(listed, (*known, std::mem::take(ids)))),
-            // Another object may be at the same address.
+            // Another object may be at the address of a known object.
             None => fresh.push((listed, print)),
         }
     }
@@ -278,7 +278,7 @@ struct Fingerprint {
     len: u64,
 }
 
-/// `None` if the entry's object cannot be read.
+/// The fingerprint of the entry's object; `None` if the object cannot be read.
 fn fingerprint(pid: u32, listed: &Listed) -> Result<Option<Fingerprint>> {
     let mut start = [0; Image::START_LEN];
     if listed.size < start.len() as u64 || listed.size > OBJECT_MAX {
@@ -311,8 +311,7 @@ fn session() -> Result<Ref> {
     }
     let mut options = OPTIONS.get().cloned().unwrap_or_default();
     if current_shared().is_some_and(|shared| shared.status.sinks() != Sinks::NONE) {
-        // The host has already chosen which files its sinks write, and in which directories. The bridge does not change the
-        // host's choice.
+        // The host has already chosen its sinks and their directories, and the bridge does not change this choice.
         options = Options { sinks: Some(Sinks::NONE), env_wins: false, ..options };
     }
     let handle = open(&options)?;
@@ -320,7 +319,7 @@ fn session() -> Result<Ref> {
     find(handle)
 }
 
-/// Registers the functions of an object. Returns `None` if no sink runs. Then the object has to be registered when a sink
+/// Registers the functions of an object. Returns `None` if no sink runs. The object then has to be registered when a sink
 /// starts.
 fn register(object: &[u8]) -> Result<Option<Vec<Id>>> {
     let image = Image::parse(object);
@@ -355,7 +354,7 @@ fn register(object: &[u8]) -> Result<Option<Vec<Id>>> {
         let registered = session.register(&code, None).or_else(|_| session.register(&plain, None));
         ids.extend(registered.ok());
     }
-    // A failure is ignored, because no caller waits for the bridge.
+    // A failure of `known` is ignored, because no caller waits for the bridge.
     let _ = session.known();
     Ok(Some(ids))
 }

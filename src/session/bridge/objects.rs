@@ -20,13 +20,13 @@ use crate::sys::reserve;
 type Reader<'a> = EndianSlice<'a, LittleEndian>;
 
 /// The limit for the data that is copied from an object, as a multiple of the object's size. The limit is high enough for a
-/// line table with a path in each row, and for an unwind table with a CIE for each function. Objects that compilers make need a
-/// tenth of the limit.
+/// line table with a path in each row, and for an unwind table with a CIE for each function. Objects of compilers need a tenth
+/// of the limit.
 const GROWTH: usize = 64;
 /// The number of bytes that may be copied even from a very small object.
 const GROWTH_LEAST: usize = 64 << 10;
-/// Of each path, at most this many bytes are read. No system has paths that are longer than `PATH_MAX`. The limit is for
-/// damaged objects, in which many long paths may overlap, so that all paths together are far larger than the object.
+/// The maximum number of bytes that are read of a path. No system has longer paths. The limit is for damaged objects, in which
+/// many long paths may overlap, so that all paths together are far larger than the object.
 const PATH_MAX: usize = 4096;
 
 /// A row of a line table. `file` is the number of the row's file in `LineTables::files`, and `number` counts the rows in the
@@ -168,16 +168,16 @@ fn join(path: &mut Vec<u8>, part: &[u8]) {
     path.extend_from_slice(part);
 }
 
-/// The unwind tables of an object, split by function. All tables are parsed only once, because parsing all tables again for
-/// each function would take too much time.
+/// The unwind tables of an object, split by function. The tables are parsed once, because parsing them again for each function
+/// would take too long.
 #[derive(Debug, Default)]
 pub struct UnwindTables<'a> {
     /// For each FDE: the start and the end of its code, and the ranges of the FDE and of its CIE in the section.
     entries: Vec<(u64, u64, Place, Place)>,
     section: Cow<'a, [u8]>,
     addr: u64,
-    /// How many bytes may still be copied. One FDE may cover many functions, and is copied for each of these functions. So the
-    /// total must be limited.
+    /// How many bytes may still be copied. The total is limited, because one FDE may cover many functions and is copied for
+    /// each of them.
     room: Cell<usize>,
 }
 
@@ -263,9 +263,9 @@ impl<'a> UnwindTables<'a> {
     }
 }
 
-/// The byte of a CIE that describes the encoding of code pointers. The augmentation string of the CIE must be `zR`, so the
-/// augmentation data has only the encoding of code pointers. The code pointers must have four bytes, and must be relative to
-/// the section of the code. Otherwise the result is `None`.
+/// The byte of a CIE that describes the encoding of code pointers. Returns `None` unless code pointers have four bytes and are
+/// relative to the section of the code, and the augmentation string is `zR`. With this string, the augmentation data has only
+/// the encoding of code pointers.
 fn text_relative(cie: &mut [u8]) -> Option<&mut u8> {
     // Skips the length, the 0 that marks a CIE, and the version.
     const AUGMENTATION: usize = 9;

@@ -1,5 +1,4 @@
-//! The tests compare the data that the bridge reads from objects with the data that was written to the objects. Some tests read
-//! damaged objects.
+//! Tests that the bridge reads from objects the data that was written to them, and that damaged objects do no harm.
 
 use gimli::{BaseAddresses, CfaRule, EhFrame, LittleEndian, UnwindContext, UnwindSection};
 use object::{Object, ObjectSection};

@@ -37,9 +37,10 @@ pub struct Source {
 }
 
 impl Source {
-    /// Offsets in `table` count from `begin`. In the API's description, a row ends at its offset, and the first row begins at
-    /// the start of the code. But LLVM and some other runtimes pass the start of each row as the offset of the row. If the
-    /// smallest offset is 0, the offsets must be the starts of the rows, because a row that ends at 0 would be empty.
+    /// Reads the rows of `table`, whose offsets count from `begin`. In the API's description, a row ends at its offset, and the
+    /// first row begins at the start of the code. But LLVM and some other runtimes pass the start of each row as the offset of
+    /// the row. If the smallest offset is 0, the offsets must be the starts of the rows, because a row that ends at 0 would be
+    /// empty.
     pub fn new(table: &[Row], begin: u32, end: u32, file: &[u8]) -> Result<Source> {
         let mut source = Source::default();
         if file.is_empty() || table.is_empty() {
@@ -48,7 +49,7 @@ impl Source {
         let (mut order, mut sorted) = (room_for::<(u32, usize)>(table.len())?, room_for::<Row>(table.len())?);
         order.extend(table.iter().enumerate().map(|(number, row)| (row.offset, number)));
         sort(&mut order);
-        // If several rows have the same offset, the first one counts.
+        // If several rows have the same offset, only the first of these rows counts.
         order.dedup_by_key(|(offset, _)| *offset);
         sorted.extend(order.iter().map(|&(_, number)| table[number]));
         if sorted[0].offset != 0 {
@@ -60,7 +61,7 @@ impl Source {
         for row in &mut sorted {
             row.offset = row.offset.saturating_add(begin);
         }
-        // Line 0 stands for no line.
+        // A row with line 0 has no source line.
         sorted.retain(|row| row.line != 0 && row.offset < end);
         (source.file, source.rows) = (copy_of(file)?, sorted);
         Ok(source)
@@ -97,8 +98,8 @@ pub fn merged<'a>(size: u32, method: &'a Source, inlined: &'a [Inlined]) -> Resu
     sort(&mut places);
     places.dedup();
     let mut rows: Vec<Line<'_>> = room_for(places.len())?;
-    // `begins`: the offset of each function's first line, sorted by offset. `open`: the functions whose lines have begun, with
-    // the shortest function first.
+    // `begins` has the offset of each function's first line, sorted by offset. `open` has the functions whose lines have begun,
+    // with the shortest function first.
     let mut begins: Vec<(u32, usize)> = room_for(inlined.len())?;
     let first = |(number, inlined): (usize, &Inlined)| Some((inlined.source.rows.first()?.offset, number));
     begins.extend(inlined.iter().enumerate().filter_map(first));
@@ -120,7 +121,7 @@ pub fn merged<'a>(size: u32, method: &'a Source, inlined: &'a [Inlined]) -> Resu
 }
 
 /// Returns the inlined functions for which both the caller and the line of the call are known. In the returned list, each
-/// function follows its caller. `method`: the number of the method that contains all these functions.
+/// function follows its caller. `method` is the number of the method that contains all these functions.
 ///
 /// Runtimes report functions in any order. A function may have the same range as its caller. Several functions may have the
 /// same `id`.
@@ -172,10 +173,10 @@ pub fn placed<'a>(method: u32, source: &'a Source, inlined: &'a [Inlined]) -> Re
 /// The functions that are already in the result of `placed`, ordered by their start offsets.
 struct Open<'a> {
     of: Vec<&'a Inlined>,
-    /// For each function in `of`: the value that `last` had for the function's `id` before the function was added. `None` if
-    /// `last` had no function for this `id`.
+    /// For each function in `of`, this list has the value that `last` had for the function's `id` before the function was
+    /// added, or `None` if `last` had no such value.
     before: Vec<Option<u32>>,
-    /// For each `id`: the latest function with this `id`. `around` removes functions that end at or before the start of its
+    /// Maps each `id` to the latest function with this `id`. `around` removes functions that end at or before the start of its
     /// argument `entry`.
     last: HashMap<u32, Option<u32>>,
 }
@@ -187,8 +188,7 @@ impl<'a> Open<'a> {
         Ok(Open { of: room_for(count)?, before: room_for(count)?, last })
     }
 
-    /// The caller of an entry: among the functions whose `id` is `entry.parent`, the innermost function that encloses the
-    /// entry.
+    /// The caller of an entry: the innermost function with the `id` `entry.parent` that encloses the entry.
     fn around(&mut self, entry: &Inlined) -> Option<u32> {
         let last = self.last.get_mut(&entry.parent)?;
         while let Some(number) = last.filter(|number| self.of[*number as usize].end <= entry.begin) {
@@ -260,7 +260,7 @@ mod tests {
                     break;
                 }
             }
-            // The events are in random order.
+            // The runtime reports the functions in random order.
             for at in 1..inlined.len() {
                 inlined.swap(at, random.below(at as u64 + 1) as usize);
             }

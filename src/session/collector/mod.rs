@@ -50,8 +50,8 @@ impl Registrations for Ref {
 pub fn start() -> Result<bool> {
     let known = SESSION.load(Ordering::Acquire);
     if known == 0 {
-        // In a program with more rights than its caller, the library ignores the environment. The library then also ignores the
-        // variable that made the runtime load the library.
+        // In a program with more rights than its caller, the library ignores the environment, and so also the variable that
+        // made the runtime load the library.
         let sinks = privileges::is_started_with_more().then_some(Sinks::NONE);
         let opened = open(&Options { sinks, ..Options::default() })?;
         if SESSION.compare_exchange(0, opened, Ordering::AcqRel, Ordering::Acquire).is_err() {
@@ -95,7 +95,7 @@ fn with_caller(caller: u64, body: impl FnOnce(&Ref, &mut State, u64) -> Result<b
     with_settled(|session, state| body(session, state, module))
 }
 
-/// Registers code of a method. `caller`: an address in the runtime that reports the code.
+/// Registers code of a method. `caller` is an address in the runtime that reports the code.
 pub fn load(caller: u64, method: &Method<'_>) -> Result<bool> {
     if method.id == 0 || method.addr == 0 || method.size == 0 {
         return Ok(false);
@@ -103,7 +103,7 @@ pub fn load(caller: u64, method: &Method<'_>) -> Result<bool> {
     with_caller(caller, |session, state, module| state.load(session, module, method))
 }
 
-/// Adds an inlined function. `parent`: the number of the method or inlined function into which this function was inlined.
+/// Adds an inlined function. `parent` is the number of the method or inlined function into which this function was inlined.
 pub fn inline(parent: u32, method: &Method<'_>) -> Result<bool> {
     if method.id == 0 || parent == 0 || method.size == 0 {
         return Ok(false);
@@ -116,7 +116,7 @@ pub fn unload(caller: u64, id: u32) -> Result<bool> {
     with_caller(caller, |session, state, module| state.unload(session, (module, id)))
 }
 
-/// Handles an event that reports changed bytes of code.
+/// Handles the event by which a runtime reports changed bytes of code.
 pub fn update(addr: u64, size: u32) -> Result<bool> {
     with_settled(|session, state| state.update(session, addr, size))
 }

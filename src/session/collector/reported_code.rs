@@ -29,7 +29,7 @@ pub trait Registrations {
     fn move_code(&self, id: Id, target: &MoveTarget<'_>) -> Result<()>;
 }
 
-/// How many callers' addresses are remembered.
+/// The maximum number of callers' addresses in `Collector::modules`.
 const CALLERS_MAX: usize = 2048;
 
 /// The reports of the runtimes in a process.
@@ -111,7 +111,7 @@ impl Collector {
         self.state.lock_in_time().ok_or(Error::Timeout)
     }
 
-    /// The loaded object that contains a caller's address, or 0. The function calls the loader without holding a lock.
+    /// The loaded object that contains a caller's address, or 0. No lock is held during the call of the loader.
     pub fn module(&self, caller: u64) -> u64 {
         let modules = || self.modules.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&known) = modules().get(&caller) {
@@ -130,7 +130,6 @@ impl Collector {
 }
 
 impl State {
-    /// Registers code of a method.
     pub fn load(&mut self, session: &impl Registrations, module: u64, method: &Method<'_>) -> Result<bool> {
         let owner = (module, method.id);
         self.methods.try_reserve(1).map_err(|_| Error::NoMemory)?;
@@ -156,7 +155,7 @@ impl State {
         Ok(true)
     }
 
-    /// Drops the entries of code that new code has overwritten. The registration of the new code has already ended the old
+    /// Drops the entries of code that new code has overwritten, because the registration of the new code has ended their
     /// registrations.
     fn end_overlapped(&mut self, addr: u64, end: u64) {
         while let Some((&old, region)) = self.regions.range(..end).next_back() {
@@ -174,8 +173,7 @@ impl State {
         }
     }
 
-    /// Adds an inlined function. `parent`: the number of the method or inlined function into which this function was
-    /// inlined.
+    /// Adds an inlined function. `parent` is the same as in `collector::inline`.
     pub fn inline(&mut self, session: &impl Registrations, parent: u32, method: &Method<'_>) -> Result<bool> {
         let Some((&addr, _)) = self.regions.range(..=method.addr).next_back() else { return Ok(false) };
         if self.unsettled != Some(addr) {
@@ -192,10 +190,10 @@ impl State {
         region.inlined.try_reserve(1).map_err(|_| Error::NoMemory)?;
         region.inlined.push(merge_lines::Inlined { id: method.id, parent, begin, end, name, source });
         // A registration contains all inlined functions of the code, but runtimes report these functions one by one, in any
-        // order. If each report led to a registration, the code would be written once for each inlined function. So after a
-        // report of an inlined function, the registration may wait for a later report, or for an event of another kind. An exit
-        // does not register the waiting functions, because an exit must not allocate memory: a signal handler that calls `exit`
-        // may have interrupted the allocator.
+        // order. A registration for each report would write the code once for each inlined function. So the registration may
+        // wait for a later report of an inlined function, or for an event of another kind. An exit does not register the
+        // waiting functions, because an exit must not allocate memory: a signal handler that calls `exit` may have interrupted
+        // the allocator.
         if region.inlined.len() - region.registered <= region.registered / 8 {
             self.unsettled = Some(addr);
             return Ok(true);
@@ -213,12 +211,11 @@ impl State {
         let Some(addr) = self.unsettled.take() else { return };
         let Some(region) = self.regions.get_mut(&addr) else { return };
         if region.register(session, addr).is_err() {
-            // The earlier registration, with fewer inlined functions, stays.
+            // The earlier registration, which has fewer inlined functions, stays valid.
             region.inlined.truncate(region.registered);
         }
     }
 
-    /// Unregisters all code of a method.
     pub fn unload(&mut self, session: &impl Registrations, owner: Owner) -> Result<bool> {
         let Some(symbol) = self.methods.remove(&owner) else { return Ok(false) };
         let mut ended = Ok(());
@@ -230,8 +227,8 @@ impl State {
         ended.map(|()| true)
     }
 
-    /// Reports that the bytes of code have changed. For the session, this is a move of the code to the address that the code
-    /// already has.
+    /// Reports that the bytes of code have changed. For the session, this change is a move of the code to the address that the
+    /// code already has.
     pub fn update(&self, session: &impl Registrations, addr: u64, size: u32) -> Result<bool> {
         let Some((&start, region)) = self.regions.range(..=addr).next_back() else { return Ok(false) };
         if addr.saturating_add(size.into()) > region.end(start) {

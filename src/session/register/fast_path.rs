@@ -1,8 +1,8 @@
 //! The fast path of registration, which nearly every call uses. The fast path requires a plain name, bytes that the host passes
 //! by pointer, and room in the thread's chunk.
 //!
-//! Each registration delays the runtime. So each part is written directly into the chunk, and each field is read where it is
-//! used. The slow path handles unusual registrations and errors.
+//! Each registration delays the runtime, so each part of a record is written directly into the chunk, and each field is read
+//! where it is used. The slow path handles all other registrations, and errors.
 
 use super::thread_state::Local;
 use crate::api::code::{Bytes, Code};
@@ -29,8 +29,7 @@ pub trait Given: Copy {
     fn name(&self) -> &[u8];
     /// The address of the code's bytes. May be used only if `is_usual` returns true.
     fn bytes(&self) -> *const u8;
-    /// A template of the record of the code's unwind tables. With `copy_to`, the caller writes the record for code of this
-    /// size.
+    /// A template of the record of the code's unwind tables. The caller writes the record for this code size with `copy_to`.
     fn template<'c>(&self, cache: &'c mut Cache, addr: u64, size: u64) -> Result<Option<&'c UnwindingTemplate>, Error>;
     /// Whether the bytes after the code contain no other code.
     fn has_gap(&self) -> bool;
@@ -42,7 +41,7 @@ pub trait Given: Copy {
 }
 
 impl Local {
-    /// Writes the record of a registration. The caller has checked that the sinks want all parts of a record. `flags`: the
+    /// Writes the record of a registration. The caller has checked that the sinks want all parts of a record. `flags` is the
     /// result of `Regions::before_code`, if it was called already. If the registration is unusual, the chunk stays unchanged,
     /// and the call returns an error. If `Regions::before_code` was called, the error contains its result.
     ///
@@ -76,8 +75,8 @@ impl Local {
             None => 0,
         };
 
-        // This is a labeled block and not a closure. A compiler that optimises for size would turn a closure into a function,
-        // and pass the captured variables through memory.
+        // This code is a labeled block, because a compiler that optimizes for size would turn a closure into a function, and
+        // pass the captured variables through memory.
         let mut left_out = 0;
         let registered = 'registered: {
             let Some(cursor) = self.thread_queue.begin_at_once() else { break 'registered None };
@@ -117,7 +116,8 @@ impl Local {
             let Some(id) = self.id_pool.take(&shared.ids, code.addr(), size, false) else { break 'registered None };
             let load_record = Load { pid: self.pid, tid: self.tid, addr: code.addr(), size, index, name_len };
             // The times are written even if the record of the lines or of the unwind tables is absent. An absent record has no
-            // bytes, so the next record overwrites the absent record's time. SAFETY: as above.
+            // bytes, so the next record overwrites the time.
+            // SAFETY: as above.
             unsafe {
                 put_time(out.sub(lines_len), timestamp);
                 put_time(out, timestamp);

@@ -39,14 +39,14 @@ use thread_state::NO_HANDLE;
 /// bytes.
 const STABLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Writes the record of a registration. `flags`: the record flags that `Regions::before_code` has returned.
+/// Writes the record of a registration. `flags` are the record flags that `Regions::before_code` has returned.
 pub fn register(session: &Ref, code: &Code<'_>, flags: u8) -> Result<Id> {
     check_range(code.addr, code.size)?;
     check_bytes(&code.bytes, code.size)?;
     with_local(session.process, session.shared, |local| {
-        // If the thread's state has `NO_HANDLE`, `usual_local` returns `None` in the thread's later calls. This is needed under
-        // helgrind and DRD, because these tools would report each read of shared variables in `usual_local`. `usual_local` must
-        // also return `None` while calls are checked (`Checked`), because the fast path makes no checks.
+        // With `NO_HANDLE` in the thread's state, `usual_local` returns `None` in the thread's later calls. helgrind and DRD
+        // would report each read of shared variables in `usual_local`. `usual_local` must also return `None` while calls are
+        // checked (`Checked`), because the fast path makes no checks.
         let is_to_be_slow = valgrind::tool() == Tool::Races || debug::checks();
         (local.handle, local.place) = (if is_to_be_slow { NO_HANDLE } else { session.handle }, session.place);
         local.register(code, flags)
@@ -82,9 +82,8 @@ pub fn usual_local(thread: &PerThread, handle: u64) -> Option<&mut Local> {
     is_usual.then_some(local)
 }
 
-/// Registers code on the fast path. If the registration is unusual, the chunk is unchanged, and the call returns an error. If
-/// `Regions::before_code` was called, the error contains the result of `before_code`. The slow path or `not_registered` needs
-/// this result.
+/// Registers code on the fast path (`Local::register_at_once`). The slow path or `not_registered` needs the result of
+/// `Regions::before_code` that the error contains.
 #[inline(always)]
 pub fn register_as_usual(
     thread: &PerThread,
@@ -97,7 +96,7 @@ pub fn register_as_usual(
         registered = local.register_in_next_chunk(code, flags);
     }
     thread.in_use.set(false);
-    // The check that the session is still open comes after the publication of the record. `Ref::still_open` explains why.
+    // The check that the session is still open must follow the publication of the record (see `Ref::still_open`).
     registered.map(|id| if local.is_open() { Ok(id) } else { Err(Error::Closed) })
 }
 
@@ -116,7 +115,7 @@ pub fn move_code(
 }
 
 pub fn unregister(process: &'static Process, shared: &'static Shared, id: Id) -> Result<()> {
-    // No record is written for an unknown id.
+    // For an unknown id, the call fails before it writes a record.
     shared.ids.size_of(id).ok_or(Error::UnknownId)?;
     wait_until_read(shared, shared.ids.is_unread(id));
     with_local(process, shared, |local| {
@@ -132,7 +131,7 @@ pub fn unregister_range(process: &'static Process, shared: &'static Shared, addr
         return Err(Error::SizeZero);
     }
     addr.checked_add(size).ok_or(Error::AddressRange)?;
-    // Only the writer can look up code by address. So this call waits until the writer has read the bytes of all stable code.
+    // Only the writer can look up code by address, so this call waits until the writer has read the bytes of all stable code.
     wait_until_read(shared, shared.has_unread());
     with_local(process, shared, |local| {
         let event = local.event(EventKind::UnregisterRange, 0, 0, addr, size);
@@ -149,13 +148,13 @@ fn if_off<T>(result: Result<T>, value: T) -> Result<T> {
     }
 }
 
-/// Waits until the writer has read the bytes of stable code. The record has only the address of the bytes. As soon as the call
-/// returns, the host may reuse the memory of the bytes.
+/// Waits until the writer has read the bytes of stable code. The wait is necessary because the record has only the address of
+/// the bytes, and the host may reuse their memory as soon as the call returns.
 #[inline]
 fn wait_until_read(shared: &Shared, unread: bool) {
     if unread {
         // Because of the timeout, a writer that hangs does not block the host for ever. After the timeout, the host may change
-        // or unmap the code's bytes before the writer reads them. The writer tolerates this.
+        // or unmap the code's bytes before the writer reads them, which the writer tolerates.
         let _ = sys::thread::uncancelled(|| shared.flush(STABLE_TIMEOUT));
     }
 }
@@ -222,8 +221,8 @@ impl Local {
         }
         let body = code.size() as usize + AROUND_CODE;
         if self.thread_queue.has_room(body) || !self.thread_queue.change_at_once(body) || flags.is_some() {
-            // If `before_code` has already returned the flags, the slow path is used. A retry of the fast path would need the
-            // flags as an argument, which would make every usual call slower.
+            // If `before_code` has already returned the flags, the slow path is used, because a retry of the fast path would
+            // need the flags as an argument, which would slow down every usual call.
             return Err(flags);
         }
         self.register_at_once(code, None)
@@ -258,10 +257,10 @@ impl Local {
         if inlines::len(&inlines) > 0 {
             event.flags |= flag::INLINES;
         }
-        // Also checks the lines.
+        // `lines_left_out_of_any` also checks the lines.
         let left_out = if lines.is_empty() { 0 } else { lines_left_out_of_any(lines, size)? };
         if !wanted.want_groups() {
-            // No running sink reads the code's lines and unwind tables. So the record omits the lines and tables.
+            // No running sink reads lines and unwind tables, so the record omits them.
             group.lines = Lines::Rows(&[]);
             group.unwind = None;
         }
@@ -296,11 +295,10 @@ impl Local {
     }
 }
 
-/// The records of the code's inlined functions: the record in the project's format, and the record for samply. The record for
-/// samply is made from the record in the project's format. Only the sink for debuggers and the region sink read the record in
-/// the project's format. That record is left out if neither the sink for debuggers nor the region sink can use it. The region
-/// sink can use the record even if the code's memory becomes part of a region only later. Invalid inlines are an error even if
-/// no sink reads them.
+/// Makes the records of the code's inlined functions: the record in the project's format, and from it the record for samply.
+/// The record in the project's format is left out if neither the sink for debuggers nor the region sink can use it, because no
+/// other sink reads it. The region sink can use the record even if the code's memory becomes part of a region only later.
+/// Invalid inlines are an error even if no sink reads them.
 fn inlines_of(
     shared: &Shared,
     wanted: Sinks,
@@ -316,14 +314,14 @@ fn inlines_of(
     if !is_read && !is_dumped {
         return inlines::check(code.inlines, code.size).map(|()| Vec::new());
     }
-    // The record contains a file name for each inlined call, even if all inlined calls are in the same file.
+    // The record repeats the file name for each inlined call, even if all inlined calls are in the same file.
     let files = code.inlines.iter().fold(0_usize, |sum, inline| sum.saturating_add(inline.call_file.len()));
     let own = match shared.pool.can_hold(files) {
         true => inlines::record(code.inlines, code.size),
         false => Err(Error::NoMemory),
     };
     let mut records = match own {
-        // If the record for samply does not fit, it is left out. The code still gets its name.
+        // If the record for samply does not fit, it is left out, and the code still gets its name.
         Err(Error::NoMemory | Error::TooLarge) if !is_read => {
             return inlines::check(code.inlines, code.size).map(|()| Vec::new())
         }

@@ -1,4 +1,4 @@
-//! The records that `fast_path` does not write: their contents, and the code that writes them into a chunk.
+//! Writes into a chunk the records that `fast_path` does not write.
 
 use crate::api::code::Bytes;
 use crate::api::error::{Error, Result};
@@ -118,7 +118,7 @@ impl Fill for Move<'_> {
     fn fill(&self, room: &mut [u8], timestamp: u64) -> Result<Option<Event>> {
         let Some(body) = room.get_mut(..self.tail.len()) else { return Ok(None) };
         let flags = self.event.flags | self.tail.write(body);
-        // Only this step can fail, because the code may have been unregistered meanwhile. So this step comes last.
+        // This step comes last, because it fails if the code has been unregistered meanwhile.
         let unread = matches!(self.tail, Tail::Later(_));
         let old_addr = self.shared.ids.move_to(Id(self.event.id), self.event.addr, unread).ok_or(Error::UnknownId)?;
         Ok(Some(Event { timestamp, flags, size: old_addr, body_len: body.len() as u32, ..self.event }))

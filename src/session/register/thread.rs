@@ -1,4 +1,4 @@
-//! Where a thread keeps its state, and how the state is freed when the thread ends.
+//! Stores the state of each registering thread, and frees the state when the thread ends.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -15,7 +15,7 @@ use crate::sys::thread::at_end_of_thread;
 /// Frees the thread's state when the thread ends. If the thread then calls the library again, each call makes and frees a new
 /// state. The C library calls this function at most four times for a thread.
 extern "C" fn end(_: *mut c_void) {
-    // Nothing may unwind into the C library.
+    // No panic may unwind into the C library.
     blocking_guarded(|| {
         PER_THREAD.with(|thread| {
             thread.is_ending.set(true);
@@ -31,7 +31,7 @@ extern "C" fn end(_: *mut c_void) {
 
 /// Makes the C library call `end` when the calling thread ends, so that `end` wakes the writer. Callers need this function only
 /// while a writer runs. If memory is short, this function returns false, and the thread will end without waking the writer. If
-/// this thread is the host's last thread, the writer may notice the end late: when another watched thread ends, or when the
+/// this thread is the host's last thread, the writer may notice its end only when another watched thread ends, or when the
 /// writer next checks the threads.
 pub fn watch_thread(shared: &Shared) -> bool {
     let watched = at_end_of_thread(end);
@@ -42,7 +42,7 @@ pub fn watch_thread(shared: &Shared) -> bool {
 }
 
 /// Calls `watch_thread` if a writer runs. If no writer runs, a plugin that contains the library may be unloaded before the
-/// thread ends. The ending thread would then call code that no longer exists.
+/// thread ends, so the ending thread would call code that no longer exists.
 pub fn watch_thread_if_running(shared: &Shared, lifecycle: &Lifecycle) {
     if lifecycle.running.is_some() {
         watch_thread(shared);

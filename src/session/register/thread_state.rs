@@ -18,16 +18,17 @@ use crate::sys::thread;
 /// A handle that no session has. The value is not 0, because free entries of `Process::sessions` contain 0.
 pub(super) const NO_HANDLE: u64 = 1;
 
-/// The state of a registering thread between calls. While a thread sleeps, this state may leave the processor's cache. The
-/// thread's next call then waits for each cache line that the call reads. So the fields that each call needs lie together, in
-/// few cache lines.
+/// The state of a registering thread between calls. While a thread sleeps, this state may leave the processor's cache, and the
+/// thread's next call then waits for each cache line that it reads. So the fields that each call needs lie together, in few
+/// cache lines.
 #[repr(C, align(128))]
 pub struct Local {
     /// The handle of the session that the thread used last, and the session's entry in `Process::sessions`.
     pub(super) handle: u64,
     pub(super) place: &'static AtomicU64,
     pub(super) process: &'static Process,
-    /// These references lead directly to parts of `process` and of its shared state. This saves each call a pointer access.
+    /// This reference and the next two lead directly to parts of `process` and of its shared state, which saves each call a
+    /// pointer access.
     pub(super) fork_words: &'static Words,
     pub(super) status: &'static Status,
     pub(super) regions: &'static Regions,

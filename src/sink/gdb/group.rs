@@ -1,4 +1,4 @@
-//! Builds groups of functions. For each group, debuggers read one ELF object in memory.
+//! Groups of functions. Each group becomes one ELF object in memory, which debuggers read.
 
 use std::io;
 use std::ops::Range;
@@ -23,8 +23,8 @@ pub struct Entry {
     pub at: usize,
     pub name_len: u32,
     pub info_len: u32,
-    /// If true, no section may span the gap before this function. The gap contains other code, contained other code before, or
-    /// may contain other code later.
+    /// If true, no section may span the gap before this function, because the gap contains, has contained or may later contain
+    /// other code.
     pub is_apart: bool,
 }
 
@@ -34,7 +34,7 @@ impl Entry {
     }
 }
 
-/// Functions that one object describes. `listed` is this object, for the list that debuggers read.
+/// Functions that one object describes. `listed` is this object in the list that debuggers read.
 #[derive(Debug, Default)]
 pub struct Group {
     /// The entries are sorted by address, except in the group of fresh code.
@@ -42,12 +42,12 @@ pub struct Group {
     pub texts: Table<u8>,
     pub listed: Option<Listed>,
     pub dead: usize,
-    /// The time before which a part of a split group is not merged with other groups.
+    /// In a part of a split group: the time until which this part is not merged with other groups.
     pub whole_from: Option<Instant>,
 }
 
 impl Group {
-    /// Makes a group from copies of entries. Each entry is paired with its present group, which has the entry's texts.
+    /// Makes a group from copies of entries. Each entry is paired with its present group, which has the entry's name and info.
     pub fn of<'a>(entries: impl Iterator<Item = (&'a Group, &'a Entry)> + Clone) -> io::Result<Group> {
         let mut group = Group::default();
         group.entries.try_reserve(entries.clone().count())?;
@@ -112,9 +112,9 @@ impl Group {
         self.entries.first().map_or(0, |entry| entry.addr)..self.entries.last().map_or(0, Entry::end)
     }
 
-    /// Whether `code`, which belongs to another group, lies in a gap that a section of this group spans. If so, marks this gap.
-    /// If the gap has room for the whole code, marks all other spanned gaps that have this room too. No section of the group's
-    /// next object spans a marked gap.
+    /// Whether `code`, which belongs to another group, overlaps a gap that a section of this group spans. If so, marks the gap
+    /// with `is_apart`, so that no section of the group's next object spans it. If the whole code fits into the gap, also marks
+    /// all other spanned gaps into which the code would fit.
     pub fn makes_way_for(&mut self, code: &Entry) -> bool {
         let after = self.entries.partition_point(|entry| entry.addr <= code.addr);
         let Some(gap) = self.gap_before(after).filter(|gap| gap.start < code.end()) else { return false };

@@ -1,9 +1,8 @@
 //! The sink for gdb and lldb keeps names, lines and unwind tables of live code in memory, as ELF objects that debuggers read.
 //!
 //! A debugger reads these objects when it attaches, and when the process reports a new object. A core file contains the
-//! objects. Some sinks need the same records as this sink. If such a sink runs, this sink runs too, even if the host has not
-//! asked for it. If the host has not asked for this sink, the sink lists only a limited number of functions while no debugger
-//! listens.
+//! objects. If another sink runs that needs the same records, this sink runs too, even if the host has not asked for it. A gdb
+//! sink that the host has not asked for lists only a limited number of functions while no debugger listens.
 
 mod group;
 pub mod objects;
@@ -42,7 +41,7 @@ const LONGEST_BATCH_TIME: Duration = Duration::from_millis(400);
 /// While no debugger listens, the removal of ended code takes at most 1/`SHARE` of the writer's time.
 const SHARE: u32 = 20;
 
-/// The objects of the parent's writer, in a forked child. The child's list of objects contains these objects too.
+/// In a forked child: the objects of the parent's writer, which are still in the child's list of objects.
 static INHERITED: Mutex<Option<Objects>> = Mutex::new(None);
 
 fn take_inherited() -> Option<Objects> {
@@ -95,7 +94,7 @@ impl Gdb {
         }
     }
 
-    /// Updates the objects. If a caller waits for the update, `now` is true, and all new code is put into objects. If `now` is
+    /// Updates the objects. If `now` is true, a caller waits for the update, and all new code is put into objects. If `now` is
     /// false, new code may wait for a later update.
     fn bring_up_to_date(&mut self, now: bool) -> io::Result<()> {
         let is_watched = debugger::is_watched();
@@ -158,7 +157,7 @@ impl Sink for Gdb {
     }
 
     fn load_live(&mut self, registry: &mut Registry, group_of: GroupOf<'_>) -> bool {
-        // After a fork, the objects may already contain the parent's code. If an object already has a piece of code, this code
+        // After a fork, the objects may already contain the parent's code. Code that an object already has at the same address
         // needs no new entry.
         let wants = |gdb: &Gdb, id, live: &Live| {
             gdb.objects.addr_of(id).map_or_else(|| gdb.objects.live_count() < gdb.most(), |addr| addr != live.addr)

@@ -20,11 +20,12 @@ use crate::sys::sort::sort;
 const PART_LEAST: usize = 64;
 /// How long the parts of a split object stay separate.
 const PARTED: Duration = Duration::from_secs(5);
-/// The fresh code is put into an object at once if there are this many functions, or this many bytes of names and records.
+/// Fresh code is put into an object at once if it has this many functions, or this many bytes of names and records.
 const ENOUGH: usize = 4096;
 const ENOUGH_BYTES: usize = 2 << 20;
-/// After the fresh code is put into objects, a buffer of at most this many bytes is kept for later code. However, all buffers
-/// are freed if the fresh code had fewer than `ENOUGH / 8` functions and fewer than `ENOUGH_BYTES / 8` bytes.
+/// After the fresh code is put into objects, each of its buffers that takes at most this many bytes is kept for later code. All
+/// buffers are freed if no more code is expected, or if the fresh code had fewer than `ENOUGH / 8` functions and fewer than
+/// `ENOUGH_BYTES / 8` bytes.
 const KEPT_BYTES: usize = 4 << 20;
 
 /// Code that became live.
@@ -43,8 +44,7 @@ pub struct Objects {
     /// Fresh code: code that is in no object yet.
     fresh: Group,
     groups: Vec<Option<Group>>,
-    /// For each id, the group that has the id's entry, and the number of the entry in this group. The index in `places` is the
-    /// slot of the id.
+    /// Where the entry of each id is. The index in `places` is the slot of the id.
     places: Table<Place>,
     /// The number of live functions, in objects and in the fresh code.
     live: usize,
@@ -53,7 +53,7 @@ pub struct Objects {
     has_lost: bool,
 }
 
-/// Where the entry of an id is: the number of the group that has the entry, and the number of the entry in this group.
+/// Where the entry of an id is: the number of the group, and the number of the entry in the group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Place {
     /// The id, or 0 if there is no entry.
@@ -65,7 +65,7 @@ struct Place {
 /// The number of the group of fresh code.
 const FRESH: u32 = u32::MAX;
 
-/// An id is `generation << 32 | slot`. Free slots are used again, so the numbers of slots stay small.
+/// The slot of an id (`registry::ids`). Free slots are used again, so their numbers stay small.
 fn slot_of(id: u64) -> usize {
     id as u32 as usize
 }
@@ -103,7 +103,6 @@ impl Objects {
         }
     }
 
-    /// The number of live functions.
     pub fn live_count(&self) -> usize {
         self.live
     }
@@ -196,7 +195,7 @@ impl Objects {
         self.dead > 0
     }
 
-    /// Replaces each object that contains ended code by an object without that code. If `in_parts` is true, splits large
+    /// Replaces each object that contains ended code by an object without the ended code. If `in_parts` is true, splits large
     /// objects, so that only a small object has to be replaced when more code ends. The host waits while a debugger reads the
     /// new object.
     pub fn take_out_dead(&mut self, in_parts: bool) -> io::Result<()> {
@@ -282,8 +281,7 @@ impl Objects {
         }
     }
 
-    /// Replaces some groups by one group that has their live code. If the old groups have much live code, they are replaced by
-    /// several groups, but by at most `parts`.
+    /// Replaces some groups by one group that has their live code, or by up to `parts` groups if there is much live code.
     fn replace(&mut self, numbers: &[usize], parts: usize) -> io::Result<()> {
         let mut live = Vec::new();
         for &number in numbers {
@@ -328,7 +326,7 @@ impl Objects {
     }
 
     /// Makes sure that no section of a new group spans code of other groups. `without` lists the groups that the new group
-    /// replaces. The code of these groups is ignored.
+    /// replaces, and whose code is ignored.
     fn part(&self, group: &mut Group, without: &[usize]) -> io::Result<()> {
         let range = group.range();
         let is_near = |other: &Group| other.range().start < range.end && range.start < other.range().end;
@@ -368,7 +366,7 @@ impl Objects {
     fn put(&mut self, mut group: Group) -> io::Result<()> {
         self.part(&mut group, &[])?;
         let Some(image) = group.object() else {
-            // There is no memory, or the code is too large for one object. So debuggers do not find the code.
+            // There is no memory, or the code is too large for one object, so debuggers do not find the code.
             group.entries.iter().for_each(|entry| self.remove(entry.id));
             return Ok(());
         };
@@ -388,8 +386,8 @@ impl Objects {
         }
         for (at, entry) in group.entries.iter().enumerate() {
             let place = &mut self.places[slot_of(entry.id)];
-            // The group of fresh code still has a copy of this entry until `list_fresh` clears the group of fresh code. If a
-            // lack of memory ends `list_fresh` before the group is cleared, the copy stays. So the copy is counted as dead.
+            // The group of fresh code has a copy of this entry until `list_fresh` clears that group. If `list_fresh` runs out
+            // of memory first, the copy stays, so it is counted as dead.
             self.fresh.dead += usize::from(place.group == FRESH);
             *place = Place { id: entry.id, group: number as u32, number: at as u32 };
         }

@@ -20,7 +20,7 @@ use crate::sink::{Close, Sink};
 use crate::sys::clock::Clock;
 use crate::sys::debugger;
 
-/// A process has one list of objects, and only one writer uses the list. So one test runs at a time.
+/// A process has one list of objects, which only one writer uses, so the tests run one after another.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -229,8 +229,8 @@ fn sections(objects: &Objects) -> Vec<usize> {
     objects.images().map(count).collect()
 }
 
-/// Debuggers look through all sections whenever an object is reported. So one section spans small gaps, which keeps the number
-/// of sections low. Once other code is registered in a gap, no section spans that gap.
+/// Debuggers look through all sections whenever an object is reported. So that there are few sections, one section spans small
+/// gaps. Once other code is registered in a gap, no section spans that gap.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn one_section_spans_small_gaps() {
@@ -248,7 +248,7 @@ fn one_section_spans_small_gaps() {
     add(&mut objects, 1 + FUNCTIONS, AT + 128 * FUNCTIONS + (1 << 20));
     objects.list_fresh(true).unwrap();
     assert_eq!(sections(&objects), [2], "one, and one far away");
-    // A host that puts code into one gap will put code into other gaps too. So the object is replaced only once, for all gaps.
+    // A host that puts code into one gap will put code into other gaps too, so the object is replaced only once, for all gaps.
     let told = debugger::times_told();
     for number in 0..10 {
         add(&mut objects, 2 + FUNCTIONS + number, AT + 128 * (100 + number) + 64);

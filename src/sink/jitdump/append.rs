@@ -1,5 +1,4 @@
-//! Appends groups to the jitdump: new groups, and groups that could not be written earlier. A group consists of the records of
-//! one piece of code.
+//! Appends groups to the jitdump: new groups, and groups that could not be written earlier.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -11,20 +10,20 @@ use crate::sink::retry::Retry;
 use crate::sink::{stall, Sink};
 use crate::sys::file;
 
-/// When a file is longer than `RESERVE_FROM`, room after the file's end is allocated in advance. This room is as large as the
-/// file, but has at most `RESERVE_MOST` bytes.
+/// If a file is longer than `RESERVE_FROM`, disk space after its end is allocated in advance: as many bytes as the file has,
+/// but at most `RESERVE_MOST`.
 const RESERVE_FROM: u64 = 1 << 20;
 const RESERVE_MOST: u64 = 16 << 20;
 
 impl Jitdump {
     /// Makes the file ready for a write. Reopens the file if the host has closed the descriptor. Sets `spoiled` and fails if
-    /// somebody has cut or overwritten the file.
+    /// somebody has truncated or overwritten the file.
     pub(super) fn usable(&mut self) -> io::Result<()> {
         let len = self.contents.own.held()?.checked_len().map(|(_, len)| len);
         let len = len.or_else(|_| self.contents.own.reopen())?;
         let file = self.contents.own.held()?;
-        // Another runtime may mistake the file for its own, cut the file to length 0, and write its own header. So the header
-        // is checked if the length of the file has changed, or if the file has only a header.
+        // Another runtime may mistake the file for its own, truncate the file to length 0, and write its own header. So the
+        // header is checked if the length of the file has changed, or if the file has only a header.
         let may_differ = len != self.len || len == HEADER_SIZE as u64;
         if self.torn {
             file.set_len(self.len)?;
@@ -32,7 +31,7 @@ impl Jitdump {
         } else if len < self.len || may_differ && !self.is_ours(file) {
             self.spoiled = true;
         } else {
-            // If the file is longer than before, other writers have appended records. These records are assumed to be whole.
+            // If the file is longer than before, other writers have appended records, which are assumed to be whole.
             self.len = len;
         }
         if self.spoiled {
@@ -75,7 +74,7 @@ impl Jitdump {
     }
 
     /// Updates the counters. `groups` is the number of groups that were written, and `bytes` is their total size. `lost` is the
-    /// number of groups that are missing from the file and from the backlog.
+    /// number of groups that are neither in the file nor in the backlog.
     pub(super) fn count(&self, groups: u64, bytes: u64, lost: u64) {
         let counters = &self.status.counters;
         counters.jitdump_records.add(groups);
@@ -84,7 +83,8 @@ impl Jitdump {
         counters.jitdump_held.set(self.contents.backlog.bytes() as u64);
     }
 
-    /// Appends as many whole groups as possible, and counts them in `groups`, also on failure. `groups` must be 0 at first.
+    /// Appends as many whole groups as possible, and counts the appended groups in `groups`, even on failure. `groups` must be
+    /// 0 before the call.
     fn append(&mut self, pieces: &[&[u8]], lens: &[usize], groups: &mut usize) -> io::Result<()> {
         self.usable()?;
         let (mut allowed, mut size) = (0, 0);
@@ -103,7 +103,7 @@ impl Jitdump {
         }
         self.len += whole;
         if whole < written {
-            // The partial group is cut off, because readers would lose all records after it.
+            // Readers would lose all records after a partial group, so the partial group is cut off.
             self.torn = file.set_len(self.len).is_err();
         }
         if result.is_ok() && allowed < lens.len() {
@@ -145,7 +145,7 @@ impl Jitdump {
         self.usable()
     }
 
-    /// Appends one group during a repair. Unlike `put`, fails instead of adding the group to the backlog.
+    /// Appends one group during a repair. On failure, returns the error, whereas `put` adds the group to the backlog.
     pub(super) fn put_again(&mut self, group: &[u8]) -> io::Result<()> {
         let len = group.len() as u64;
         self.append(&[group], &[group.len()], &mut 0)?;
@@ -155,7 +155,7 @@ impl Jitdump {
         Ok(())
     }
 
-    /// Gives back the room that was allocated after the end of the file.
+    /// Frees the disk space that was allocated in advance after the end of the file.
     pub fn trim(&mut self) -> io::Result<()> {
         match self.contents.own.held() {
             Ok(file) if self.reserved > self.len => {

@@ -1,8 +1,8 @@
-//! Tracks where each group of a jitdump is. A group consists of the records of one piece of code. Each group is at an offset of
-//! the file, or in the backlog of groups that could not be written yet.
+//! Tracks where each group of a jitdump is: in the file, or in the backlog of groups that could not be written yet.
 //!
 //! A group is identified by its position in the order of all groups. The position is counted in bytes, as if every group had
-//! been written to one file. As long as every write succeeds, the position is the group's offset in the file.
+//! been written to one file. In the simplest case (no fork, no failed write, no other writer), the position is the group's
+//! offset in the file.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -14,9 +14,8 @@ use crate::registry::Stored;
 use crate::sink::owned_file::OwnedFile;
 use crate::sys::mapping::View;
 
-/// The offsets of the written groups. There is an entry for each sequence of consecutive groups. The key is the position of the
-/// sequence's first group in the order of all groups. The value is the offset at which the sequence begins in the file, or
-/// `NOWHERE`.
+/// The offsets of the written groups, with one entry for each sequence of consecutive groups. The key is the position of the
+/// sequence's first group. The value is the offset at which the sequence begins in the file, or `NOWHERE`.
 #[derive(Debug, Default)]
 pub struct Places(BTreeMap<u64, u64>);
 
@@ -24,8 +23,8 @@ pub struct Places(BTreeMap<u64, u64>);
 const NOWHERE: u64 = u64::MAX;
 
 impl Places {
-    /// Notes that a sequence of consecutive groups has been written. The groups after the sequence count as written only if
-    /// another call of `set` covers these groups.
+    /// Records that a sequence of consecutive groups has been written. Groups after the sequence count as written only if
+    /// another call of `set` covers them.
     pub fn set(&mut self, order: u64, len: u64, offset: u64) {
         self.0.entry(order + len).or_insert(NOWHERE);
         if order.checked_sub(1).and_then(|last| self.get(last)).is_some_and(|last| last + 1 == offset) {
@@ -117,8 +116,8 @@ impl Backlog {
     }
 }
 
-/// The maximum total size of the groups that a writer has collected, but not written yet. A writer collects at most one batch
-/// of groups, plus one group of less than 4 GiB.
+/// An upper bound for the total size of the groups that a writer has collected, but not written yet. A writer collects at most
+/// one batch of groups, plus one group of less than 4 GiB.
 const COLLECTED_MOST: u64 = 1 << 33;
 
 /// The file, the positions of its groups, and the backlog.
@@ -162,20 +161,20 @@ impl Contents {
         std::iter::successors(self.parent.as_deref(), |parent| parent.parent.as_deref()).count()
     }
 
-    /// Whether the group was written, or was about to be written, by a process from which this process was forked.
+    /// Whether an ancestor of this process has written the group, or was about to write the group when it forked.
     pub fn is_inherited(&self, stored: Stored) -> bool {
         stored.offset < self.first
     }
 
-    /// Returns the `Contents` of the group's writer. The writer is this process or an ancestor, and has written the group or is
-    /// about to write the group. `None` if the writer is an ancestor whose jitdump is closed.
+    /// Returns the `Contents` of the process that has written the group, or is about to write the group: this process or an
+    /// ancestor. `None` if this process no longer reads that ancestor's jitdump.
     fn owner(&self, order: u64) -> Option<&Contents> {
         std::iter::successors(Some(self), |contents| contents.parent.as_deref())
             .find(|contents| order >= contents.first)
     }
 
-    /// Whether the group has been collected, but is not completely written yet. The result is true for an inherited group if an
-    /// ancestor had collected the group, but not written it yet, when the ancestor forked.
+    /// Whether the group has been collected, but is not completely written yet. For an inherited group, the result is the state
+    /// at the time when the ancestor forked.
     pub fn is_underway(&self, stored: Stored) -> bool {
         self.owner(stored.offset).is_some_and(|contents| stored.offset >= contents.next)
     }

@@ -1,9 +1,9 @@
-//! Writes the groups (the records) of code that was live before the jitdump was started. There can be such code if the process
-//! is a forked child, or if the sink is enabled late.
+//! Writes the groups (the records) of code that was live before the jitdump was started. Code is live before the jitdump starts
+//! in a forked child, or if the sink is enabled late.
 //!
 //! If the parent's jitdump has the group of the code, the child copies the group through the inherited mapping. The parent may
-//! write to its jitdump or cut it at the same time, so the copied records are checked. If the group of the code cannot be
-//! copied, the group is built from the registry's data and the bytes at the address of the code.
+//! write to its jitdump or truncate it at the same time, so the child checks the copied records. If the group of the code
+//! cannot be copied, the group is built from the registry's data and the bytes at the address of the code.
 
 use super::backlog::Contents;
 use super::stopped::Reopened;
@@ -28,7 +28,7 @@ struct Pending {
 
 impl Jitdump {
     /// Writes the groups of all live code when the sink is enabled late, or in a forked child. `timestamp` is later than the
-    /// times of all records so far. Returns false if there is no memory for the list of this code.
+    /// times of all records so far. Returns false if there is no memory for the list of the code.
     pub fn write_live(&mut self, registry: &mut Registry, timestamp: u64) -> bool {
         let is_listed = self.list_live(registry);
         if !is_listed {
@@ -38,8 +38,8 @@ impl Jitdump {
         is_listed
     }
 
-    /// Makes the list of code for `write_more`: all live code whose groups are not in this file. If there already is a list,
-    /// that list stays. Returns false if there is no memory for the list.
+    /// Makes the list of code for `write_more`: all live code whose groups are not in this file. An existing list is kept.
+    /// Returns false if there is no memory for the list.
     pub fn list_live(&mut self, registry: &Registry) -> bool {
         if self.unwritten.is_some() {
             return true;
@@ -100,7 +100,7 @@ impl Jitdump {
         false
     }
 
-    /// Writes a group for live code. `put_group` makes the group.
+    /// Writes a group for live code.
     pub(super) fn write_one(&mut self, registry: &mut Registry, id: u64, timestamp: u64) {
         self.flush();
         let Some(live) = registry.get(id) else { return };
@@ -155,7 +155,7 @@ impl Jitdump {
         let records = &info[inlines::len(info)..];
         let (whole, len) = make_group(out, pid, live, name, records, timestamp)?;
         set_process(&mut out[start..], pid);
-        // A forked child counts nothing here, because the parent has already counted the code that could not be read.
+        // A forked child does not count unreadable code here, because the parent has already counted this code.
         if !whole && self.contents.ancestors() == 0 {
             self.status.counters.unreadable.add(1);
         }
@@ -163,7 +163,7 @@ impl Jitdump {
     }
 }
 
-/// Copies the code's group from the jitdump of an ancestor, and appends the copy and the code bytes to `out`. Returns the
+/// Copies the code's group, with the code bytes, from the jitdump of an ancestor, and appends the copy to `out`. Returns the
 /// length of the group without the code bytes, or `None` if the group cannot be copied.
 fn copy_group(out: &mut Vec<u8>, file: &Contents, live: &Live, name: &[u8], timestamp: u64) -> Option<usize> {
     let Stored { offset, len } = live.stored.filter(|&stored| file.is_inherited(stored))?;
@@ -181,7 +181,7 @@ fn copy_group(out: &mut Vec<u8>, file: &Contents, live: &Live, name: &[u8], time
 }
 
 /// Builds a group from the registry's data and the bytes at the address of the code, and appends the group to `out`. Returns
-/// two values: whether all code bytes could be read, and the length of the group without the code bytes.
+/// whether all code bytes could be read, and the length of the group without the code bytes.
 fn make_group(
     out: &mut Vec<u8>,
     pid: u32,

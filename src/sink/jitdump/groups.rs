@@ -1,14 +1,14 @@
-//! Collects groups for the jitdump, so that few system calls write many groups. A group consists of the records of one piece of
-//! code. Most groups are written directly from their chunks.
+//! Collects groups for the jitdump, so that few system calls write many groups. Most groups are written directly from their
+//! chunks.
 
 use crate::queue::chunk::Chunk;
 
-/// The collected groups are written as soon as one of these limits is reached: pieces, bytes, or groups.
+/// The collected groups are written as soon as one of these numbers of pieces, bytes or groups is reached.
 const BATCH_PIECES: usize = 512;
 const BATCH_BYTES: usize = 1 << 20;
 const BATCH_GROUPS: usize = 4096;
 
-/// Zeros to write in place of missing code bytes. A short buffer is enough, because code bytes are rarely missing.
+/// Zero bytes to write in place of missing code bytes. A short buffer is enough, because code bytes are rarely missing.
 static ZEROS: [u8; 2048] = [0; 2048];
 
 /// The groups that were collected since the last write.
@@ -21,16 +21,16 @@ pub struct Groups {
 
 #[derive(Debug)]
 enum Piece {
-    /// A part of the record bodies in a chunk. The first number is the offset of the part, and the second number is its length.
+    /// A part of the record bodies in a chunk: the chunk, the offset of the part, and its length.
     InChunk(Chunk, usize, usize),
     Owned(Vec<u8>),
-    /// A number of zeros, at most the length of `ZEROS`.
+    /// This many zero bytes, at most the length of `ZEROS`.
     Zeros(usize),
 }
 
 impl Groups {
-    /// Begins a group with `len` bytes of a record. These bytes are in `chunk`, at the offset `at`. The chunk must not be
-    /// recycled before the groups are written.
+    /// Begins a group with `len` bytes of a record, at the offset `at` in `chunk`. The chunk must not be recycled before the
+    /// groups are written.
     pub fn push(&mut self, chunk: Chunk, at: usize, len: usize) {
         self.lens.push(len);
         self.bytes += len;
@@ -45,7 +45,7 @@ impl Groups {
         }
     }
 
-    /// Begins a group whose bytes lie in no chunk.
+    /// Begins a group whose bytes are not in a chunk.
     pub fn push_owned(&mut self, group: Vec<u8>) {
         self.lens.push(0);
         let len = group.len();

@@ -86,8 +86,8 @@ impl Jitdump {
         self.contents.next + self.groups.bytes() as u64
     }
 
-    /// Reads a group back from the file. When code moves, its tables and lines are needed again. Moves are rare. If the tables
-    /// and lines of all live code were kept in memory, every host would pay for that.
+    /// Reads a group back from the file. When code moves, its tables and lines are needed again. Tables and lines are not kept
+    /// in memory, because moves are rare, and every host would pay for the memory.
     pub fn read_back(&mut self, stored: Stored) -> Option<Vec<u8>> {
         self.write_until(stored);
         let read = self.contents.group(stored);
@@ -101,7 +101,7 @@ impl Jitdump {
 
     /// Writes the collected groups if this group is among them.
     pub fn write_until(&mut self, stored: Stored) {
-        // When code moves, its group was usually written long ago. So a flush is rare here, and batches stay large.
+        // When code moves, its group was usually written long ago, so a flush is rare here, and batches stay large.
         if self.contents.is_underway(stored) {
             self.flush();
         }
@@ -117,8 +117,8 @@ impl Jitdump {
 
     /// Reads code bytes that are not in the record. The caller writes zeros for bytes that cannot be read.
     fn read_code(&self, addr: u64, size: u64) -> Vec<u8> {
-        // The bytes are read by a system call. The host may have unmapped the code too early, and a direct access to unmapped
-        // memory would end the process.
+        // The bytes are read by a system call, because the host may have unmapped the code too early, and a direct access would
+        // then end the process.
         let read = if self.dead { None } else { process_memory::copy(self.status.pid, addr, size).ok() };
         let (code, is_whole) = read.unwrap_or_default();
         if !is_whole {

@@ -1,8 +1,8 @@
 //! The jitdump sink writes a jitdump, and maps the marker by which perf finds this file. The file consists of groups. A group
 //! consists of the records of one piece of code.
 //!
-//! No group can be written while the disk is full, or while the file is missing or at its size limit. Groups then wait in a
-//! bounded backlog in memory, and the writer tries again from time to time.
+//! No group can be written while the disk is full, or while the file is missing or at its size limit. Until groups can be
+//! written, they wait in a bounded backlog in memory, and the writer tries again from time to time.
 
 mod append;
 pub mod backlog;
@@ -59,12 +59,12 @@ pub struct Jitdump {
     /// Disk space was allocated in advance for the file up to this offset. If a file system gains nothing by such an allocation
     /// (`file::gains_by_reserve`), no space is allocated, but `reserved` is set as if space had been allocated.
     reserved: u64,
-    /// Set when the sink is opened. True if the sink continues its earlier file, and if this file still has everything that the
+    /// Set when the sink is opened: whether the sink continues its earlier file, and this file still has everything that the
     /// sink had written.
     goes_on: bool,
     /// Whether a partial group may lie after the last whole group.
     torn: bool,
-    /// Whether the file has to be rewritten, because it was removed, cut or overwritten, or has reached its size limit.
+    /// Whether the file has to be rewritten, because it was removed, truncated or overwritten, or has reached its size limit.
     spoiled: bool,
     contents: Contents,
     /// How many groups are lost, because the backlog had no room for them, or a rewrite could not read them. For code that is
@@ -112,7 +112,7 @@ impl Jitdump {
     fn open_file(&mut self) -> io::Result<()> {
         self.contents.own.close_dir();
         if let Ok(len) = self.contents.own.reopen() {
-            // Another runtime may have mistaken the file for its own, and overwritten the contents.
+            // Another runtime may have mistaken the file for its own, and overwritten it.
             self.spoiled |= !self.is_ours(self.contents.own.held()?);
             self.goes_on = !self.spoiled && len >= self.len;
             if self.spoiled {

@@ -1,5 +1,5 @@
-//! Makes the jitdump file under the first free name. Also checks whether other programs or libraries have cut the file or write
-//! to the file.
+//! Makes the jitdump file under the first free name, and checks whether other programs or libraries have truncated it or write
+//! to it.
 
 use std::fs::File;
 use std::io;
@@ -36,15 +36,15 @@ impl Jitdump {
         file.read_exact_at(&mut found, 0).is_ok() && found == self.header
     }
 
-    /// Whether somebody has cut the file or overwritten its header.
+    /// Whether somebody has truncated the file or overwritten its header.
     pub(super) fn is_cut(&self) -> bool {
         let file = self.contents.own.held().and_then(Held::checked_len).ok();
         !self.dead && file.is_some_and(|(file, len)| len < self.len || !self.is_ours(file))
     }
 
-    /// Whether another library in this process uses the sink's file. Also true if the name of the sink's file now belongs to a
-    /// different file, and another library uses that different file. If the result is true, the sink must no longer use the
-    /// name. If `is_cut` is true, also waits a short time for a library that is about to open the file.
+    /// Whether another library in this process uses the sink's file, or uses a different file that now has the name of the
+    /// sink's file. If the result is true, the sink must no longer use the name. If `is_cut` is true, also waits a short time
+    /// for a library that is about to open the file.
     pub(super) fn is_taken(&mut self, is_cut: bool) -> bool {
         let Some(identity) = self.contents.own.identity else { return false };
         let file = self.contents.own.held().and_then(Held::checked).ok();

@@ -1,8 +1,8 @@
-//! Repairs the jitdump after a failed write. Rewrites the file if needed. Then writes the groups that wait, and new groups for
+//! Repairs the jitdump after a failed write: rewrites the file if needed, then writes the waiting groups, and new groups for
 //! live code whose group was lost.
 //!
-//! The new groups are built from the registry's data and the bytes at the address of the code. These groups have the name of
-//! the code, but no lines and no unwind tables.
+//! The new groups are built from the registry's data and the bytes at the address of the code, so they have the name of the
+//! code, but no lines and no unwind tables.
 
 use std::io;
 

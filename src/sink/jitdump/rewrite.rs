@@ -21,9 +21,9 @@ impl Jitdump {
     }
 
     /// Rewrites the file with only these groups. Each group is given by its position in the order of all groups, and its
-    /// length. The new file replaces the old file. However, if another library also writes to the old file, the new file gets a
-    /// different name. Calls `announce` before the new file takes the old file's name. Empties the backlog. Returns how many
-    /// groups of the backlog are not in the new file.
+    /// length. The new file replaces the old file, or gets a different name if another library also writes to the old file.
+    /// Calls `announce` before the new file takes the old file's name. Empties the backlog. Returns how many groups of the
+    /// backlog are not in the new file.
     pub(super) fn rewrite(&mut self, groups: &[(u64, usize)], announce: Announce<'_>) -> io::Result<usize> {
         let (name, was_cut) = (self.contents.own.name().to_owned(), self.is_cut());
         let elsewhere = self.is_taken(was_cut);
@@ -71,8 +71,8 @@ impl Jitdump {
         Ok(forgotten)
     }
 
-    /// Writes the header and all groups that can be read. Returns the positions of these groups, and the length of the new
-    /// file.
+    /// Writes the header and all groups that can be read. Returns where these groups are in the new file, and the length of the
+    /// new file.
     fn fill(&self, mut fresh: &File, groups: &[(u64, usize)]) -> io::Result<(Places, u64)> {
         const BUFFER: usize = 256 * 1024;
         let mut buffer = Vec::new();

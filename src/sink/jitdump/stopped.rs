@@ -4,9 +4,9 @@ use crate::format::code_info::Info;
 use crate::format::jitdump::{is_group_of, LOAD_FIXED_SIZE};
 use crate::registry::{Home, Registry, Stored};
 
-/// The live code in the file of a stopped jitdump. An entry has the code index and the position of the group. The entries are
-/// sorted by index. If the sink is started again with the same file, this code need not be written again. If code moves before
-/// the sink is started again, the code gets a new index, and no entry has the new index.
+/// The live code in the file of a stopped jitdump: the code index of each piece of code, and the position of its group, sorted
+/// by index. If the sink is started again with the same file, this code need not be written again. Code that moves before the
+/// restart gets a new index, so its entry is not found.
 #[derive(Debug, Default)]
 pub struct Reopened(Vec<(u64, Stored)>);
 
@@ -22,7 +22,7 @@ impl Reopened {
     }
 
     fn note(&mut self, index: u64, stored: Stored) {
-        // If there is no memory, the code is not remembered. The code may be written twice later, which only makes the file
+        // If there is no memory, the code is not remembered, and may later be written a second time, which only makes the file
         // longer.
         if self.0.try_reserve(1).is_ok() {
             self.0.push((index, stored));

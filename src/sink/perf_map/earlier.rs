@@ -1,8 +1,7 @@
-//! Keeps the lines that an earlier program of this process wrote to the map. The earlier program has executed the present
-//! program (`execve`).
+//! Keeps the perf map's lines that an earlier program of this process wrote, before it executed the present program (`execve`).
 //!
-//! perf reads the map after the recording. So the map has to name the code of the earlier program and the code of the present
-//! program. The earlier program's code is dead.
+//! perf reads the map after the recording, so the map has to name the code of the earlier and of the present program. The
+//! earlier program's code is dead.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -26,18 +25,18 @@ impl PerfMap {
         file.seek(SeekFrom::Start(data.len().saturating_sub(MOST)))?;
         let mut text = Vec::new();
         (&file).take(MOST).read_to_end(&mut text)?;
-        // The earlier program may have been stopped within a write.
+        // The earlier program may have ended in the middle of a write, and left an incomplete last line.
         let torn = text.len() - whole_len(&text);
         let len = data.len() - torn as u64;
         file.set_len(len)?;
         text.truncate(text.len() - torn);
         self.marks.note(&text, len);
         if len > MOST {
-            // The first line may be cut.
+            // The text may begin in the middle of a line.
             let start = text.iter().position(|&byte| byte == b'\n').map_or(text.len(), |at| at + 1);
             text.drain(..start);
         }
-        // A rewrite removes the lines that the sink does not know, and gives the file the mode that is wanted now.
+        // A rewrite removes the lines that the sink does not know, and gives the file the configured mode.
         self.stale |= len > MOST || data.mode() & 0o777 & !self.own.mode != 0;
         self.earlier = text;
         Ok(Some(file))
@@ -51,7 +50,7 @@ impl PerfMap {
             push_line(&mut as_ours, self.dialect, start, size, name);
         }
         let mut count = 0;
-        // Of two lines for one address, the last line is the newer one.
+        // Of two lines for one address, the later line is newer.
         for (start, size, name) in lines(&text).rev() {
             count += 1;
             let cleaned = lengthen(clean(name));

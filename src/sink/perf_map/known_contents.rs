@@ -1,4 +1,4 @@
-//! Recognizes the perf map sink's own text in a map that others may write to. Also defines how often the map may be rewritten.
+//! Recognizes the perf map sink's own text in a map that others may write to, and limits how often the map is rewritten.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -6,7 +6,8 @@ use std::time::Duration;
 
 /// The minimal time between two rewrites. A flush does not wait.
 pub const REWRITE_INTERVAL: Duration = Duration::from_millis(50);
-/// After a rewrite, the sink also waits at least this many times as long as the rewrite took. A flush does not wait.
+/// Before the next rewrite, the sink also waits at least this many times as long as the last rewrite took. A flush does not
+/// wait.
 pub const REWRITE_SHARE: u32 = 20;
 
 /// The sink remembers the first `MARK` bytes of the file, and the final `MARK` bytes of the sink's most recent write.
@@ -16,7 +17,7 @@ const MARK: usize = 64;
 /// opened the file as if the file were new.
 #[derive(Debug, Default)]
 pub struct Marks {
-    /// The beginning of the file, if this sink wrote it.
+    /// The first bytes of the file, if this sink wrote them.
     head: Vec<u8>,
     /// The end of this sink's most recent write.
     tail: Vec<u8>,

@@ -1,8 +1,8 @@
 //! The perf map sink: appends lines to the file, or rewrites the file when existing lines have to change.
 //!
 //! perf and other readers may read the file at any moment. So each write consists of whole lines, and a rewritten file replaces
-//! the old one by renaming. A reader that has the old file open or mapped still reads the old contents. If others in this
-//! process write to the same file, the map is `shared`, and the sink only appends to the file.
+//! the old one by renaming. A reader that has the old file open or mapped still reads the old contents. If other libraries in
+//! this process write to the same file, the map is `shared`, and the sink only appends to the file.
 
 mod earlier;
 mod known_contents;
@@ -42,7 +42,7 @@ pub static KIND: Kind = Kind {
 #[derive(Debug)]
 pub struct PerfMap {
     status: Arc<Status>,
-    /// The file. When the sink closes the file, the sink maps the file's marker, so that other copies of this library see that
+    /// The sink's file. When the sink closes the file, it maps the file's marker, so that other copies of this library see that
     /// the file is still in use.
     own: OwnedFile,
     dialect: Dialect,
@@ -50,9 +50,9 @@ pub struct PerfMap {
     most: u64,
     len: u64,
     marks: Marks,
-    /// Whether others in this process write to the file. The lines of a shared file cannot be changed.
+    /// Whether other libraries in this process write to the file. The lines of a shared file cannot be changed.
     shared: bool,
-    /// Whether the current process recovers the map of a dead process. Such a map has no other writers any longer.
+    /// Whether the current process recovers the map of a dead process. The map of a dead process has no other writers.
     dead: bool,
     /// Lines of an earlier program of this process that are not in the registry yet.
     earlier: Vec<u8>,
@@ -182,7 +182,7 @@ impl PerfMap {
         let is_whole =
             |file: &Held| file.checked_len().is_ok_and(|(_, len)| len >= self.len) && !file::is_removed(file);
         // If the file is no longer whole, it is rewritten. Programs that clean up /tmp remove the files of long-running
-        // processes. The host may have closed the descriptor, and anybody with write access may have cut the file.
+        // processes. The host may have closed the descriptor, and anybody with write access may have truncated the file.
         self.stale |= now && self.own.held().is_ok_and(|file| !is_whole(file));
         // If new lines would exceed the size limit, the file has to be rewritten without some of its old lines.
         self.stale |= self.len + self.pending.len() as u64 > self.most;
@@ -228,7 +228,8 @@ impl PerfMap {
         });
         if !matches!(replaced, Ok(true)) {
             self.own.remove_replacement(&name);
-            // If the old file was kept because others write to it, the next round appends the missing lines to the old file.
+            // If the old file was kept because other libraries write to it, the next round appends the missing lines to the old
+            // file.
             return replaced.map(drop);
         }
         self.len = self.own.hold(file)?;
@@ -241,15 +242,16 @@ impl PerfMap {
         Ok(())
     }
 
-    /// All lines for which the file has room. If room is short, the lines of dead code are left out first, beginning with the
-    /// oldest. If room is still short, the lines of the live code that was registered last are left out.
+    /// All lines for which the file has room. If the file is too small for all lines, the lines of dead code are left out
+    /// first, beginning with the oldest. If this is not enough, the lines of the live code that was registered last are left
+    /// out.
     fn text(&self, registry: &mut Registry, counters: &Counters) -> io::Result<Vec<u8>> {
         let len_of = |name: &[u8]| line_len(name) as u64;
         let mut total: u64 = registry.spans().map(|(_, _, name)| len_of(name)).sum();
         let fits = total <= self.most;
         if !fits {
-            // Forgets dead code until an eighth of the file's maximal length is free. The free part has room for much new code,
-            // so code need not be forgotten again soon.
+            // Forgets dead code until an eighth of the file's maximal length is free, so that no code has to be forgotten again
+            // soon.
             let wanted = self.most / 8 * 7;
             let before = registry.span_count();
             registry.forget_while(|name| {
@@ -284,8 +286,8 @@ impl Sink for PerfMap {
         let path = config.map_dir.join(FileKind::PerfMap.name(self.status.pid));
         let is_first = self.own.identity.is_none();
         if self.path() != Some(path.as_path()) || self.dialect != config.dialect {
-            // The marker of a shared file stays. The marker tells other copies of this library that the file is in use. Without
-            // the marker, another copy of this library could replace the file, and the lines of other writers would be lost.
+            // The marker of a shared file stays, to tell other copies of this library that the file is in use. Without the
+            // marker, another copy could replace the file, and the lines of other writers would be lost.
             if !self.shared {
                 self.own.set_marker(None);
             }
@@ -301,9 +303,9 @@ impl Sink for PerfMap {
     }
 
     /// Appends the line of the code. If older lines have to change, the new line may contradict an older line. So the new line
-    /// waits for the next rewrite if a jitdump runs. If the process is killed before the rewrite, recovery can restore the new
-    /// line from the jitdump. Without a jitdump, the new line does not wait for the rewrite: if the process were killed before
-    /// the rewrite, no other file would name the code.
+    /// waits for the next rewrite if the jitdump sink runs. If the process is killed before the rewrite, recovery can restore
+    /// the new line from the jitdump. Without a jitdump, the new line is appended at once, because no other file would name the
+    /// code if the process were killed before the rewrite.
     fn load(&mut self, code: &Loaded<'_>, _: &mut Registry) {
         let Loaded { live, name, change, .. } = *code;
         match change {

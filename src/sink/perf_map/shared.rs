@@ -20,8 +20,8 @@ use crate::sys::other_writers;
 use crate::sys::sort::sort;
 
 impl PerfMap {
-    /// Sets `shared` if others write to the file. Examines the descriptors of the whole process only if the file is to be
-    /// rewritten or has changed. Returns true only if the file seems unchanged since this sink last wrote to it.
+    /// Sets `shared` if other libraries write to the file. Examines the descriptors of the whole process only if the file is to
+    /// be rewritten or has changed. Returns true only if the file seems unchanged since this sink last wrote to it.
     pub(super) fn look_around(&mut self, now: bool) -> io::Result<bool> {
         let Some(file) = self.own.held().ok().filter(|_| now || self.stale || !self.pending.is_empty()) else {
             return Ok(false);
@@ -40,8 +40,8 @@ impl PerfMap {
         }
         let foreign = len > self.len || len > 0 && !self.marks.begin(checked);
         let comes = || {
-            // If the file was cut, another library may be about to open the file for writing. So the sink watches a cut file
-            // for a while before the sink replaces the file.
+            // If the file was truncated, another library may be about to open it for writing. So the sink watches a truncated
+            // file for a while before it replaces the file.
             let is_due = now || self.stale && Instant::now() >= self.not_before;
             let is_cut = is_due && len < self.len;
             self.status.aside(|| other_writers::writes_or_will(identity, Some(checked), is_cut))
@@ -53,8 +53,8 @@ impl PerfMap {
         Ok(false)
     }
 
-    /// Looks for a new file after the sink's file was removed. If the name belongs to a new file that another writer in this
-    /// process uses, the sink opens that file and appends to it too.
+    /// Looks for a new file after the sink's file was removed. If another writer in this process uses a new file with the same
+    /// name, the sink opens the new file and appends to it too.
     fn follow(&mut self) -> io::Result<()> {
         let (dir, name) = self.own.place()?;
         let joined = match dir.identity_of(name) {
@@ -93,7 +93,7 @@ impl PerfMap {
         let is_back = dir.exchange(fresh, name).is_ok() || dir.rename(fresh, name).is_ok();
         self.shared |= is_back;
         // If the old file cannot get the map's name back, the new file keeps this name. The old file is not removed, because
-        // other writers still write to the old file.
+        // other writers still write to it.
         Ok(!is_back)
     }
 

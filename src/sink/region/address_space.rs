@@ -1,4 +1,4 @@
-//! Finds and reserves address space for a region, which is code memory that the library makes.
+//! Finds and reserves address space for a region that the library makes.
 //!
 //! ```text
 //! base      header page, and pages without access rights
@@ -16,8 +16,7 @@ use crate::sys::code_memory;
 use crate::sys::mapping::{page_size, reserve_at};
 use crate::sys::maps;
 
-/// A 32-bit displacement reaches all targets up to this distance. The distance may be measured from any byte of the
-/// instruction.
+/// A signed 32-bit displacement reaches all targets up to this distance from any byte of the instruction.
 pub const REACH: u64 = (1 << 31) - (1 << 16);
 
 /// No region is placed below this address.
@@ -46,7 +45,7 @@ impl Room {
     /// # Safety
     /// Nobody may use the memory any longer.
     pub unsafe fn unmap(&self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that nobody uses the memory any longer.
         unsafe {
             let Range { start, end } = self.place.whole();
             code_memory::unmap(start, end - start);
@@ -87,7 +86,7 @@ pub(super) fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) ->
         let low = near.saturating_sub(REACH).max(LOWEST + text) - text;
         let high = near.saturating_add(REACH).saturating_add(page + tables_len).min(HIGHEST);
         let Some(base) = maps::gap(&maps, low, high, code, alignment, near) else { break };
-        // Another thread may have mapped something there meanwhile.
+        // Another thread may have mapped memory in this range since `maps` was read.
         if reserve_at(base, code).is_none() {
             continue;
         }
@@ -113,13 +112,12 @@ mod tests {
         );
     }
 
-    /// A region is placed near the wanted address, even if the address space above the wanted address is too small for the
-    /// region.
+    /// A region is placed near the wanted address even if the region does not fit above this address.
     #[test]
     fn near_the_end_of_the_address_space() {
         const LEN: u64 = 64 << 20;
         let tables_len = 16 << 20;
-        // Above the first of these addresses, there is room for only the tables and half of the code.
+        // Above the first of these two addresses, there is room for only the tables and half of the code.
         for near in [HIGHEST - tables_len - LEN / 2, HIGHEST] {
             let room = place(tables_len, LEN, page_size() as u64, near).expect("a place");
             let Placement { start, base, tables, .. } = &room.place;

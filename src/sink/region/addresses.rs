@@ -1,4 +1,4 @@
-//! Describes the addresses of the parts of a region, and maps the region's header page and tables.
+//! Describes at which addresses the parts of a region lie, and maps the region's header page and tables.
 
 use std::fs::File;
 use std::io;
@@ -15,18 +15,18 @@ pub struct Placement {
     /// The start of the executable memory, and its maximum length.
     pub start: u64,
     pub max_len: u64,
-    /// The address that belongs to the file's first byte, even if this byte is not mapped.
+    /// The address at which the first byte of the file is or would be mapped.
     pub base: u64,
     /// The length of the address space that is reserved at `base` for the header page. 0 if the header page is not mapped.
     pub header_len: u64,
-    /// Where the tables are mapped.
+    /// The address range where the tables are mapped.
     pub tables: Range<u64>,
     /// Whether libdw may assume that the object right above this region already begins in the last page of the region.
     pub has_object_above: bool,
 }
 
 impl Placement {
-    /// Where the text begins in the file.
+    /// The offset of the text in the file.
     pub fn text(&self) -> u64 {
         self.start - self.base
     }
@@ -44,9 +44,9 @@ impl Placement {
         }
     }
 
-    /// Maps the file, without access rights, over the address space that is reserved beside adopted memory. So the library can
-    /// later tell its own address space from memory that the host has mapped there: see `unmap_own`. The address space must
-    /// belong to the caller.
+    /// Maps the file, without access rights, over the address space that is reserved beside adopted memory. By these mappings,
+    /// the library later distinguishes this address space from memory that the host has mapped: see `unmap_own`. The address
+    /// space must belong to the caller.
     pub fn mark(&self, file: &File) -> io::Result<()> {
         self.reserved().try_for_each(|range| {
             let (len, offset) = (range.end - range.start, range.start - self.base);
@@ -55,16 +55,15 @@ impl Placement {
         })
     }
 
-    /// Maps the tables. If address space is reserved for the header page, also maps the header page. These mappings are for
-    /// perf with libunwind, which looks for tables in the mappings of the code's file. perf computes the addresses of the
-    /// tables from the beginning of the file's lowest mapping (linux tools/perf/util/unwind-libunwind-local.c,
-    /// `read_unwind_spec_eh_frame`). The ranges for which `is_own` is true must belong to the caller. Ranges for which `is_own`
-    /// is false are not changed.
+    /// Maps the tables, and also the header page if address space is reserved for it. These mappings are for perf with
+    /// libunwind, which looks for tables in the mappings of the code's file. perf computes the addresses of the tables from the
+    /// beginning of the file's lowest mapping (linux tools/perf/util/unwind-libunwind-local.c, `read_unwind_spec_eh_frame`).
+    /// The ranges for which `is_own` is true must belong to the caller. Ranges for which `is_own` is false are not changed.
     pub fn map_tables(&self, sharing: Sharing, file: &File, is_own: impl Fn(&Range<u64>) -> bool) -> io::Result<()> {
         let header_len = self.header_len.min(page_size() as u64);
         self.beside_code(header_len).filter(is_own).try_for_each(|range| {
-            // SAFETY: the range belongs to the caller, and nobody reads there. The range may show the header page or the tables
-            // of this file, or of an earlier file of the region. Otherwise nothing is mapped in the range yet.
+            // SAFETY: the range belongs to the caller, and nobody reads there. The range is only reserved, or shows the header
+            // page or the tables of this file or of an earlier file of the region.
             unsafe {
                 code_memory::map_over(
                     range.start,
@@ -81,7 +80,7 @@ impl Placement {
     /// # Safety
     /// The ranges must still belong to the caller.
     pub unsafe fn unmap_tables(&self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the ranges still belong to it.
         self.reserved().for_each(|range| unsafe {
             code_memory::unmap(range.start, range.end - range.start);
         });
@@ -92,8 +91,8 @@ impl Placement {
         self.beside_code(self.header_len)
     }
 
-    /// Returns the range for the header page, which has the length `header_len`, and the range of the tables. If the tables lie
-    /// below the code, the header page and the tables are one range.
+    /// Returns the range of the header page, whose length is `header_len`, and the range of the tables. If the tables lie below
+    /// the code, the header page and the tables are one range.
     fn beside_code(&self, header_len: u64) -> impl Iterator<Item = Range<u64>> {
         let both = match self.tables.start < self.start {
             true => [self.base..self.tables.end, 0..0],
@@ -109,11 +108,11 @@ impl Placement {
 
     /// Checks that a private mapping of this file may be executed after a write to the mapping. A file system that is mounted
     /// `noexec` forbids all executable mappings. Some security policies (SELinux `execmod`) forbid executing a mapping after a
-    /// write. Without this check, the host's own `mprotect` could fail later, and the host could not continue.
+    /// write. Without this check, the host's own `mprotect` could fail later.
     ///
-    /// perf assumes that a file begins at the lowest recorded mapping of the file. perf records each new mapping, but never
-    /// records that a mapping is removed. A test page below all later mappings would therefore mislead perf, even after the
-    /// test page is unmapped. So the test page lies where the tables are mapped later.
+    /// perf assumes that a file begins at the lowest recorded mapping of the file. perf records each new mapping, but not that
+    /// a mapping is removed. So a test page below all later mappings would mislead perf, even after the test page is unmapped.
+    /// Therefore the test page lies where the tables are mapped later.
     pub fn check_private_exec(&self, file: &File, protection: i32) -> io::Result<()> {
         let (at, offset, page) = (self.tables.start, self.tables.start - self.base, page_size() as u64);
         if file.metadata()?.len() < offset + page {
@@ -133,9 +132,8 @@ impl Placement {
     }
 }
 
-/// Unmaps the mappings of a file in a range. The file has the inode number `inode`, and its first byte would be mapped at
-/// `base`. Also unmaps reserved address space in the ranges `beside`. Other mappings in the range are not unmapped, because
-/// they may belong to the host.
+/// Unmaps the mappings of a file in a range. The file has the inode number `inode`, and its first byte is or would be mapped at
+/// `base`. Also unmaps reserved address space in the ranges `beside`. Other mappings stay, because they may belong to the host.
 ///
 /// # Safety
 /// Nobody may use these mappings of the file any longer. The library itself reserved the ranges `beside`.
@@ -149,16 +147,16 @@ pub unsafe fn unmap_own(range: Range<u64>, inode: Option<u64>, base: u64, beside
         .flat_map(|mapping| beside.iter().map(|part| mapping.start.max(part.start)..mapping.end.min(part.end)));
     let own = own_parts(&maps, inode, base, range).map(|part| part.start..part.end);
     for part in own.chain(reserved).filter(|part| !part.is_empty()) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that nobody uses these mappings any longer, and that the library reserved `beside`.
         unsafe { code_memory::unmap(part.start, part.end - part.start) };
     }
     Ok(())
 }
 
-/// The parts of a range that are mappings of the file with this inode number. `maps` is a list that the caller has read.
+/// Returns the parts of a range that are mappings of the file with the inode number `inode`. `maps` is a list of mappings that
+/// the caller has read.
 ///
-/// If a file in another file system has the same inode number, the comparison with `base` excludes this file. The first byte of
-/// this file would be mapped at another address.
+/// The comparison with `base` excludes a file of another file system that has the same inode number.
 pub fn own_parts(
     maps: &[Mapping],
     inode: Option<u64>,

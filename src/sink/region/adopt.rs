@@ -1,5 +1,5 @@
 //! Adopts the host's own memory as a region: replaces the memory by a private mapping of a file that has the same bytes.
-//! Running threads do not notice this step, and the library can undo the step.
+//! Running threads do not notice the replacement, and the library can undo it.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -24,30 +24,30 @@ use crate::sys::maps::{self, Mapping};
 use crate::sys::page_facts::Untouched;
 use crate::sys::{debug, reserve, thread};
 
-/// The maximum distance from code to its tables, because the distances between code and tables are 32-bit numbers.
+/// The maximum distance from code to its unwind tables, which contain this distance as a 32-bit number.
 pub(super) const REACH: u64 = 0x7000_0000;
-/// No mapping lies below this address.
+/// The library maps nothing below this address.
 const LOWEST: u64 = 1 << 16;
-/// The maximum distance from the header page up to the code. This limit also limits the hole that the file has between the
-/// header page and the code.
+/// The maximum distance from the header page up to the code, and thus the maximum size of the hole between them in the file.
 const HEADER_REACH: u64 = 16 << 20;
-/// The header page of the first region at an address lies this number of pages below the code, if these pages are free. If a
-/// region ends and another region is made at its address, the header page of the new region lies nearer to the code.
+/// The header page of the first region at an address lies this number of pages below the code, if these pages are free. If the
+/// region ends, the header page of the next region at this address lies nearer to the code.
 const APART: u64 = 16;
-/// The memory below a range may be an arena only if at least the last `ARENA_LEAST` bytes of this memory look unused: see
+/// The memory below a range may be an arena only if at least this number of bytes right below the range look unused: see
 /// `may_be_arena`.
 const ARENA_LEAST: u64 = 64 << 10;
-/// The preferred distance between the code and its tables is the length of the code, but at most this number of bytes. The
-/// space between the code and the tables leaves room for memory that the host later adds at the end of the code.
+/// The preferred distance between the code and its tables is the length of the code, but at most this number of bytes. The host
+/// may later add memory at the end of the code.
 const GROWTH_NEAR: u64 = 32 << 20;
-/// If the process has more regions than this, a newly adopted region keeps no open descriptor in the host's descriptor table.
+/// If the process has more regions than this number, newly adopted regions keep no open descriptor in the host's descriptor
+/// table.
 const OPEN_MOST: usize = 256;
-/// How many times `swap` is tried if forks disturb `swap`.
+/// How many times the library calls `swap` for one region if forks disturb `swap`.
 const ATTEMPTS: u32 = 4;
 
 impl Regions {
-    /// Turns memory of the host into a region. During the call, other threads may execute the memory, but not write to it, and
-    /// nobody may change its protection.
+    /// Turns memory of the host into a region. During this call, other threads may execute the memory, but must not write to it
+    /// or change its protection.
     pub fn adopt(&self, status: &Status, addr: u64, size: u64) -> Result<()> {
         let page = page_size() as u64;
         if size == 0 {
@@ -62,7 +62,7 @@ impl Regions {
         self.adopt_range(status, &maps, addr, end).map(drop)
     }
 
-    /// Whether any part of a range belongs to a region, or may belong to a region later.
+    /// Whether any part of a range belongs to a region, or may belong to a region that grows later.
     pub(super) fn overlap(&self, start: u64, end: u64) -> bool {
         let overlaps = |region: &Region| {
             let (from, to) = (start.max(region.start()), end.min(region.start() + region.place.max_len));
@@ -90,8 +90,8 @@ impl Regions {
         if self.overlap(start, end) {
             return Err(Error::Region);
         }
-        // If the thread's own stack lay in the range, the thread would continue with an outdated copy of the stack. The stacks
-        // of other threads are not checked, because the kernel does not report their addresses.
+        // If the calling thread's own stack lay in the range, the thread would continue with an outdated copy of the stack. The
+        // stacks of other threads are not checked, because the kernel does not report their addresses.
         if thread::has_stack_in(start, end) {
             return Err(Error::NotPlain);
         }
@@ -120,9 +120,9 @@ impl Regions {
             let wish = end + (end - start).min(GROWTH_NEAR);
             let tables = maps::gap(maps, end + page, highest, tables_len, page, wish);
             let (base, header_len) = match tables {
-                // The memory below the range may be an arena, to which the host may add code later. So no header page is placed
-                // below the range. In some directories, the object begins alternately at the code and one page below the code
-                // (see `Region::can_begin_at_code`). The page below the code is the last page of the arena.
+                // The host may later add code to the arena below the range, so no header page is placed below the range. If the
+                // files are in `/tmp`, the object begins alternately at the code and one page below the code (see
+                // `Region::can_begin_at_code`). This page is the last page of the arena.
                 Some(_) if may_be_arena(maps, start) => {
                     let can = can_begin_at_code(&self.settings().dir);
                     (if can { start - page } else { start }, 0)
@@ -139,7 +139,7 @@ impl Regions {
                 true => (header_len, tables_len),
                 false => (page + tables_len, 0),
             };
-            // Another thread may have mapped something there meanwhile.
+            // Another thread may have mapped memory in these ranges since `maps` was read.
             if reserve_both((base, below), (tables, above)) {
                 let begins_below = |above: &Region| above.place.header_len == 0 && above.text() > 0;
                 let has_object_above = self.all().any(|above| above.start() == end && begins_below(above));
@@ -152,9 +152,9 @@ impl Regions {
         Err(Error::NoMemory)
     }
 
-    /// Returns the address and the length of the range to reserve for the header page. The range lies below the code of the
-    /// region, and no other code lies between this range and the region's code. If there is no room below the code, the header
-    /// page has the same address as the first page of the code, and the returned length is 0.
+    /// Returns the address and the length of the range to reserve for the header page. The range lies below the region's code,
+    /// with no other code between them. If there is no room below the code, returns the start of the code and the length 0: the
+    /// header page and the first page of the code then have the same address.
     ///
     /// perf 7.2 confuses two objects that begin at the same address. If one object lies inside another object that begins at a
     /// lower address, perf's libdw finds neither object (elfutils libdwfl/segment.c, `reify_segments`).
@@ -171,7 +171,8 @@ impl Regions {
         let nearest = start.saturating_sub(APART * page).max(low);
         let free = below().next_back().map_or(nearest, |mapping| nearest.max(mapping.end));
         if free < start {
-            // The range ends where the code begins, so nothing else can be mapped between the header page and the code later.
+            // The reserved range ends where the code begins, so that nothing else can be mapped between the header page and the
+            // code later.
             return (free, start - free);
         }
         maps::gap(maps, low, nearest, page, page, nearest).map_or((start, 0), |base| (base, page))
@@ -196,7 +197,8 @@ impl Regions {
             let path = new.naming.path.clone();
             match swap(new, place, pieces) {
                 Ok(parts) => break (parts, path),
-                // A forked child may use this file, so the file stays unchanged. The next try makes another file.
+                // A forked child may have mapped this file, so the file must stay unchanged. The next attempt makes another
+                // file.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && attempts < ATTEMPTS => attempts += 1,
                 Err(error) => return Err(refused(status, describe("map", &path, &error))),
             }
@@ -210,8 +212,8 @@ impl Regions {
         Ok(region)
     }
 
-    /// Publishes a region whose memory `swap` has replaced by mappings of the file. After an error the memory is plain again,
-    /// and the file is removed.
+    /// Publishes a region whose memory `swap` has replaced by mappings of the file. After an error, the memory is plain memory
+    /// again, and the file is removed.
     pub(super) fn publish_swapped(&self, status: &Status, pieces: &[Mapping], parts: Parts) -> Result<&'static Region> {
         let path = parts.naming.path.clone();
         self.publish(status, parts).inspect_err(|_| {
@@ -221,7 +223,7 @@ impl Regions {
     }
 }
 
-/// Reserves both ranges of address space, or neither of them. Each range is given by its start and length.
+/// Reserves two ranges of address space, or neither of them. Each range is given by its start and length.
 pub(super) fn reserve_both(one: (u64, u64), other: (u64, u64)) -> bool {
     let reserved = |(at, len): (u64, u64)| len == 0 || reserve_at(at, len).is_some();
     if !reserved(one) {
@@ -241,8 +243,8 @@ pub(super) fn is_object(mapping: &Mapping) -> bool {
 
 /// Returns the address at which the last object before `start` ends according to perf 7.2. perf assumes that the distance from
 /// an object's beginning to its code is the same in memory and in the file. Some linkers (lld) make the distance in memory
-/// larger than the distance in the file. perf then assumes that the object begins and ends at higher addresses than it really
-/// does. The error is the difference between the distance in memory and the distance in the file.
+/// larger than the distance in the file. For such an object, perf assumes a beginning and an end that are too high by the
+/// difference between the two distances.
 fn reach_of_last(maps: &[Mapping], start: u64) -> Option<u64> {
     let at = maps.iter().rposition(|mapping| mapping.start < start && is_object(mapping))?;
     let code = maps[at];
@@ -253,7 +255,7 @@ fn reach_of_last(maps: &[Mapping], start: u64) -> Option<u64> {
     Some(rest.last().map_or(code, |pair| pair[1]).end + farther)
 }
 
-/// Whether the memory right below an address looks like an arena, which is memory reserved for code that does not exist yet. A
+/// Whether the memory right below an address looks like an arena, which is memory that the host has reserved for later code. A
 /// program with several arenas often maps all of them before it uses the first arena.
 fn may_be_arena(maps: &[Mapping], end: u64) -> bool {
     let start = end.saturating_sub(ARENA_LEAST);
@@ -283,14 +285,14 @@ fn pieces(maps: &[Mapping], start: u64, end: u64) -> Result<Vec<Mapping>> {
     Ok(pieces)
 }
 
-/// Looks up the attributes of memory that is to be adopted. Fails if a mapping of a file cannot have these attributes.
+/// Looks up the attributes of memory that is to be adopted. Fails if a mapping of a file cannot have the same attributes.
 pub(super) fn look_up_attributes(pieces: &mut [Mapping]) -> Result<()> {
     maps::look_up_attributes(pieces).map_err(|_| Error::NoMemory)?;
     let suit = pieces.iter().all(|piece| piece.attributes.suit_a_file());
     suit.then_some(()).ok_or(Error::NotPlain)
 }
 
-/// Replaces the given pieces of memory by mappings of a file, with the same bytes and protections, and maps the file's tables.
+/// Replaces pieces of memory by mappings of a file, with the same bytes and protections, and maps the file's tables.
 pub(super) fn swap(new: New, place: &Placement, pieces: &[Mapping]) -> io::Result<Parts> {
     let len = place.max_len;
     let both = READ_WRITE | READ_EXEC;
@@ -311,7 +313,7 @@ pub(super) fn swap(new: New, place: &Placement, pieces: &[Mapping]) -> io::Resul
 }
 
 impl Region {
-    /// Turns the parts of the region that are still mappings of its file back into plain memory. If there is not enough memory,
+    /// Turns those parts of the region that are still mappings of the region's file back into plain memory. If memory is short,
     /// nothing changes.
     pub(super) fn make_plain(&self) -> Result<()> {
         let mut mapped = self.mapped().map_err(|_| Error::NoMemory)?;

@@ -1,5 +1,5 @@
-//! Adopts memory as a region when code is registered in this memory, if a setting turns this on. If the memory is not
-//! executable when the code is registered, the memory is adopted later, once it is executable.
+//! Adopts memory as a region when code is registered in this memory, if a setting asks for it. Memory that is not executable
+//! when the code is registered is adopted later, once it is executable.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use crate::sys::panic_guard;
 use crate::sys::thread::undisturbed;
 
 impl Regions {
-    /// Adopts the mapping that contains the code, if mappings of this kind can be adopted and no recent try failed.
+    /// Adopts the mapping that contains the code, if mappings of this kind can be adopted and no recent attempt failed.
     pub(super) fn adopt_around(&self, status: &Status, addr: u64, size: u64, now: u64) -> Option<&'static Region> {
         let end = addr.checked_add(size)?;
         let page = page_size() as u64;
@@ -25,15 +25,14 @@ impl Regions {
         if self.candidates.has_put_off((addr, end), &pages, now) {
             return None;
         }
-        // An adoption would have to wait for the end of a fork that is under way. This wait could be a deadlock, because the
-        // forking thread may be waiting for a lock that the caller holds. So nothing is adopted while the process forks. Later
-        // registrations try again.
+        // Nothing is adopted while the process forks; later registrations try again. A wait for the end of the fork could be a
+        // deadlock, because the forking thread may be waiting for a lock that the caller holds.
         let _changing = self.begin_change_unless_forking()?;
         if let Some(region) = self.find(addr, size) {
             // Another thread has adopted the memory.
             return Some(region);
         }
-        // Before Linux 6.11, this call reads the whole list of mappings.
+        // Before Linux 6.11, `maps::within` reads the whole list of mappings.
         let here = maps::within(pages.start, pages.end).unwrap_or_default();
         if let [it] = &here[..] {
             if let Some(region) = self.join(status, it, (addr, size), status.clock.now()) {
@@ -58,7 +57,7 @@ impl Regions {
             return None;
         }
         let maps = self.all_mapped(status).unwrap_or_default();
-        // The list of mappings has just been read, so a check of the memory that waits to become executable costs little now.
+        // Now that the list of mappings has been read, a check of the memory that waits to become executable costs little.
         if self.candidates.any_waits() {
             self.adopt_waiting(status, &maps, now, NEVER);
             let region = self.find(addr, size);
@@ -78,7 +77,7 @@ impl Regions {
                 None => (start..behind, FAILED),
             },
             [it] if is_whole && !it.is_plain() => {
-                // Memory of this kind is never adopted. So the refusal is no failure, and is not counted.
+                // Memory that is not plain is never adopted. So the refusal is not counted as a failure.
                 if self.candidates.is_first_refusal(it.start) {
                     let why = why_not_plain(it);
                     status.last_error.set(format!("memory at {:#x} is not adopted: {why}", it.start));
@@ -86,13 +85,12 @@ impl Regions {
                 (start..behind, FAILED)
             }
             _ if is_whole && found.iter().all(Mapping::is_executable) && found.iter().any(|it| !it.is_plain()) => {
-                // A part of the code already lies in a region. This branch adopts the mappings that contain the rest of the
-                // code.
+                // A part of the code already lies in a region. The mappings that contain the rest of the code are adopted now.
                 let rest = found.iter().filter(|it| it.is_plain()).map(|it| self.adopt_mapping(status, &maps, it));
                 (start..behind, if rest.filter(Option::is_none).count() == 0 { NOT_NOW } else { FAILED })
             }
             _ if is_whole && found.iter().any(Mapping::is_plain) => {
-                // A part of the code may lie in a region already.
+                // A part of the code may already lie in a region.
                 self.put_off(status, addr, pages, now);
                 return None;
             }
@@ -116,7 +114,7 @@ impl Regions {
         } else {
             match self.adopt_range(status, maps, it.start, it.end) {
                 Ok(region) => return Some(region),
-                // The function `refused` has already counted this error, so this code does not count the error again.
+                // The function `refused` has already counted this error.
                 Err(Error::SinkFailed) => return None,
                 Err(error) => error.to_string(),
             }
@@ -132,9 +130,8 @@ impl Regions {
         }
     }
 
-    /// Remembers that code at the address `addr` was registered in memory that is not executable yet. The host may be writing
-    /// to the code. Only the pages that contain the code wait to be adopted, because the rest of the mapping may contain no
-    /// code.
+    /// Remembers that code at `addr` was registered in memory that is not executable yet, to which the host may still be
+    /// writing. Only the pages of the code wait to be adopted, because the rest of the mapping may contain no code.
     fn put_off(&self, status: &Status, addr: u64, pages: Range<u64>, now: u64) {
         status.counters.region_put_off.add(1);
         if !self.candidates.wait(addr, &pages, now) {
@@ -143,7 +140,7 @@ impl Regions {
         self.candidates.decline(&pages, now, NOT_NOW);
     }
 
-    /// Adopts memory that was not executable when code was registered there, and is executable now.
+    /// Adopts memory that was not executable when code was registered in it, and that is executable now.
     #[cold]
     #[inline(never)]
     pub(super) fn look_again(&self, status: &Status) {
@@ -156,7 +153,7 @@ impl Regions {
     fn look_again_at(&self, status: &Status, now: u64) {
         let Some(_changing) = self.begin_change_unless_forking() else { return };
         if let Some(wait) = self.candidates.take_only(now) {
-            // Usually only the memory of one function waits. In this case only the mappings in this memory are needed.
+            // Usually only the memory of one function waits, so only the mappings in this memory are read.
             let here = maps::within(wait.start, wait.end).unwrap_or_default();
             match here.first() {
                 Some(it) if self.join_late(status, &wait, it) => {}
@@ -173,7 +170,7 @@ impl Regions {
         }
     }
 
-    /// Checks all waiting memory whose next check is not later than `before`. Adopts the memory that has become executable.
+    /// Checks all waiting memory whose next check is due at `before` or earlier. Adopts the memory that has become executable.
     fn adopt_waiting(&self, status: &Status, maps: &[Mapping], now: u64, before: u64) {
         for mut wait in self.candidates.take_due(before) {
             while let Some(it) = overlapping(maps, wait.start, wait.end).first() {
@@ -197,9 +194,9 @@ impl Regions {
     /// Adds a mapping to a mapping group, if a single function that was registered earlier fills the mapping.
     fn join_late(&self, status: &Status, wait: &Wait, it: &Mapping) -> bool {
         let is_functions = wait.is_function && (it.start, it.end) == (wait.start, wait.end);
-        // A group's code includes only functions that were registered after their memory had joined. This function was
-        // registered earlier, so the memory joins at the time 1, which is the earliest possible time. The time 0 would mean
-        // that the memory has not joined.
+        // Code counts as code of a group only if it was registered after its memory joined the group. This function was
+        // registered earlier, so its memory joins at the time 1, the earliest possible time: the time 0 means that memory has
+        // not joined.
         let joined = is_functions.then(|| self.join(status, it, (it.start, it.end - it.start), 1)).flatten();
         joined.inspect(|region| self.has_older_code(region)).is_some()
     }
@@ -224,7 +221,7 @@ fn too_many() -> String {
     format!("there are {MOST} regions, and there may be no more")
 }
 
-/// The reason why memory of this kind is not adopted.
+/// Why memory of this kind is not adopted.
 fn why_not_plain(it: &Mapping) -> &'static str {
     if it.special {
         "it is a heap or a stack"
@@ -257,7 +254,7 @@ mod tests {
         unsafe { code_memory::protect(addr, 4 * page, READ_WRITE).unwrap() };
         let adopt_at = |now| regions.adopt_around(&status, addr + 100, 100, now);
         let refused = || status.counters.region_refused.get();
-        // Writable memory is not adopted. In the next `NOT_NOW` nanoseconds, the memory is not checked again.
+        // Writable memory is not adopted. For the next `NOT_NOW` nanoseconds, the memory is not checked again.
         assert!(adopt_at(0).is_none() && refused() == 0 && status.counters.region_put_off.get() == 1);
         // SAFETY: nobody else knows of the pages.
         unsafe { code_memory::protect(addr, 4 * page, READ_EXEC).unwrap() };

@@ -1,10 +1,9 @@
-//! Tracks candidates for adoption, which are memory ranges that contain registered code, but are no regions yet.
+//! Tracks candidates for adoption: memory ranges that contain registered code, but are not regions yet.
 //!
-//! *Declined* memory could not be adopted, and is not checked again for a while. *Waiting* memory is not executable yet. Each
-//! later call that registers, moves or unregisters code checks the waiting memory again. The memory may be checked only on the
-//! thread of a call that registers, moves or unregisters code. The host promises that no other thread writes to code memory
-//! during this call. Each registration outside of regions calls `any_waits` and `shows_declined`. So these functions take no
-//! lock and make no system call.
+//! *Declined* memory could not be adopted, and is not checked again for a while. *Waiting* memory is not executable yet. Only
+//! calls that register, move or unregister code check waiting memory, because the host promises that no other thread writes to
+//! code memory during these calls. Each registration outside of regions calls `any_waits` and `shows_declined`, so these two
+//! functions take no lock and make no system call.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,22 +14,23 @@ use crate::sys::clock::NEVER;
 use crate::sys::sync::lock;
 use crate::sys::sync::outside::Mutex;
 
-/// How many declined ranges are remembered.
+/// The maximum number of declined ranges that are remembered.
 const SHOWN: usize = 1024;
-/// How many ranges may wait to become executable.
+/// The maximum number of ranges that wait to become executable.
 const MOST_WAITING: usize = 256;
 
-/// If the host may be writing to memory, the memory is not checked again for this number of nanoseconds.
+/// The pause before the next check of memory to which the host may be writing, in nanoseconds.
 pub const NOT_NOW: u64 = 5_000_000;
-/// The pause after a failed adoption, in nanoseconds. After this pause, there may be enough memory, or enough room for a file.
+/// The pause before the next attempt after a failed adoption, in nanoseconds. Later, there may be enough memory, or enough disk
+/// space for a file.
 pub const FAILED: u64 = 10_000_000_000;
 
-/// While there are too many regions, reads of the list of all mappings take at most 1/`SHARE` of the time. A read finds regions
-/// that the host has unmapped, and whose places in the list of regions become free.
+/// While the number of regions is at its limit, reads of the list of all mappings take at most 1/`SHARE` of the time. Each read
+/// finds regions that the host has unmapped, and so frees places in the list of regions.
 const SHARE: u64 = 50;
 
 /// The pause between the first and the second check of waiting memory, in nanoseconds. Each later pause is twice as long as the
-/// pause before it, up to `LAST_PAUSE`, to save checks: each check reads the list of mappings.
+/// pause before it, up to `LAST_PAUSE`, because each check reads the list of mappings.
 const FIRST_PAUSE: u64 = 10_000_000;
 const LAST_PAUSE: u64 = 1_000_000_000;
 
@@ -43,7 +43,7 @@ pub struct Candidates {
     shown: Shown,
     /// The time of the next check of waiting memory, or `NEVER` if no memory waits.
     due: AtomicU64,
-    /// While there are too many regions, the list of all mappings is not read before this time to adopt new memory.
+    /// While the number of regions is at its limit, the list of all mappings is not read before this time to adopt new memory.
     rests_until: AtomicU64,
     table: Mutex<Table>,
 }
@@ -51,22 +51,22 @@ pub struct Candidates {
 #[derive(Debug, Default)]
 struct Table {
     waiting: Vec<Wait>,
-    /// The start addresses of memory that was counted as not adopted. The values of the map are unused. The library already
-    /// contains the machine code of this map type, so a map adds less machine code than a set.
+    /// The start addresses of memory that was counted as not adopted. The values are unused: a set would need more machine code
+    /// than this map type, whose machine code the library already contains.
     counted: BTreeMap<u64, u64>,
 }
 
-/// A range of whole pages that contain code, and that wait until they become executable.
+/// A range of whole pages that contain registered code, and that are not executable yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Wait {
     pub start: u64,
     pub end: u64,
-    /// The end of the pages that contain the first registered code of the range.
+    /// The end of the pages of the code that was registered first in the range.
     pub first_end: u64,
-    /// Whether the range has only one registered piece of code, which begins at the first byte of the range.
+    /// Whether only one piece of code was registered in the range, and begins at the first byte of the range.
     pub is_function: bool,
     since: u64,
-    /// The last time at which code was registered in the pages while the pages were not executable.
+    /// The last time when a registration of code in these pages found the pages not executable.
     looked: u64,
     next: u64,
     pause: u64,
@@ -74,7 +74,7 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// Removes the memory before `addr` from the waiting range.
+    /// Removes the memory below `addr` from the waiting range.
     pub fn goes_on_at(&mut self, addr: u64) {
         (self.start, self.first_end, self.is_function) = (addr, addr, false);
     }
@@ -100,7 +100,7 @@ impl Candidates {
         result
     }
 
-    /// Whether any memory waits. Usually none waits.
+    /// Whether any memory waits to become executable. Usually no memory waits.
     #[inline(always)]
     pub fn any_waits(&self) -> bool {
         self.due.load(Ordering::Relaxed) != NEVER
@@ -111,25 +111,25 @@ impl Candidates {
         self.due.load(Ordering::Relaxed) <= now
     }
 
-    /// Records that the list of all mappings was read from `begin` to `now`, in nanoseconds, and that there are too many regions.
+    /// Records that the list of all mappings was read from `begin` to `now`, and that the number of regions is at its limit.
     pub fn rest(&self, begin: u64, now: u64) {
-        // The process may have been stopped during the read.
+        // The pause is limited because the process may have been stopped during the read.
         let pause = now.saturating_sub(begin).saturating_mul(SHARE).min(FAILED);
         self.rests_until.store(now.saturating_add(pause), Ordering::Relaxed);
     }
 
-    /// Whether another read of the list of all mappings would exceed its share of the time.
+    /// Whether a read of the list of all mappings at the time `now` would exceed the share of time for such reads.
     pub fn rests(&self, now: u64) -> bool {
         now < self.rests_until.load(Ordering::Relaxed)
     }
 
-    /// Whether a range is declined. Takes no lock.
+    /// Whether a range is declined now. Takes no lock.
     pub fn shows_declined(&self, start: u64, end: u64, now: impl Fn() -> u64) -> bool {
         self.shown.has(start, end, now)
     }
 
-    /// Whether the check of a range is put off. The check of a declined range is put off. If the pages wait to become
-    /// executable, the check is put off for `NOT_NOW` nanoseconds after each registration that finds the pages not executable.
+    /// Whether a range must not be checked now: the range is declined, or its pages wait to become executable and a
+    /// registration found the pages not executable in the last `NOT_NOW` nanoseconds.
     pub fn has_put_off(&self, (start, end): (u64, u64), pages: &Range<u64>, now: u64) -> bool {
         let mut table = lock(&self.table);
         if self.shown.has(start, end, || now) {
@@ -149,14 +149,13 @@ impl Candidates {
         self.shown.show(range, now, pause);
     }
 
-    /// Records whole pages that are not executable yet. The pages contain code that begins at the address `addr`. The pages
-    /// wait until they become executable. Returns false if too many ranges wait.
+    /// Records whole pages that are not executable yet, and that contain code at the address `addr`. Returns false if too many
+    /// ranges wait.
     pub fn wait(&self, addr: u64, pages: &Range<u64>, now: u64) -> bool {
         self.change(|table| table.wait(pages.start, pages.end, now, addr == pages.start))
     }
 
-    /// Removes and returns the waiting ranges that are due for a check. A range is due if the time of its next check is not
-    /// later than `before`.
+    /// Removes and returns the waiting ranges whose next check is due at `before` or earlier.
     pub fn take_due(&self, before: u64) -> Vec<Wait> {
         self.change(|Table { waiting, .. }| {
             let mut taken = Vec::new();
@@ -167,7 +166,7 @@ impl Candidates {
         })
     }
 
-    /// If exactly one range waits, and the time of its next check is not later than `before`, removes and returns this range.
+    /// If only one range waits, and its next check is due at `before` or earlier, removes and returns this range.
     pub fn take_only(&self, before: u64) -> Option<Wait> {
         self.change(|Table { waiting, .. }| match waiting[..] {
             [only] if only.next <= before => waiting.pop(),
@@ -175,14 +174,14 @@ impl Candidates {
         })
     }
 
-    /// Puts back a range that still waits, with a longer pause.
+    /// Adds a range that still waits to the waiting ranges again, with a longer pause until its next check.
     pub fn put_back(&self, mut wait: Wait, now: u64) {
         wait.next = now.saturating_add(wait.pause);
         wait.pause = (2 * wait.pause).min(LAST_PAUSE);
         self.put_again(wait);
     }
 
-    /// Adds a range to the waiting ranges again, and does not change the time of the range's next check.
+    /// Adds a range to the waiting ranges again. The time of its next check stays the same.
     pub fn put_again(&self, wait: Wait) {
         self.change(|Table { waiting, .. }| {
             if waiting.try_reserve(1).is_ok() {
@@ -205,8 +204,8 @@ impl Candidates {
         lock(&self.table).counted.insert(start, 0).is_none()
     }
 
-    /// Forgets a range of whole pages that is about to be unmapped. If other memory is mapped in this range later, this memory
-    /// is a new candidate.
+    /// Forgets a range of whole pages that is about to be unmapped. Memory that is mapped in this range later is a new
+    /// candidate.
     pub fn forget(&self, start: u64, end: u64) {
         self.change(|table| {
             table.waiting.retain_mut(|wait| {
@@ -230,8 +229,8 @@ impl Candidates {
 }
 
 impl Table {
-    /// Finds the waiting range that overlaps or touches these pages. Adds the pages to this range, and returns the range. A
-    /// code cache is usually filled from one end to the other.
+    /// Extends the waiting range that overlaps or touches these pages, and returns the range. A code cache is usually filled
+    /// from one end to the other.
     fn waits_at(&mut self, start: u64, end: u64) -> Option<&mut Wait> {
         let wait = self.waiting.iter_mut().find(|wait| start <= wait.end && wait.start <= end)?;
         (wait.start, wait.end, wait.is_function) = (wait.start.min(start), wait.end.max(end), false);
@@ -264,7 +263,7 @@ struct Shown {
 }
 
 impl Shown {
-    /// The entries of the list that were ever used.
+    /// The entries of the list that were used at least once.
     fn used(&self) -> &[[AtomicU64; 3]] {
         let used = self.used.load(Ordering::Acquire).min(SHOWN);
         self.places.get().and_then(|places| places.get(..used)).unwrap_or_default()

@@ -1,8 +1,8 @@
-//! Removes files that the library made for forked children, once these files are not needed.
+//! Removes files that the library made for forked children, once the files are not needed any more.
 //!
-//! If the parent has a region with two views, each child gets a separate file at the fork. So the child's code has names before
-//! the child first calls the library. Most children execute another program at once, and the parent's writer removes their
-//! files. The files of children that have run for a while stay, because a profile may need these files.
+//! If a process has a region with two views, each forked child gets a separate file at the fork, so that profilers find the
+//! names of the child's code before the child first calls the library. Most children soon execute another program, and the
+//! parent's writer removes their files. The files of children that ran for longer stay, because a profile may need the files.
 
 use std::ffi::OsString;
 use std::fs;
@@ -21,8 +21,8 @@ use crate::sys::listing;
 use crate::sys::sync::lock;
 use crate::sys::sync::outside::Mutex;
 
-/// Most children that execute another program do so within this number of nanoseconds. The files of children that end within
-/// this time are removed too.
+/// The files are checked this number of nanoseconds after a fork. By then, most children that execute another program have done
+/// so.
 const SETTLED: u64 = 100_000_000;
 
 /// The files of forked children. `last_fork` and `due` are times of the monotonic clock, or 0.
@@ -31,13 +31,14 @@ pub struct Children {
     last_fork: AtomicU64,
     /// The time of the next check of the files.
     due: AtomicU64,
-    /// The names of the files that are not removed. The flag of each name is true if the file's child has ended or has executed
-    /// another program.
+    /// The names of the files that stay. The flag of a name is true if the file's child has ended or has executed another
+    /// program.
     settled: Mutex<Vec<(OsString, bool)>>,
 }
 
 impl Children {
-    /// Records a fork. Plans a check of the files if no check is planned. Returns whether the caller must notify the writer.
+    /// Records a fork. If no check of the files is planned yet, plans a check, and returns true: the caller must notify the
+    /// writer.
     pub fn add(&self) -> bool {
         let now = monotonic_ns();
         self.last_fork.store(now, Ordering::SeqCst);
@@ -50,13 +51,14 @@ impl Children {
         (due > 0).then(|| Duration::from_nanos(due.saturating_sub(monotonic_ns())))
     }
 
-    /// If a check is due, removes the files of children that ended or executed another program soon after the fork. If a child
-    /// has ended and its file stays, this call passes the file to `keep`, because a profile may need the file.
+    /// If a check is due, removes the files of children that ended or executed another program soon after the fork. The files
+    /// of children that ended later, or executed another program later, are passed to `keep`, because a profile may need the
+    /// files.
     pub fn tidy(&self, path: impl FnOnce() -> PathBuf, keep: impl Fn(PathBuf, Identity, u64)) {
         if self.due_in().is_none_or(|time| !time.is_zero()) {
             return;
         }
-        // A fork that happens after this line sets the time again.
+        // A fork that happens after this line plans another check.
         self.due.store(0, Ordering::SeqCst);
         let next = self.last_fork.load(Ordering::SeqCst) + SETTLED;
         if next > monotonic_ns() {
@@ -90,12 +92,12 @@ impl Children {
     }
 }
 
-/// Whether a child still runs this program. Before a child takes over its parent's state, the child maps the file that was made
-/// for the child at the fork. After that, the child maps a file that it has made itself.
+/// Whether a child still runs this program: a child that runs this program has mapped the file that was made for the child at
+/// the fork, or a file that the child has made itself since it took over its parent's state.
 fn runs(child: u32) -> bool {
     match fs::read(format!("/proc/{child}/maps")) {
         Ok(maps) => beginnings_of_regions(child).iter().any(|name| contains(&maps, format!("/{name}").as_bytes())),
-        // A process that does not show its mappings counts as running.
+        // A process whose mappings cannot be read counts as running.
         Err(error) => error.kind() != io::ErrorKind::NotFound && error.raw_os_error() != Some(libc::ESRCH),
     }
 }

@@ -12,15 +12,14 @@ const PIECE: u64 = 16;
 pub const EPOCH_MOST: u32 = 1 << 24;
 
 /// Two sets of marks for a region. `memory` has one mark for each piece of 16 bytes. If a piece contains dead code, its mark
-/// stores where the dead code begins and ends in the piece. The mark also stores the first epoch in which the code is dead. The
-/// mark of a piece without dead code is 0. `ends` has one bit for each byte, which is set if live code begins or ends at this
-/// byte.
+/// stores where the dead code begins and ends in the piece, and the first epoch in which the code is dead. The mark of a piece
+/// without dead code is 0. `ends` has one bit for each byte, which is set if live code begins or ends at this byte.
 #[derive(Debug)]
 pub struct Marks {
     memory: Region,
     ends: Region,
     count: usize,
-    /// The newest epoch in any mark. A caller that looks only for epochs after the newest epoch need not read the marks.
+    /// The newest epoch in any mark. A search for epochs after this epoch need not read the marks.
     newest: AtomicU32,
 }
 
@@ -56,7 +55,7 @@ impl Marks {
         })
     }
 
-    /// The last epoch at which code in a range became dead, if that epoch is after `first`.
+    /// Returns the newest epoch from which code in a range counts as dead, if this epoch is after `first`.
     #[inline]
     pub fn after(&self, offset: u64, len: u64, first: u32) -> Option<u32> {
         if self.newest.load(Ordering::Relaxed) <= first {
@@ -69,15 +68,15 @@ impl Marks {
         self.pieces(offset, len).filter_map(dead).max().filter(|&last| last > first)
     }
 
-    /// Clears the marks for use by another region, and gives the memory back. A thread that still reads the marks finds no
-    /// mark.
+    /// Clears the marks for use by another region, and gives the memory back to the system. A thread that still reads the marks
+    /// finds them empty.
     pub fn clear(&self) {
         self.newest.store(0, Ordering::Relaxed);
         self.memory.discard(0..self.count * size_of::<AtomicU32>());
         self.no_code();
     }
 
-    /// Records that no code is live.
+    /// Records that the region has no live code.
     pub fn no_code(&self) {
         self.ends.discard(0..words_for(self.count) * size_of::<AtomicU64>());
     }
@@ -99,8 +98,8 @@ impl Marks {
     }
 
     /// Records that code becomes live in a range. Returns whether live code already begins or ends in the range. If two threads
-    /// change the same word of the marks at the same moment, one of the changes may be lost. A later call may then return
-    /// false, although its code overwrites live code. The writer notices the overwritten code a little later.
+    /// change the same word at the same moment, one change may be lost, and a later call may return false although its code
+    /// overwrites live code. The writer notices the overwritten code a little later.
     #[inline]
     pub fn begin(&self, offset: u64, len: u64) -> bool {
         if len == 0 {
@@ -137,24 +136,24 @@ impl Marks {
     /// Records that the code in a range is dead in `epoch` and in all later epochs.
     pub fn set(&self, offset: u64, len: u64, epoch: u32) {
         for (mark, from, to) in self.pieces(offset, len) {
-            // If a piece has dead code at both ends, the bytes between them count as dead too.
+            // If a piece has dead code at both ends, the bytes between the two ends count as dead too.
             let (_, begin, end) = read(mark.load(Ordering::Relaxed));
             let (begin, end) = if end == 0 { (from, to) } else { (begin.min(from), end.max(to)) };
             mark.store(epoch << 8 | begin << 4 | (end - 1), Ordering::Relaxed);
         }
         if self.newest.load(Ordering::Relaxed) < epoch {
-            // This must be `fetch_max` and not a store, because another thread may already have stored the next epoch.
+            // A plain store would be wrong here, because another thread may already have stored a newer epoch.
             self.newest.fetch_max(epoch, Ordering::Relaxed);
         }
     }
 }
 
-/// Returns how many words of `ends` belong to this number of pieces.
+/// Returns how many words of `ends` a number of pieces needs.
 fn words_for(pieces: usize) -> usize {
     pieces.div_ceil(64 / PIECE as usize)
 }
 
-/// The epoch of a mark, and where the dead part of the piece begins and ends.
+/// Returns the epoch of a mark, and where the dead code begins and ends in the piece.
 fn read(mark: u32) -> (u32, u32, u32) {
     (mark >> 8, mark >> 4 & 15, if mark == 0 { 0 } else { (mark & 15) + 1 })
 }
@@ -183,11 +182,11 @@ mod tests {
         assert_eq!(marks.after(500, 1, 2), Some(3));
         marks.clear();
         assert_eq!(marks.after(0, 1000, 0), None);
-        // From now on, the marks belong to a new region, whose first epoch is 0.
+        // After `clear`, the marks belong to a new region, whose first epoch is 0.
         marks.set(100, 30, 2);
         assert_eq!(marks.after(100, 1, 1), Some(2));
-        // A slow thread may still set a mark for the region that had these marks before. This mark does not hide the marks of
-        // the new region.
+        // A slow thread may still set a mark for the region that had these marks before. The late mark does not hide the marks
+        // of the new region.
         marks.set(500, 1, 7);
         assert_eq!(marks.after(100, 1, 1), Some(2));
     }

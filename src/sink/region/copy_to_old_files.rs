@@ -1,5 +1,5 @@
-//! Copies the present contents of a region's file to a file with the names of older epochs. This is the writer's part in a
-//! split (see `epoch`).
+//! Copies the contents of a region's file to a file that gets the names of older epochs. The writer does this for each split
+//! (see `epoch`).
 
 use std::ffi::OsString;
 use std::io;
@@ -19,9 +19,8 @@ use crate::sys::held_dir::Dir;
 const COPIED_MOST: u64 = 256 << 10;
 
 impl RegionSink {
-    /// Handles the waiting splits one after the other, until `Region::next_archive` returns `None`. The function is inlined,
-    /// because the writer calls it for each record. Usually no split waits, so usually only the condition of the loop is
-    /// checked.
+    /// Handles the waiting splits until `Region::next_archive` returns `None`. The function is inlined, because the writer
+    /// calls it for each record, and usually no split waits.
     #[inline(always)]
     pub(super) fn close_all(
         &mut self,
@@ -36,17 +35,17 @@ impl RegionSink {
         }
     }
 
-    /// Copies the contents of a region's file to a file with the names of older epochs. The region's file also keeps these
-    /// contents, because profilers must find the name of dead code until other code replaces the dead code.
+    /// Copies the contents of a region's file to a file with the names of older epochs. The region's file also keeps the
+    /// contents, because profilers must find the names of dead code until other code replaces the dead code.
     fn archive_epochs(&mut self, registry: &mut Registry, region: &'static Region, split: &Archive) {
         let mut guard = region.opened();
         let Some(file) = guard.as_mut() else { return };
-        // The registry does not change during the copy, so a fork need not wait for the copy.
+        // A fork need not wait for the copy, because the registry does not change during the copy.
         let result = self.status.aside(|| self.put_aside(registry, region, file, split.first));
         registry.forget_dead_in_regions(region.start(), region.end());
         file.set_begin(split.begin);
-        // Each copy contains all tables of the file, and all copies share the room for old files. So the file is rewritten even
-        // if it wastes only a little room.
+        // The file is rewritten even if it wastes only a little room, because each copy of the file contains all its tables,
+        // and all copies share the room for old files.
         if result.is_ok() && split.is_clean && file.is_wasteful(125, 64) {
             Self::write_anew(registry, region, file);
         }
@@ -56,20 +55,19 @@ impl RegionSink {
         }
     }
 
-    /// Writes the contents of the file to a copy, which gets the names that the file had before the epoch `first`.
+    /// Writes the contents of the file to a copy, which gets the names of the epochs before `first`.
     fn put_aside(&self, registry: &Registry, region: &Region, file: &mut RegionFile, first: u32) -> io::Result<()> {
         let mut naming = region.naming();
         let (names, own, path) = (naming.take_names(first), naming.named(), naming.path.clone());
-        // A thread of the host may wait for this lock.
+        // The lock of `naming` is released before the copy, because a thread of the host may wait for the lock.
         drop(naming);
         own.ok_or(io::ErrorKind::NotFound)?;
         let dir = Dir::of(&path)?;
         let mut result = self.copy_to(registry, region, file, &dir, &names, own);
-        // An older name must not belong to the present file, because profilers would find newer code under the older name. So
-        // this code removes each older name that still belongs to the present file.
+        // If an older name still belongs to the present file, the name is removed, because profilers would find newer code
+        // under the older name.
         let is_own = |name: &&OsString| dir.identity_of(name).is_ok_and(|found| own.is_some_and(|own| own.is(&found)));
         for name in names.iter().filter(is_own) {
-            // If one name cannot be removed, the loop still removes the other names.
             if let Err(error) = dir.remove(name) {
                 result = Err(error);
             }
@@ -77,7 +75,7 @@ impl RegionSink {
         result
     }
 
-    /// Writes the contents of the file to a copy, which takes over the given names. At any time, each name belongs either to
+    /// Writes the contents of the file to a copy, which takes over `names`. At any time, each of these names belongs either to
     /// the file or to the complete copy.
     fn copy_to(
         &self,
@@ -94,9 +92,9 @@ impl RegionSink {
         drop(naming);
         let to = file::claim(dir, &fresh, self.regions.mode(), file::ANYWHERE)?;
         let (written, identity) = (to.try_clone()?, file::look_at(&to)?);
-        // The copy does not need the bytes of live code, because newer files have these bytes too. The host may already have
-        // written other code over dead code. In a shared mapping, the host's writes change the file, so the file may no longer
-        // have the bytes of dead code. The bytes of dead code are therefore copied only if the mapping is private.
+        // The copy does not need the bytes of live code, because newer files have these bytes too. The bytes of dead code are
+        // copied only if the mapping is private. In a shared mapping, the host may already have written other code over the
+        // dead code, and its writes change the file.
         let start = region.start();
         let (is_private, with_live) =
             (region.is_private(), region.len() <= COPIED_MOST && self.regions.settings().files.are_few());

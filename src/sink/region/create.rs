@@ -1,5 +1,5 @@
-//! Makes new regions, which are code memory that is a mapping of an ELF file. A new region has a file that profilers find, if
-//! such a file can be made.
+//! Makes new regions: code memory that is a mapping of an ELF file, in which profilers find the names of the code. If the file
+//! cannot be made, the region has no such file.
 
 use std::fs::File;
 use std::io;
@@ -38,8 +38,8 @@ pub struct RegionOptions {
     /// A signed 32-bit displacement, as in x86-64 calls and jumps, reaches all code of the region from this address. 0 means
     /// that the region may lie anywhere.
     pub near: u64,
-    /// The region has a single, private view, which is writable at first. The runtime itself changes the protection of this
-    /// view.
+    /// The region is mapped once, as a private mapping that is writable at first. The runtime itself changes the protection of
+    /// this mapping.
     pub one_view: bool,
     /// The region is aligned to 2 MiB, and uses huge pages if the kernel has huge pages for this memory.
     pub huge: bool,
@@ -50,18 +50,18 @@ pub struct RegionOptions {
 /// unmaps it, or until the process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeRegion {
-    /// The address where code runs. Code is registered with this address. The memory there is readable and executable, but
-    /// with [`one_view`](RegionOptions::one_view) it is at first readable and writable.
+    /// The address where code runs, and with which code is registered. The memory at this address is readable and executable,
+    /// but with [`one_view`](RegionOptions::one_view) it is at first readable and writable.
     pub exec: u64,
-    /// The address where code is written. At this address, the memory is readable and writable. The memory contains zeros at
-    /// first. With [`one_view`](RegionOptions::one_view) this is the same address as `exec`.
+    /// The address where code is written. The memory at this address is readable and writable, and contains zeros at first.
+    /// With [`one_view`](RegionOptions::one_view), `write` is equal to `exec`.
     pub write: u64,
     /// The size in bytes, a multiple of the page size.
     pub size: u64,
 }
 
 const HUGE_PAGE: u64 = 2 << 20;
-/// The maximum size of a region. The size is limited because distances between code and tables are 32-bit numbers.
+/// The maximum size of a region. The size is limited because the distances between code and unwind tables are 32-bit numbers.
 pub const SIZE_MAX: u64 = 1 << 30;
 
 const ALIGNMENT_MAX: u64 = 512 << 20;
@@ -69,8 +69,8 @@ const ALIGNMENT_MAX: u64 = 512 << 20;
 const ONE_VIEW: Backing = Backing::Private { adopted: false, never_flips: false };
 
 impl Regions {
-    /// Makes a region with a file that profilers find. If the file cannot be made, the region is memory without this file, and
-    /// sinks other than the region sink write the region's code.
+    /// Makes a region with a file that profilers find. If the file cannot be made, the region has no such file, and the other
+    /// sinks report the region's code.
     pub fn create(&self, status: &Status, wanted: &RegionOptions) -> Result<CodeRegion> {
         let max_len = wanted.max_size.max(wanted.size);
         if wanted.size == 0 {
@@ -134,10 +134,10 @@ impl Regions {
 }
 
 impl Regions {
-    /// Makes the executable views writable if a debugger listens. If no debugger listens, removes the right to write to these
-    /// views. A debugger can write its breakpoints to a shared mapping only if the mapping is writable (linux mm/gup.c,
-    /// `check_vma_flags`). In a private mapping, a page with a breakpoint would no longer show what the host writes in the
-    /// other view.
+    /// Makes the executable views of regions with two views writable if a debugger listens, and takes away the right to write
+    /// otherwise. A debugger can write its breakpoints to a shared mapping only if the mapping is writable (linux mm/gup.c,
+    /// `check_vma_flags`). The views cannot be private, because a page with a breakpoint would then no longer show what the
+    /// host writes in the other view.
     pub fn heed_debugger(&self) {
         let wanted = READ_EXEC | if debugger::is_watched() { READ_WRITE } else { 0 };
         let differs = |region: &Region| !region.is_private() && region.exec.load(Ordering::Relaxed) != wanted;
@@ -154,13 +154,13 @@ impl Regions {
             };
             match protect(wanted) {
                 Ok(()) => region.exec.store(wanted, Ordering::Relaxed),
-                // The kernel may have changed the protection of a part of the view.
+                // The failed call may have changed the protection of a part of the view.
                 Err(_) => _ = protect(READ_EXEC),
             }
         }
     }
 
-    /// Whether an executable view of any region is writable now. The views are writable while a debugger listens.
+    /// Whether the executable view of any region is writable now, because a debugger listens.
     pub fn any_writable(&self) -> bool {
         self.all().any(|region| region.exec.load(Ordering::Relaxed) != READ_EXEC)
     }
@@ -199,13 +199,13 @@ pub(super) fn map_two_views(file: &File, place: &Placement, write: u64, len: u64
     unsafe {
         code_memory::map_over(write, len, READ_WRITE, Sharing::Shared, file, text)?;
         // If the tables cannot be mapped, the second view is mapped nevertheless, because both views must show the same file.
-        // Few readers look for the tables in memory.
+        // Few readers look for the unwind tables in memory.
         let _ = place.map_tables(Sharing::Shared, file, |_| true);
         code_memory::map_over(start, len, READ_EXEC, Sharing::Shared, file, text)
     }
 }
 
-/// Makes the wanted region without a file that profilers could open.
+/// Makes a region without a file for profilers.
 fn without_file(wanted: &RegionOptions, room: &Room, len: u64) -> Option<Parts> {
     let place = &room.place;
     let (kind, held) = if wanted.one_view {
@@ -215,7 +215,7 @@ fn without_file(wanted: &RegionOptions, room: &Room, len: u64) -> Option<Parts> 
     } else {
         let file = code_memory::nameless_file().ok()?;
         file.set_len(place.text() + place.max_len).ok()?;
-        // A sandbox may forbid the call. Then the kernel provides the memory at the first access.
+        // A sandbox may forbid `fallocate`. The kernel then provides each page at the first access.
         let provided = code_memory::provide(&file, place.text(), len);
         provided.or_else(|error| if is_full(&error) { Err(error) } else { Ok(()) }).ok()?;
         map_two_views(&file, place, room.write, len).ok()?;

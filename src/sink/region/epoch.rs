@@ -1,16 +1,15 @@
-//! Begins epochs, which are periods in which a region's file has one name. When new code replaces dead code, the library gives
-//! the file another name, which perf records. So perf does not attribute samples of the new code to the dead code.
+//! Begins epochs: periods in which a region's file has one name. When new code replaces dead code, the library gives the file
+//! another name, which perf records, so that perf does not attribute samples of the new code to the dead code.
 //!
 //! As long as no code replaces dead code, the names of several epochs are hard links to one file. When code replaces dead code,
-//! the writer makes a copy of the file's earlier contents. The copy gets the names of the epochs in which the dead code ran.
-//! The file itself then describes only the epochs in which the new code can run. This step is called a split.
+//! the file is *split*: the writer copies the file's earlier contents, and gives the copy the names of the epochs in which the
+//! dead code ran. The file itself then describes only the epochs in which the new code can run.
 //!
-//! perf learns the name of a file when a process maps the file, or when the protection of such a mapping changes. If a region
+//! perf learns the name of a file when a process maps the file, or changes the protection of a mapping of the file. If a region
 //! has two views, or if the memory is writable and executable at the same time, the registration of the new code renames the
 //! file and makes perf learn the new name. If the host changes the protection of the memory, perf learns the new name from the
-//! host's own `mprotect`. The host may call `mprotect` long before it registers the new code, so the file must already have the
-//! new name at this `mprotect`. If the host changes the protection of the memory, the library renames the file as soon as code
-//! dies.
+//! host's own `mprotect`. The host may call `mprotect` long before it registers the new code, and the file must already have
+//! the new name at this time. So in this case, the library renames the file as soon as code dies.
 
 use std::fs::File;
 use std::io;
@@ -33,49 +32,47 @@ use crate::sys::thread::undisturbed;
 
 /// The maximum number of splits of one region that wait for the writer.
 const PENDING_MOST: u64 = 256;
-/// The limit for a product: the number of waiting splits of one region, multiplied by the number of live functions. Each split
-/// makes a copy of the file, and each copy describes all live functions. Two splits may always wait, even if the product
-/// exceeds the limit.
+/// The limit for a product: the number of waiting splits of one region, multiplied by the number of live functions. The limit
+/// exists because each split makes a copy of the file, which describes all live functions. Two splits may always wait, even if
+/// the product exceeds the limit.
 const COPIED_MOST: u64 = 4 << 20;
 
 /// The maximum number of older names of a file.
 const NAMES_MOST: usize = 4096;
 
-/// A new name skips the epoch numbers for which a dead process has left a file. Fewer than `LEFT_MOST` epoch numbers are tried
-/// for one new name.
+/// A dead process with the same pid may have left files with the next epoch numbers. Fewer than this number of epoch numbers
+/// are tried for a new name.
 const LEFT_MOST: u32 = 256;
 
-/// If code is registered within this number of nanoseconds after the beginning of an epoch, perf may show the code under the
-/// earlier name.
+/// perf may show code under the file's earlier name if the code is registered within this number of nanoseconds after the
+/// beginning of an epoch.
 const SETTLE_TIME: u64 = 20_000_000;
 
-/// When code dies, a turn (see `turn`) begins only if the last turn is more than this number of nanoseconds ago. The writer
-/// copies the contents of the file for each turn. During this pause, perf takes some samples.
+/// When code dies, a turn (see `turn`) begins only if the last turn is more than this number of nanoseconds ago, because the
+/// writer copies the file for each turn. During the pause, perf takes some samples.
 const TURN_PAUSE: u64 = 10_000_000;
 
-/// perf probably takes no sample within this number of nanoseconds. The object's beginning does not move twice within this
-/// time.
+/// A time in nanoseconds in which perf probably takes no sample. The object's beginning does not move twice within this time.
 const BRIEF: u64 = 300_000;
 
-/// When code dies, a new epoch usually begins. If perf has probably taken no sample of the code in the present epoch, no new
-/// epoch is needed. The code then counts as dead since the beginning of the present epoch. Three conditions make a sample
-/// improbable. No code has been registered in the epoch. The epoch is at most this number of nanoseconds old. Other code has
-/// died at most `BRIEF` nanoseconds ago.
+/// When code dies, a new epoch usually begins. No new epoch is needed if perf has probably taken no sample of the code in the
+/// present epoch: the code then counts as dead since the beginning of the present epoch. This is so if no code has been
+/// registered in the epoch, the epoch is at most this number of nanoseconds old, and other code has died at most `BRIEF`
+/// nanoseconds ago.
 const SHARED: u64 = 10_000_000;
 
 impl Region {
-    /// Whether the host changes the protection of the memory. Each time the protection changes, perf learns the present name of
-    /// the file.
+    /// Whether the host changes the protection of the memory. perf learns the present name of the file from each change.
     pub(super) fn flips(&self) -> bool {
         matches!(self.kind, Backing::Private { never_flips: false, .. })
     }
 
     /// Returns the first epoch in which code that has just died counts as dead. If the host changes the protection of the
-    /// memory, the returned epoch may begin during this call.
+    /// memory, this call may begin the returned epoch.
     pub(super) fn dead_since(&self, status: &Status) -> u32 {
         let last = self.epoch.load(Ordering::Relaxed);
         if !self.flips() || self.pages.are_of_group() {
-            // The next epoch begins when code is registered over dead code. A mapping group has no epochs.
+            // The next epoch begins later, when code is registered over dead code. A mapping group has no epochs.
             return last + 1;
         }
         let now = status.clock.now();
@@ -94,9 +91,9 @@ impl Region {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    /// Splits the file before new code is registered over dead code. `since` is the first epoch in which the old code is dead.
-    /// If the epoch `since` has not begun yet, this call begins a new epoch. Without this step, perf would attribute samples of
-    /// the new code to the dead code.
+    /// Splits the file before new code is registered over dead code. Without the split, perf would attribute samples of the new
+    /// code to the dead code. `since` is the first epoch in which the old code is dead. If this epoch has not begun yet, begins
+    /// a new epoch.
     #[cold]
     pub(super) fn replace(&self, status: &Status, addr: u64, size: u64, since: u32) {
         let now = status.clock.now();
@@ -121,8 +118,8 @@ impl Region {
         });
     }
 
-    /// Begins an epoch and splits the file, if perf can learn a new name. Returns the time of the split. The writer calls this
-    /// function when code was registered over live code.
+    /// For the writer, when code was registered over live code: begins an epoch and splits the file, if perf can learn a new
+    /// name. Returns the time of the split.
     pub fn replace_live(&self, status: &Status) -> Option<u64> {
         let (now, last) = (status.clock.now(), self.epoch.load(Ordering::Relaxed));
         let is_new = matches!(self.kind, Backing::TwoViews { .. }) || self.flips();
@@ -130,8 +127,8 @@ impl Region {
         may.then(|| self.turn(status, now, last, 0)).flatten()
     }
 
-    /// Makes perf learn the present name of the file, by changing the protection of the memory for a moment. The protection is
-    /// changed only if the memory is still writable and executable at the same time.
+    /// Makes perf learn the present name of the file, by changing the protection of the memory for a moment. Does nothing if
+    /// the memory is no longer writable and executable at the same time.
     pub(super) fn announce(&self, addr: u64, size: u64) {
         let page = page_size() as u64;
         let (start, end) = (addr / page * page, (addr + size).next_multiple_of(page));
@@ -139,12 +136,11 @@ impl Region {
         let rwx = READ_WRITE | READ_EXEC;
         let is_rwx = |piece: Mapping| piece.start <= start && end <= piece.end && piece.protection == rwx;
         if !panic_guard::is_beside_host() && self.mapped_in(&maps).any(is_rwx) {
-            // When an `mprotect` changes the protection, perf learns the name of the file. The first `mprotect` removes the
-            // right to read. On the supported processors, writable pages stay readable (linux mm, `protection_map`), so reads
-            // of the pages do not fault. The second `mprotect` makes the pages and their neighbours one mapping again, and perf
-            // records this whole mapping.
+            // The first `mprotect` removes the right to read. On the supported processors, writable pages stay readable (linux
+            // mm, `protection_map`), so reads of the pages do not fault. The second `mprotect` makes the pages and their
+            // neighbours one mapping again, and perf records this whole mapping, with the name of the file.
             // SAFETY: the pages contain code that the caller is about to register, so nobody unmaps them now. The pages belong
-            // to this region, and other threads can still read, write and execute the pages between the two calls.
+            // to this region, and between the two calls other threads can still read, write and execute the pages.
             let _ = unsafe {
                 code_memory::protect(start, end - start, rwx & !libc::PROT_READ)
                     .and_then(|()| code_memory::protect(start, end - start, rwx))
@@ -158,16 +154,16 @@ impl Region {
     /// If a file's path begins with `/tmp/jitted-`, perf assumes that the object begins where the mapping begins (linux
     /// tools/perf/util/unwind-libdw.c, `__report_module`). For all other paths, perf assumes that the object begins where the
     /// first byte of the file would be mapped. The library alternates between paths that begin with `/tmp/jitted-` and other
-    /// paths (see `turn`). Each change of the path moves the beginning of the object to another address, although no memory
-    /// moves.
+    /// paths (see `turn`). Each change between the two kinds of paths moves the beginning of the object to another address,
+    /// although no memory moves.
     pub(super) fn can_begin_at_code(&self, naming: &Naming) -> bool {
         let is_whole = self.text() > 0 && !self.pages.any_lost(self.start(), self.end());
         is_whole && naming.path.parent().is_some_and(can_begin_at_code)
     }
 
     /// Whether the object should begin at another address in the next epoch. Only used for memory whose protection the host
-    /// changes. If the protection of a part of the region was changed, a mapping may cover only this part. So a mapping may
-    /// begin in the middle of the region. The object's beginning therefore stays until code replaces dead code.
+    /// changes. A change of a part of the region makes a separate mapping, which may begin in the middle of the region. So the
+    /// object's beginning stays the same until code replaces dead code.
     fn is_to_turn(&self, now: u64) -> bool {
         let naming = self.naming();
         let (can, is_at_code, is_reused) = (self.can_begin_at_code(&naming), naming.begins_at_code(), naming.is_reused);
@@ -179,7 +175,7 @@ impl Region {
         if !can || !has_paused || !(is_at_code || is_reused) {
             return is_at_code && !can;
         }
-        // This test comes last because it reads the list of mappings from /proc.
+        // `executes_in_one_piece` is called last, because it reads the list of mappings from /proc.
         let turns = is_at_code && is_reused || self.executes_in_one_piece() != is_at_code;
         if !turns {
             self.naming().turned_at = now;
@@ -194,8 +190,8 @@ impl Region {
         executable.next().is_some_and(|first| first.start == self.start()) && executable.next().is_none()
     }
 
-    /// Begins an epoch after `last`. If possible, the object begins at another address in this epoch. Then splits the file, so
-    /// that the file's present contents stay with the epochs before the new epoch. Returns the time of the split.
+    /// Begins an epoch after `last`, in which the object begins at another address if possible. Then splits the file, so that
+    /// the present contents of the file describe the epochs before the new epoch. Returns the time of the split.
     fn turn(&self, status: &Status, now: u64, last: u32, settle_time: u64) -> Option<u64> {
         let is_named = self.rename(status, now, last, true);
         is_named
@@ -203,8 +199,8 @@ impl Region {
             .flatten()
     }
 
-    /// Begins an epoch after `last`. If `turns` is true, this call moves the beginning of the object, if possible. Returns
-    /// false if no epoch could begin.
+    /// Begins an epoch after `last`. If `turns` is true, moves the beginning of the object if possible. Returns false if no
+    /// epoch could begin.
     fn rename(&self, status: &Status, now: u64, last: u32, turns: bool) -> bool {
         let mut naming = self.naming();
         if self.epoch.load(Ordering::Relaxed) != last {
@@ -214,19 +210,19 @@ impl Region {
         let dir = if naming.names.len() < NAMES_MOST { naming.dir().ok() } else { None };
         let was_at_code = naming.begins_at_code();
         // The object's beginning moves only if there is room for a split, and if perf has had enough time to take a sample
-        // since the previous move. Without a split, the same file would have one name for the old beginning and one name for
-        // the new beginning. If perf has taken no sample since the previous move, perf continues to use the tables that it read
-        // before the previous move.
+        // since the previous move. Without a split, one file would have both a name for the old beginning and a name for the
+        // new beginning. Without a sample since the previous move, perf would continue to use the tables that it read before
+        // the previous move.
         let turns = turns && self.has_room(status, &mut naming, now) && now > naming.turned_at.saturating_add(BRIEF);
         let at_code = if turns { !was_at_code && self.can_begin_at_code(&naming) } else { was_at_code };
         let name_of = |epoch| naming.name_of(epoch, at_code);
         let fresh = dir.and_then(|dir| {
-            // A dead process may have left a file of that name, and renaming would overwrite that file.
+            // A dead process may have left a file with the new name, which the call of `rename` would overwrite.
             let mut numbers = last + 1..(last + LEFT_MOST).min(EPOCH_MOST);
             let epoch = numbers.find(|&epoch| dir.look(&name_of(epoch)).is_err())?;
             let (old, fresh) = (naming.name().to_owned(), name_of(epoch));
             dir.rename(&old, &fresh).ok()?;
-            // On a file system without hard links, the old name is missing until the split.
+            // An error is ignored: on a file system without hard links, the old name is missing until the split.
             let _ = dir.link(&fresh, &old);
             Some((epoch, old, fresh))
         });
@@ -249,8 +245,8 @@ impl Region {
             tables
         });
         if shown.is_err() {
-            // For at least one of two mappings, perf does not learn the new name: the mapping of the code or the mapping of the
-            // tables. If perf 6 knows the two mappings under different names, it does not find the tables.
+            // perf does not learn the new name for the mapping of the code or for the mapping of the tables. perf 6 does not
+            // find the tables if it knows the two mappings under different names.
             status.counters.region_late.add(1);
         }
         self.named_at.store(now, Ordering::Relaxed);
@@ -259,12 +255,12 @@ impl Region {
         true
     }
 
-    /// Maps the executable view of a region with two views again, from the address `from` to the address `end`. perf then
-    /// learns the present name of the file. This call may make the view longer. The kernel merges the new mapping with the rest
-    /// of the view, and perf records the whole view as one mapping. If the host has locked the view, or has set advice by
-    /// madvise, the kernel merges nothing. In this case this function maps the whole view again, with the attributes that the
-    /// view had before. On some file systems (overlayfs), the kernel never merges mappings. A look-up of the attributes in each
-    /// call would take too long. So if mappings never merge, this function looks up the attributes only if the view is locked.
+    /// Maps the executable view of a region with two views again, from `from` to `end`, so that perf learns the present name of
+    /// the file. This call may make the view longer. Usually the kernel merges the new mapping with the rest of the view, and
+    /// perf records the whole view as one mapping. If the host has locked the view, or has given advice by `madvise`, the
+    /// kernel does not merge. Then the whole view is mapped again, with its former attributes. On some file systems
+    /// (overlayfs), the kernel never merges mappings. There, the attributes are looked up only if the view is locked, because a
+    /// look-up in each call would take too long.
     pub(super) fn map_code(&self, file: &File, from: u64, end: u64) -> io::Result<()> {
         let (start, old, protection) = (self.start(), self.len(), self.exec.load(Ordering::Relaxed));
         let map = |from: u64| {
@@ -294,8 +290,8 @@ impl Region {
         });
         let pieces = match known {
             Err(error) if code_memory::has_locked(start, old) => return Err(error),
-            // Even if the process cannot read `/proc`, perf learns the new name. At worst, the advice that the host has given
-            // by `madvise` is lost.
+            // If the process cannot read `/proc`, the view is mapped without its attributes. At worst, the advice that the host
+            // has given by `madvise` is lost.
             known => known.unwrap_or_default(),
         };
         if !pieces.is_empty() && pieces.iter().all(|piece| piece.attributes == Attributes::default()) {
@@ -306,7 +302,7 @@ impl Region {
         Ok(())
     }
 
-    /// Returns true if the queue for the writer has room for another split, and if there is room for the copy of the file.
+    /// Whether another split may wait for the writer, and whether there is room for another copy of the file.
     fn has_room(&self, status: &Status, naming: &mut Naming, now: u64) -> bool {
         let most = (COPIED_MOST / status.counters.live.get().max(1)).clamp(2, PENDING_MOST);
         (naming.archives.len() as u64) < most && self.room.has(self.copy_bytes(naming), now)
@@ -320,20 +316,19 @@ impl Region {
         }
         let Ok(file) = naming.file() else { return 0 };
         let bytes = file.metadata().map_or(0, |data| data.blocks() * 512);
-        // The copy does not contain the text. If the memory is private and the file is on a disk, the text takes no room in the
-        // file. In all other cases, the text takes room in the file.
+        // The copy does not contain the text. In the file, the text takes no room if the memory is private and the file is on a
+        // disk.
         bytes.saturating_sub(if self.is_private() && file::is_on_disk(&file) { 0 } else { self.len() })
     }
 
-    /// Splits the file. The present contents of the file describe the epochs before `first`. From now on, the contents describe
-    /// the epoch `first` and the epochs after it. Returns the time of the split. The split is due after `settle_time`
-    /// nanoseconds.
+    /// Splits the file: a copy of the present contents will describe the epochs before `first`, and the file itself describes
+    /// the epoch `first` and later epochs. Returns the time of the split. The split is due after `settle_time` nanoseconds.
     fn split(&self, status: &Status, first: u32, settle_time: u64, is_clean: bool) -> Option<u64> {
         let mut naming = self.naming();
-        // The caller registers its code after this split, so the code has a later time than `now`.
+        // The caller registers its code after this split, so the code's time is later than `now`.
         let now = status.clock.now();
         if settle_time == 0 {
-            // New code replaces dead code. The writer has to handle the waiting splits before it handles the new code.
+            // New code replaces dead code, and the writer must handle the waiting splits before the new code.
             self.make_due(&mut naming, now);
         }
         let is_waiting = naming.archives.back().is_some_and(|last| last.first >= first);
@@ -356,8 +351,7 @@ impl Region {
         (is_new || is_waiting).then_some(now)
     }
 
-    /// Ends the delay of all splits that wait for the writer. So the writer handles these splits before it handles code that is
-    /// registered from now on.
+    /// Makes all waiting splits due, so that the writer handles these splits before any code that is registered from now on.
     fn make_due(&self, naming: &mut Naming, now: u64) {
         naming.archives.iter_mut().for_each(|split| split.due = split.due.min(now));
         self.splits_at.store(naming.next_time(), Ordering::Release);
@@ -368,8 +362,8 @@ impl Region {
         self.splits_at.load(Ordering::Acquire) != NEVER
     }
 
-    /// For the writer: removes and returns the next split, if its due time is not later than `before`. If `even_undue` is true,
-    /// this function compares `before` with the time at which the split was made, and not with the due time.
+    /// For the writer: removes and returns the next split if it is due at `before` or earlier. If `even_undue` is true, it is
+    /// enough that the split was made at `before` or earlier.
     pub fn next_archive(&self, before: u64, even_undue: bool) -> Option<Archive> {
         if self.splits_at.load(Ordering::Acquire) > if even_undue { NEVER - 1 } else { before } {
             return None;

@@ -14,25 +14,27 @@ use crate::sys::maps::Mapping;
 use crate::sys::page_facts::{Untouched, Witness};
 use crate::sys::{file, process_memory};
 
-/// How many bytes are copied at a time. A block is larger than the largest piece of the memory reserve (`sys::reserve`), so no
-/// block comes from the reserve.
+/// How many bytes are copied at a time. Blocks never come from the memory reserve (`sys::reserve`), because a block is larger
+/// than the largest piece of the reserve.
 pub(super) const BLOCK: usize = 128 << 10;
 
 /// Replaces a piece of memory by a mapping of the file, with the same bytes, protection and attributes. After an error the
-/// memory is plain, and has its former bytes and protection.
+/// memory is plain memory with the former bytes and protection.
 ///
-/// Returns `WouldBlock` if the process was forked meanwhile. After a fork, the child may execute the bytes of the file, so the
-/// file must no longer be changed.
+/// Returns `WouldBlock` if the process was forked during the call. The child may execute the bytes of the file, so the caller
+/// must not change the file any more.
 ///
-/// `are_attributes_known`: whether `look_up_attributes` has accepted the piece. If `are_attributes_known` is true, the contents
-/// of the piece do not come from a userfaultfd. Untouched pages are then zero, and are not read.
+/// `are_attributes_known` is true if `look_up_attributes` has accepted the piece. The contents of the piece then do not come
+/// from a userfaultfd, so untouched pages are zero, and are not read.
 pub(super) fn exchange(piece: &Mapping, file: &File, base: u64, are_attributes_known: bool) -> io::Result<()> {
     let (addr, len, offset) = (piece.start, piece.end - piece.start, piece.start - base);
     provide_if_possible(file, offset, len)?;
     let pages = copy_to_file(piece, file, offset, are_attributes_known)?;
-    // Until the process has its own copies of the pages, a forked child would see later changes of the file in these pages.
+    // A child that is forked before the process has its own copies of the pages would see later changes of the file in these
+    // pages.
     let (parting, witness) = (Parting::begin().ok_or_else(forked)?, Witness::new()?);
-    // SAFETY: the file has the same bytes there, and the caller of `adopt` has promised that nobody writes.
+    // SAFETY: this part of the file has the same bytes as the memory, and the caller of `adopt` has promised that nobody writes
+    // to the memory.
     unsafe { code_memory::map_over(addr, len, piece.protection, Sharing::Private, file, offset)? };
     // Until the advice `Normal` is given, the kernel reads only pages that are touched, and does not read ahead.
     code_memory::advise(addr, len, Advice::Random);
@@ -41,12 +43,13 @@ pub(super) fn exchange(piece: &Mapping, file: &File, base: u64, are_attributes_k
         // The header page of the file is written to this page later, so the process needs its own copy of the page.
         exchanged = exchanged.and_then(|()| part_from_file(&[(addr, 0)]));
     }
-    // No fork handler runs for a raw `clone` system call, but the witness notices the child of such a call.
+    // `Parting` does not notice a fork by a raw `clone` system call, because no fork handler runs. The witness notices the
+    // child.
     if !parting.is_undisturbed() || witness.has_child() == Some(true) {
         exchanged = exchanged.and(Err(forked()));
     }
     drop(parting);
-    // Without this call, the kernel would expect no further use of the memory, and would swap out this memory first.
+    // With the advice `Random`, the kernel would expect no further use of the memory, and would swap it out first.
     code_memory::advise(addr, len, Advice::Normal);
     piece.attributes.give(addr, len, piece.protection);
     let offsets = pages.iter().map(|(addr, _)| addr - base);
@@ -55,7 +58,7 @@ pub(super) fn exchange(piece: &Mapping, file: &File, base: u64, are_attributes_k
 
 /// Makes the file system provide room for a private mapping of the file. A file system in memory (tmpfs) needs an additional
 /// page for each page of the mapping that is touched, and the kernel raises SIGBUS if no page is left. A file system on a disk
-/// needs no additional pages. If a file system does not support the operation, nothing is done.
+/// needs no additional pages. If the file system does not support the operation, does nothing.
 pub(super) fn provide_if_possible(file: &File, offset: u64, len: u64) -> io::Result<()> {
     if file::is_on_disk(file) {
         return Ok(());
@@ -70,11 +73,10 @@ fn forked() -> io::Error {
     io::Error::new(io::ErrorKind::WouldBlock, "the process was forked meanwhile")
 }
 
-/// Turns exchanged pieces into plain memory again.
+/// Turns pieces of memory that `exchange` has replaced into plain memory again.
 pub(super) fn take_back(pieces: &[Mapping]) {
     for piece in pieces {
-        // If a piece cannot become plain memory, it stays a mapping of the file. The mapping has the bytes that plain memory
-        // would have.
+        // An error is ignored: the piece then stays a mapping of the file, with the bytes that plain memory would have.
         let _ = make_plain(std::slice::from_ref(piece));
     }
 }
@@ -84,7 +86,7 @@ pub(super) fn for_pages(range: Range<u64>, each: impl FnMut(u64, &[u8]) -> io::R
     for_pages_unless(range, |_, _| false, each)
 }
 
-/// Like `for_pages`, but does not read blocks for which `is_zero` is true.
+/// Like `for_pages`, but does not read blocks for which `is_zero` returns true.
 fn for_pages_unless(
     range: Range<u64>,
     is_zero: impl Fn(u64, u64) -> bool,
@@ -119,17 +121,17 @@ fn for_pages_unless(
     Ok(())
 }
 
-/// Whether any byte is not zero. Compilers use vectors for the inner loop, because this loop has no early exit.
+/// Whether any byte is not zero. The inner loop has no early exit, so that compilers vectorize it.
 fn has_bits(bytes: &[u8]) -> bool {
     bytes.chunks(256).any(|part| part.iter().fold(0, |all, byte| all | byte) != 0)
 }
 
-/// Copies a mapping to the file. For each page that is not all zero, returns the page's address and the value of its first
-/// byte. `skips_untouched`: whether untouched pages are skipped.
+/// Copies a mapping to the file. Returns the address and the first byte of each page that is not all zero. If `skips_untouched`
+/// is true, does not read untouched pages.
 fn copy_to_file(piece: &Mapping, file: &File, offset: u64, skips_untouched: bool) -> io::Result<Vec<(u64, u8)>> {
     let mut pages = Vec::new();
-    // A mostly unused arena has far more untouched blocks than touched blocks. If the memory is only one block, reading the
-    // block is faster than looking up whether it is untouched.
+    // The look-up of untouched blocks pays for large memory, such as a mostly unused arena. Reading a single block is faster
+    // than looking up whether it is untouched.
     let is_large = piece.end - piece.start > BLOCK as u64;
     let untouched = if is_large && skips_untouched { Untouched::new() } else { None };
     let is_zero = |from, to| untouched.as_ref().is_some_and(|untouched| untouched.has_all(from, to));
@@ -141,18 +143,17 @@ fn copy_to_file(piece: &Mapping, file: &File, offset: u64, skips_untouched: bool
     Ok(pages)
 }
 
-/// Gives the process its own copy of pages of a private mapping, with the same bytes. The library later writes zeros (see
-/// `clear`) or the header page to these pages of the file. Without its own copy of the pages, the process would execute the
-/// zeros or the header page.
+/// Gives the process its own copies of pages of a private mapping, with the same bytes. Without its own copies, the process
+/// would execute the zeros (see `clear`) or the header page that the library later writes to these pages of the file.
 fn part_from_file(pages: &[(u64, u8)]) -> io::Result<()> {
     // A write to `/proc/thread-self/mem` also changes memory whose protection forbids writing.
     let memory = File::options().write(true).open("/proc/thread-self/mem")?;
     pages.iter().try_for_each(|&(addr, first)| memory.write_all_at(&[first], addr))
 }
 
-/// Makes the text of the file zero again. If the host later gives up pages (`MADV_DONTNEED`), these pages then contain zeros. A
-/// file system in memory must keep the pages that it has provided (see `provide_if_possible`). So these pages are overwritten
-/// with zeros and not freed.
+/// Makes the text of the file zero again, so that pages which the host later gives up (`MADV_DONTNEED`) contain zeros. On a
+/// file system in memory, the pages are overwritten and not freed, because the provided pages must stay (see
+/// `provide_if_possible`).
 pub(super) fn clear(file: &File, text: u64, len: u64, mut pages: impl Iterator<Item = u64>) -> io::Result<()> {
     if file::is_on_disk(file) && code_memory::punch(file, text, len).is_ok() {
         return Ok(());
@@ -171,9 +172,8 @@ fn write_zeros(to: &File, page: u64) -> io::Result<()> {
     (page..page + page_size() as u64).step_by(zeros.len()).try_for_each(|at| to.write_all_at(&zeros, at))
 }
 
-/// Replaces mappings by plain memory with the same bytes, protections and attributes. If there is not enough memory for all
-/// mappings, nothing changes. If the kernel cannot move the copy of a piece to the address of the piece, only the pieces before
-/// this piece are replaced.
+/// Replaces mappings by plain memory with the same bytes, protections and attributes. If memory is short, nothing changes. If
+/// the kernel cannot move the copy of a piece to the piece's address, only the pieces before this piece are replaced.
 pub(super) fn make_plain(pieces: &[Mapping]) -> io::Result<()> {
     let mut copies = Vec::new();
     copies.try_reserve(pieces.len())?;

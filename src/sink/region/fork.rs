@@ -1,6 +1,6 @@
-//! Handles regions in a forked child. Right after the fork, the child gets its own copy of the memory that it shares with the
-//! parent. When the child first uses a session of its parent, the child takes over the parent's state, and the regions get new
-//! files.
+//! Handles regions in a forked child. Right after the fork, the child gets its own copy of the memory that it would share with
+//! the parent. When the child first uses a session of its parent, the child takes over the parent's state, and the regions get
+//! new files.
 
 use std::fs::File;
 use std::io;
@@ -30,7 +30,8 @@ use crate::sys::maps;
 use crate::sys::privileges;
 
 impl Regions {
-    /// Records a fork in the parent, if the child may have got files. Returns whether the caller must notify the writer.
+    /// Called in the parent after a fork: records the fork if the child may have got files. Returns whether the caller must
+    /// notify the writer.
     pub fn has_forked(&self) -> bool {
         self.all().any(|region| region.has_shared_file()) && self.children.add()
     }
@@ -40,13 +41,13 @@ impl Regions {
         self.all().filter(|region| !region.is_private()).map(Region::len).sum()
     }
 
-    /// Gives a forked child its own copies of the memory that it shares with its parent. Runs before anything else in the
-    /// child. Calls `go_on` as soon as the parent may change this memory. The argument of `go_on` is true if the child no
-    /// longer shares memory with the parent. If no copy can be made, the memory becomes inaccessible in the child.
+    /// Gives a forked child its own copies of the memory that it shares with its parent. Runs before any other code in the
+    /// child. Calls `go_on` as soon as the parent may change the shared memory. The argument of `go_on` is true if all of the
+    /// shared memory could be copied. Memory that cannot be copied becomes inaccessible in the child.
     ///
     /// Only the forking thread exists in the child, so nothing else in the child uses the memory. The parent's other threads
-    /// may write to the memory during the copy. Writes during the copy do no harm: the kernel makes the copy, and allows writes
-    /// to a file while the file is read.
+    /// may write to the memory during the copy. These writes do no harm: the kernel makes the copy, and allows writes to a file
+    /// while the file is read.
     pub fn part_in_child(&self, status: &Status, go_on: impl FnOnce(bool)) {
         let may_have_names = status.sinks().has(Sinks::REGION) && !privileges::are_more();
         let mut is_parted = true;
@@ -74,16 +75,17 @@ impl Regions {
         }
     }
 
-    /// Adds the parent's regions in a forked child that takes over its parent's state. The regions have new files if the sink
-    /// runs.
+    /// In a forked child that takes over its parent's state: adds the parent's regions. The regions get new files if the sink
+    /// for regions runs.
     pub fn inherit(&self, status: &Status, parent: &Regions) {
         if let Ok(mut settings) = parent.settings.try_lock() {
-            // Otherwise each generation of children would have one more open descriptor.
+            // The child takes over the descriptor of the directory. Otherwise each generation of children would have one more
+            // open descriptor.
             self.settings().last_dir = settings.last_dir.take();
         }
         for old in parent.all().filter(|region| region.gone() == NEVER) {
             let had_file = match old.file.try_lock() {
-                // The child must not use this file, because the file's descriptor belongs to the parent.
+                // The child must not use this `RegionFile`, because its descriptor belongs to the parent.
                 Ok(mut file) => file.take().is_some(),
                 Err(_) => true,
             };
@@ -94,13 +96,12 @@ impl Regions {
             let is_named = made.is_some();
             let parts = made.unwrap_or_else(|| plain(old));
             if !is_named && old.is_mapping_group() {
-                // The range of a mapping group also contains memory that does not belong to the group. So no region without a
-                // file may be made for the whole range.
+                // A region without a file would cover the whole range of the mapping group, and so also memory that does not
+                // belong to the group.
                 continue;
             }
             if let Ok(mut naming) = old.naming.try_lock() {
-                // A file that was made for this process at the fork becomes an old file. A file that was not made for this
-                // process belongs to the parent.
+                // A file that was made for this process at the fork becomes an old file. Any other file belongs to the parent.
                 if let Some((path, identity)) = naming.of_child() {
                     let bytes = std::fs::metadata(&path).map_or(0, |data| data.blocks() * 512);
                     self.keep_old(path, identity, bytes);
@@ -108,7 +109,7 @@ impl Regions {
                 naming.end();
             }
             if let Ok(region) = self.publish(status, parts) {
-                // The host may have unmapped parts of the region.
+                // The host may have unmapped parts of the region in the meantime.
                 if let (Backing::Private { .. }, Ok(maps)) = (region.kind, maps::within(region.start(), region.end())) {
                     self.check(status, region, &maps);
                 }
@@ -118,8 +119,8 @@ impl Regions {
 
     /// Maps the memory of a region again, with a new file.
     fn again(&self, status: &Status, old: &Region) -> Option<Parts> {
-        // If the next file begins at the same address as the present file of this process, perf 7 continues to use the present
-        // file.
+        // If the object of the new file began at the same address as the object of the present file, perf 7 would continue to
+        // use the present file.
         let is_known = |naming: &Naming| old.is_private() || naming.of_child().is_some();
         let is_next = |naming: &Naming| is_known(naming) && !naming.begins_at_code() && old.can_begin_at_code(naming);
         let at_code = old.naming.try_lock().is_ok_and(|naming| is_next(&naming))
@@ -136,26 +137,26 @@ impl Regions {
     }
 }
 
-/// Sets the file of a region in a forked child. `path` is the path of this file, or `None` if the file has no name.
+/// Sets the file of a region in a forked child. `path` is `None` if the file has no name.
 fn set_file(region: &Region, file: Option<Arc<Held>>, path: Option<PathBuf>) {
     region.exec.store(READ_EXEC, Ordering::Relaxed);
     region.set_inode(file.as_ref().map_or(0, |file| file.identity().inode));
     // If another thread held the lock of `naming` at the fork, the lock stays locked in the child, so `naming` cannot store the
-    // file. Without the file in `naming`, the library cannot enlarge the region or give pages of the region back until the
-    // child makes another file.
+    // file. The region then cannot grow or give pages back until the child makes another file.
     if let Ok(mut naming) = region.naming.try_lock() {
         naming.set_file_of_child(file, path);
     }
 }
 
-/// A file in memory that a forked child has mapped instead of a region's file.
+/// A file in memory that a forked child maps instead of a region's file.
 struct Copy {
     file: File,
-    /// `None` if the child's code gets no names. The copy has the region's bytes, but nothing else of the region's file.
+    /// `None` if profilers find no names for the child's code. The copy then has only the bytes of the region's code, and no
+    /// other parts of the region's file.
     name: Option<Name>,
 }
 
-/// The path and the permission bits of the file by which profilers find the names of a child's code.
+/// The path and the permission bits of the file in which profilers find the names of a child's code.
 struct Name {
     path: PathBuf,
     mode: u32,
@@ -183,11 +184,11 @@ impl Copy {
 }
 
 impl Name {
-    /// Replaces the copy by a file with this name and the same contents, and maps this file.
+    /// Makes a file with this name and the contents of `copy`, and maps the file instead of `copy`.
     fn give(self, copy: &File, region: &Region, write: u64) -> io::Result<(File, PathBuf)> {
         let Name { path, mode } = self;
-        // The file system must have free room for twice the region's length. The file has holes, and the child may later write
-        // to the pages of these holes.
+        // The free room on the file system must be at least twice the region's length, because the child may later write to the
+        // holes of the file.
         let free = path.parent().and_then(file::free_space);
         if free.is_some_and(|free| free < 2 * region.len()) {
             return Err(io::ErrorKind::StorageFull.into());
@@ -205,12 +206,12 @@ impl Name {
     }
 }
 
-/// Gives a forked child its own copy of a region's memory. The copy is not in a file. This function needs no descriptor, and
-/// limits for the sizes of files do not matter.
+/// Gives a forked child its own copy of a region's memory, without a file. So the copy needs no descriptor, and no limit for
+/// the sizes of files applies.
 fn copy_without_file(region: &Region, write: u64) -> io::Result<()> {
     let (start, len) = (region.start(), region.len());
-    // SAFETY: both ranges belong to the region, and this process is a forked child, in which nobody else runs yet. Both views
-    // of the region have the same length.
+    // SAFETY: both ranges belong to the region and have the same length. This process is a forked child, in which no other
+    // thread runs yet.
     unsafe {
         code_memory::share_over(write, len)?;
         for_data(region, |data, _| {
@@ -226,17 +227,16 @@ fn copy_without_file(region: &Region, write: u64) -> io::Result<()> {
     }
 }
 
-/// Makes the memory of a region inaccessible in a forked child that cannot have its own copy. Otherwise the child's writes
-/// would change its parent's code.
+/// Makes the memory of a region inaccessible in a forked child that cannot have its own copy, so that the child's writes do not
+/// change its parent's code.
 fn hide(region: &Region, write: u64) {
     for view in [write, region.start()] {
-        // SAFETY: the child must not access the memory of its parent. If the child nevertheless accesses the memory, the kernel
-        // ends the child.
+        // SAFETY: the child must not access the memory of its parent. If the child does, the kernel ends the child.
         let _ = unsafe { code_memory::protect(view, region.len(), libc::PROT_NONE) };
     }
 }
 
-/// Copies a part of a file, without its holes.
+/// Copies a part of a file, except for the holes.
 fn copy_data(from: &File, to: &File, range: Range<u64>) -> io::Result<()> {
     let mut next = range.start;
     let mut buffer = Vec::new();
@@ -253,7 +253,8 @@ fn copy_data(from: &File, to: &File, range: Range<u64>) -> io::Result<()> {
     Ok(())
 }
 
-/// Copies a region's memory without its holes, to keep the fork cheap for a child that only executes another program.
+/// Copies a region's memory to a file, except for the holes, to keep forks cheap for children that only execute another
+/// program.
 fn copy_text(region: &Region, to: &File) -> io::Result<()> {
     for_data(region, |data, has_no_holes| match has_no_holes {
         true => code_memory::write_from(data.start, data.end - data.start, to, data.start - region.place.base),
@@ -262,7 +263,7 @@ fn copy_text(region: &Region, to: &File) -> io::Result<()> {
 }
 
 /// Calls `each` for the parts of a region's memory that are not holes of the region's file. If the file is not open, calls
-/// `each` for the whole memory. The second argument of `each` is true if the file is open.
+/// `each` for the whole memory. The second argument of `each` is true if the file is open, so that the part has no holes.
 fn for_data(region: &Region, mut each: impl FnMut(Range<u64>, bool) -> io::Result<()>) -> io::Result<()> {
     // Readahead by the kernel would turn holes into data.
     code_memory::advise(region.start(), region.len(), Advice::Random);
@@ -287,18 +288,18 @@ fn refill(new: New, old: &Region, write: u64) -> io::Result<Parts> {
     })
 }
 
-/// Gives a new file to private memory that is still a mapping of the parent's file.
+/// Gives a new file to those parts of a private region that are still mappings of the parent's file.
 fn adopt_again(mut new: New, old: &Region) -> io::Result<Parts> {
     let pieces = old.mapped().inspect_err(|_| new.naming.remove())?;
     if !old.place.reserved().all(|range| old.owns(&range)) {
-        // The host has mapped its own memory there.
+        // The host has mapped its own memory beside the code, where the library had reserved address space.
         new.naming.remove();
         return Err(io::ErrorKind::AddrInUse.into());
     }
     let group = if old.is_mapping_group() { Pages::of_group(old.start(), old.len()).ok() } else { None };
     if let Some(pages) = &group {
-        // The pages join the group at the time 0, which is earlier than every registration. So all code of the parent counts as
-        // code that was registered after the pages had joined the group.
+        // The pages join the group at the time 0, which is earlier than every registration, so all code of the parent counts as
+        // code of the group.
         pieces.iter().for_each(|piece| pages.join(piece.start, piece.end, 0));
     }
     let place = Placement { max_len: old.len(), ..old.place.clone() };
@@ -306,16 +307,17 @@ fn adopt_again(mut new: New, old: &Region) -> io::Result<Parts> {
     Ok(Parts { kind: old.kind, pages: group.unwrap_or(parts.pages), ..parts })
 }
 
-/// Turns the region into a region without a file. Sinks other than the region sink then write the region's code.
+/// Turns a region into a region without a file. The other sinks then report the region's code.
 fn plain(old: &Region) -> Parts {
-    // Profilers look for names in the parent's file as long as the memory is a mapping of that file.
+    // The memory must become plain memory if possible, because profilers look for names in the parent's file as long as the
+    // memory is a mapping of this file.
     let is_whole = || {
         old.mapped().is_ok_and(|pieces| pieces.iter().map(|piece| piece.end - piece.start).sum::<u64>() == old.len())
     };
     let may_be_plain = match old.kind {
         Backing::TwoViews { .. } => false,
-        // If the library created a region and the region has no file, `release` unmaps the whole range of the region. So the
-        // whole range must still belong to the region.
+        // `release` unmaps the whole range of a region that the library created and that has no file. So the whole range must
+        // still belong to the region.
         Backing::Private { adopted, .. } => adopted || is_whole(),
     };
     let is_plain = may_be_plain && old.make_plain().is_ok();

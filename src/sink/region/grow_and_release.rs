@@ -1,4 +1,4 @@
-//! Changes regions after their creation: enlarges a region, gives pages back to the system, and ends a region.
+//! Enlarges regions, gives pages of regions back to the system, and ends regions.
 
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
@@ -38,9 +38,9 @@ impl Regions {
             region.map_code(&file, start + old, start + new)
         });
         grown.map_err(|_| {
-            // SAFETY: nobody uses these ranges.
+            // SAFETY: nobody uses the new part of the executable view.
             let _ = unsafe { code_memory::reserve_over(start + old, more) };
-            // SAFETY: as above.
+            // SAFETY: nobody uses the new part of the writable view.
             let _ = unsafe { code_memory::reserve_over(write + old, more) };
             Error::NoMemory
         })?;
@@ -51,7 +51,7 @@ impl Regions {
         Ok(())
     }
 
-    /// Gives whole pages back to the system. Afterwards, the pages contain zeros.
+    /// Gives whole pages of a region back to the system. Afterwards, the pages contain zeros.
     pub fn discard(&self, addr: u64, size: u64) -> Result<()> {
         let page = page_size() as u64;
         if size == 0 {
@@ -65,29 +65,28 @@ impl Regions {
             let file = region.naming().file().map_err(|_| Error::SinkFailed)?;
             return code_memory::punch(&file, addr - region.place.base, size).map_err(|_| Error::NoMemory);
         }
-        // While this thread holds the lock, the writer does not write to the file.
+        // While this thread locks the file, the writer does not write to it.
         let _written = region.opened();
         let mut naming = region.naming();
         let shows_header = addr == region.place.base && naming.has_file();
         if naming.has_file() {
-            // The file has breakpoints where code was registered.
+            // The file has breakpoints where code was registered, which must become zeros.
             let file = naming.file().map_err(|_| Error::SinkFailed)?;
             let end = addr + size - region.place.base;
             let start = addr - region.place.base + if shows_header { page } else { 0 };
             let pages = (start..end).step_by(page as usize);
             exchange::clear(&file, start, end - start, pages).map_err(|_| Error::NoMemory)?;
         }
-        // SAFETY: the caller gives these pages up. The file has zeros there.
+        // SAFETY: the caller gives these pages up, and the file has zeros for these pages.
         let dropped = unsafe { code_memory::drop_pages(addr, size) };
-        // The header page of the file contains bytes that are not zero. So the process gets its own copy of this page, filled
-        // with zeros.
+        // The header page of the file is not zero, so the process gets its own copy of the page, filled with zeros.
         dropped
             .and_then(|()| if shows_header { exchange::own_zeros(addr) } else { Ok(()) })
             .map_err(|_| Error::NoMemory)
     }
 
-    /// Makes the file system provide room again for pages that were given back. After this call, an access to these pages
-    /// raises no signal.
+    /// Makes the file system provide room again for pages that were given back, so that an access to these pages raises no
+    /// signal.
     pub fn provide(&self, addr: u64, size: u64) -> Result<()> {
         let region = self.all().find(|region| region.holds(addr, size)).ok_or(Error::Region)?;
         let file = region.naming().file().map_err(|_| Error::SinkFailed)?;
@@ -96,14 +95,14 @@ impl Regions {
 
     fn starting(&self, start: u64) -> Result<&'static Region> {
         let mut all = self.all().filter(|region| region.start() == start && region.gone() == NEVER);
-        // If a region has lost its first page, another region may begin at the same address. In this case the function returns
-        // the region that has not lost its first page.
+        // If a region has lost its first page, another region may begin at the same address. The region that still has its
+        // first page is preferred.
         let first = all.next();
         all.find(|region| !region.pages.any_lost(start, start + 1)).or(first).ok_or(Error::Region)
     }
 
-    /// Ends a region. A region that the library created is unmapped. A region that the library adopted becomes plain memory
-    /// again, with the same bytes. The writer should already have written the code in the region.
+    /// Ends a region. A created region is unmapped. An adopted region becomes plain memory again, with the same bytes. The
+    /// writer should already have written the code in the region.
     pub fn release(&self, status: &Status, start: u64) -> Result<()> {
         let _changing = self.begin_change()?;
         let region = self.starting(start)?;
@@ -115,7 +114,7 @@ impl Regions {
             _ => {}
         }
         if !self.end(status, region) {
-            // The host had unmapped the region, and the writer has already ended it.
+            // The host had unmapped the region, so the writer has already ended it.
             return Ok(());
         }
         // SAFETY: the caller gives up the memory of the region.
@@ -132,7 +131,7 @@ impl Regions {
         }
     }
 
-    /// Takes a region out of the list and completes its file. Returns false if another thread has ended the region.
+    /// Removes a region from the list and completes its file. Returns false if another thread has already ended the region.
     fn end(&self, status: &Status, region: &'static Region) -> bool {
         if !self.forget(region) {
             return false;
@@ -154,7 +153,7 @@ impl Regions {
             status.counters.regions_ended.add(1);
             self.keep_last(region);
         }
-        // The struct stays for ever, but keeps little memory and no descriptor.
+        // The `Region` is never freed, but keeps little memory and no descriptor.
         region.naming().end();
         region.set_inode(0);
         true
@@ -166,7 +165,7 @@ impl Regions {
         drop(left);
     }
 
-    /// When a region ends, records its file as an old file. Otherwise the files of ended regions would accumulate.
+    /// Records the file of an ended region as an old file, so that the files of ended regions do not accumulate.
     fn keep_last(&self, region: &Region) {
         for (number, Past { path, identity, .. }) in last_of(region).into_iter().enumerate() {
             let bytes = if number > 0 { 0 } else { std::fs::metadata(&path).map_or(0, |data| data.blocks() * 512) };
@@ -187,8 +186,7 @@ impl Regions {
         !has_any || file_thread::run_for(timeout, write).is_some()
     }
 
-    /// Removes all files that regions have or had. After this call, sinks other than the region sink write the code in the
-    /// present regions.
+    /// Removes all files that regions have or had. After this call, the other sinks report the code in the present regions.
     pub fn remove_files(&self, status: &Status) {
         std::mem::take(&mut self.settings().files).remove();
         for region in self.all() {
@@ -201,28 +199,29 @@ impl Regions {
     }
 }
 
-/// Unmaps the library's mappings of a region. If the region was adopted, only the header page and the tables beside the code
-/// are unmapped. A region that the library created is unmapped completely. Memory that the host has mapped in the same range
-/// stays. `inode` is the number that the region's file had.
+/// Unmaps the library's mappings of a region: all mappings of a created region, but only the header page and the tables of an
+/// adopted region. Memory that the host has mapped in the same range stays. `inode` is the inode number that the region's file
+/// had.
 ///
 /// # Safety
 /// Nobody may use the memory of a created region any longer.
 unsafe fn unmap(region: &Region, inode: Option<u64>) {
     let place = &region.place;
-    // SAFETY: the caller's promise. Nobody in this process reads the tables.
+    // SAFETY: the caller promises that nobody uses the memory of a created region any longer. Nobody in this process reads the
+    // tables.
     unsafe {
         if let Backing::Private { adopted: true, .. } = region.kind {
             place.reserved().for_each(|range| _ = unmap_own(range, inode, place.base, &[]));
             return;
         }
         let blindly = |range: Range<u64>| code_memory::unmap(range.start, range.end - range.start);
-        // `beside`: the parts of the range that have no code.
+        // `beside` are the parts of the range that have no code.
         let unmap = |range: Range<u64>, base, beside: &[Range<u64>]| match inode {
             Some(_) if unmap_own(range.clone(), inode, base, beside).is_ok() => {}
-            // Without `/proc`, no mapping can be recognized. The host may have replaced private code by its own memory, so only
-            // the parts without code are unmapped.
+            // Without `/proc`, the library cannot recognize its mappings. The host may have replaced a private mapping of code
+            // by its own memory, so only the parts without code are unmapped.
             Some(_) if region.is_private() => beside.iter().cloned().for_each(blindly),
-            // A region without a file cannot be recognized in the list of mappings.
+            // The mappings of a region without a file cannot be recognized in the list of mappings.
             _ => blindly(range),
         };
         unmap(place.whole(), place.base, &[place.base..region.start(), region.end()..place.tables.end]);

@@ -1,21 +1,20 @@
-//! Counts the live code in each part of a region. If a part has no live code, the host may have unmapped the memory of this
-//! part.
+//! Counts the live code in each part of a region, because the host may unmap parts without live code.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::api::error::{Error, Result};
 
-/// The size of a part, in bytes. Hosts are likely to give memory back in blocks of this size.
+/// The size of a part, in bytes. Hosts probably give memory back in blocks of this size.
 const PART: u64 = 64 << 10;
 
-/// A flag bit in a part's count of live code. The bit is set if the host may have unmapped the part since the last check.
+/// The bit of a part's count that is set if the host may have unmapped the part since the last check.
 const IN_DOUBT: u32 = 1 << 31;
 
-/// Each count begins at this value, so a subtraction before the matching addition does no harm.
+/// The value of a count without live code. The value is so large that a subtraction may come before the matching addition.
 const NONE: u32 = 1 << 30;
 
-/// A count of the live code in each part of a region. The flag `IN_DOUBT` is in the same word as the count, because every
-/// registration reads both. Regions with two views and mapping groups have no counts.
+/// The flag `IN_DOUBT` is in the same word as the count, because every registration reads the flag and the count. Regions with
+/// two views and mapping groups have no counts.
 #[derive(Debug)]
 pub struct Tally {
     parts: Vec<AtomicU32>,
@@ -42,8 +41,8 @@ impl Tally {
         both & IN_DOUBT == 0
     }
 
-    /// Subtracts ended code from the counts. When a host gives memory back, it may give back all unused memory at once, even
-    /// memory that never contained code. So when a part loses its last code, all parts without code get the flag `IN_DOUBT`.
+    /// Subtracts ended code from the counts. When a part loses its last code, all parts without code get the flag `IN_DOUBT`: a
+    /// host may give back all unused memory at once, even memory that never contained code.
     pub fn subtract(&self, offset: u64, size: u64) {
         let gone = |part: &AtomicU32| part.fetch_sub(1, Ordering::Relaxed) & !IN_DOUBT <= NONE + 1;
         if self.parts(offset, size).iter().filter(|part| gone(part)).count() > 0 {
@@ -83,8 +82,8 @@ mod tests {
         let tally = Tally::new(3 * PART).unwrap();
         assert!(tally.add(0, 64) && tally.add(PART - 1, 2));
         assert!(!tally.settle(0, 3 * PART));
-        // The ended code began in the first part, where other code is still live. The ended code reached into the second part,
-        // where no code is live.
+        // The ended code lay in the first part, which still has other live code, and in the second part, which has no live code
+        // now.
         tally.subtract(PART - 1, 2);
         assert!(tally.add(0, 64) && !tally.add(PART, 1));
         // A check of one part leaves the flags of all other parts set. Parts that never had code also keep their flags.
@@ -96,15 +95,14 @@ mod tests {
         assert!(tally.settle(0, 3 * PART) && !tally.settle(0, 3 * PART));
         tally.doubt(2 * PART, 1);
         assert!(!tally.add(2 * PART, 1));
-        // The end of this code is counted a second time. If code is added later, the flag is nevertheless set when this later
-        // code ends.
+        // The end of this code is counted a second time. The flag is still set when code that is added later ends.
         tally.subtract(0, 64);
         assert!(tally.settle(0, PART) && tally.add(0, 64) && tally.add(0, 64));
         tally.subtract(0, 64);
         assert!(tally.settle(0, PART));
         tally.clear();
         assert!(!tally.add(0, 3 * PART));
-        // There are no parts after the end of the region. If the host cannot unmap a region, the region's tally has no parts.
+        // There are no parts after the end of the region. The tally of a region that the host cannot unmap has no parts.
         assert!(tally.add(3 * PART, 64));
         let none = Tally::new(0).unwrap();
         none.subtract(0, 64);

@@ -1,5 +1,5 @@
-//! Lists all regions, and finds the region that contains an address. Every registration makes this search, so the search takes
-//! no lock.
+//! Lists all regions, and finds the region that contains an address. The search takes no lock, because every registration makes
+//! this search.
 
 use std::sync::atomic::{fence, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::OnceLock;
@@ -10,19 +10,20 @@ use super::state::Region;
 /// process is 1024, so at least 256 open files remain for other uses.
 pub const MOST: usize = 768;
 
-/// All regions, and their index. Regions are never freed, so a call that races with the end of a region finds valid memory.
+/// All regions, and an index of the regions by address. Regions are never freed, so a call that races with the end of a region
+/// reads valid memory.
 #[derive(Debug, Default)]
 pub struct Places {
     /// The memory is allocated when the first region is added.
     memory: OnceLock<Box<Memory>>,
-    /// The number of elements of `places` that were ever used.
+    /// The number of elements of `Memory::places` that were used at least once.
     used: AtomicUsize,
 }
 
 #[derive(Debug)]
 struct Memory {
     places: [AtomicPtr<Region>; MOST],
-    /// The version of the index, which is odd while a thread changes the index.
+    /// The version of the index. The version is odd while a thread changes the index.
     version: AtomicU64,
     /// The number of regions in the index.
     count: AtomicUsize,
@@ -30,8 +31,8 @@ struct Memory {
     index: [Entry; MOST],
 }
 
-/// An entry of the index. If the host has unmapped a part of a region, another region may be made in this part. So regions may
-/// overlap.
+/// An entry of the index. The ranges of entries may overlap, because another region may be made in a part of a region that the
+/// host has unmapped.
 #[derive(Debug)]
 struct Entry {
     start: AtomicU64,
@@ -43,7 +44,7 @@ struct Entry {
 
 impl Memory {
     fn new() -> Option<Box<Memory>> {
-        // SAFETY: zero bytes are null pointers and the number zero, which are the first values of all fields.
+        // SAFETY: zero bytes are valid initial values of all fields: null pointers and the number zero.
         unsafe {
             let layout = std::alloc::Layout::new::<Memory>();
             let memory = std::alloc::alloc_zeroed(layout).cast::<Memory>();
@@ -53,7 +54,6 @@ impl Memory {
 }
 
 impl Places {
-    /// All regions.
     pub fn all(&self) -> impl Iterator<Item = &'static Region> + '_ {
         let used = self.used.load(Ordering::Acquire);
         let places = self.memory.get().map_or(&[][..], |memory| &memory.places[..used]);
@@ -78,7 +78,7 @@ impl Places {
         if version % 2 == 0 && memory.version.load(Ordering::Relaxed) == version {
             return found;
         }
-        // Another thread changed the index during the search. The list `places` is correct at any moment.
+        // Another thread changed the index during the search. The list `places` is always correct.
         self.all().find(|region| is_right(region))
     }
 
@@ -89,8 +89,7 @@ impl Places {
 
     fn memory(&self) -> Option<&Memory> {
         if self.memory.get().is_none() {
-            // If several threads allocate the memory at the same time, all threads use the memory of the thread that calls
-            // `set` first.
+            // If several threads allocate the memory at the same time, all threads use the memory that was set first.
             let _ = self.memory.set(Memory::new()?);
         }
         self.memory.get().map(Box::as_ref)
@@ -191,7 +190,7 @@ pub(super) mod tests {
         const STEP: u64 = 1 << 20;
         let places = Places::default();
         assert!(places.around(STEP, |_| true).is_none());
-        // The regions are added in mixed order. The range of the last region contains the ranges of all earlier regions.
+        // The regions are added in mixed order. The last region contains the ranges of all earlier regions.
         let numbers = (0..MOST as u64 - 1).map(|number| number * 5 % (MOST as u64 - 1));
         let small: Vec<_> = numbers.map(|number| region((number + 1) * STEP, STEP / 2)).collect();
         let large = region(STEP - 8, 1 << 30);

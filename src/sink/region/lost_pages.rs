@@ -1,5 +1,5 @@
-//! Records which pages of a region the host has unmapped or replaced by another mapping. The threads that register code read
-//! these records without a lock.
+//! Records which pages of a region are lost: unmapped by the host, or replaced by another mapping. Threads that register code
+//! read these records without a lock.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,22 +11,22 @@ use crate::sys::clock::NEVER;
 /// The smallest page size.
 const PAGE: u64 = 4096;
 
-/// Which pages of a region are lost. Lost pages stay lost, except in mapping groups (see `mapping_group`).
+/// Lost pages stay lost, except in mapping groups (see `mapping_group`).
 #[derive(Debug)]
 pub struct Pages {
     start: u64,
     len: u64,
-    /// A bit for each page. The bits are allocated when the first page is lost.
+    /// A bit for each page. The bits are allocated when the region loses its first page.
     lost: OnceLock<Box<[AtomicU64]>>,
-    /// The times at which pages joined and left a mapping group. `None` in other regions.
+    /// The times at which pages joined and left a mapping group. `None` if the region is not a mapping group.
     times: Option<Times>,
 }
 
-/// Two times for each page: when the page joined the mapping group, and when the page left the group. If code was registered in
-/// a page while the page belonged to the mapping group, the code is in the file of the mapping group.
+/// Two times for each page: when the page joined the mapping group, and when the page left the group. Code that was registered
+/// between these times is in the file of the group.
 #[derive(Debug)]
 struct Times {
-    /// 0 if no mapping has joined at this page yet.
+    /// When each page joined, or 0 if no mapping has joined at the page yet.
     since: Box<[AtomicU64]>,
     until: Box<[AtomicU64]>,
 }
@@ -37,7 +37,7 @@ impl Pages {
         Pages { start, len, lost: OnceLock::new(), times: None }
     }
 
-    /// Creates the record of a mapping group. A page belongs to the group once the page joins.
+    /// Creates the record of a mapping group. No page belongs to the group before it joins.
     pub fn of_group(start: u64, len: u64) -> Result<Pages> {
         let count = len.div_ceil(PAGE) as usize;
         let words = |count, first| words(count, first).ok_or(Error::NoMemory);
@@ -49,7 +49,7 @@ impl Pages {
         self.times.is_some()
     }
 
-    /// The numbers of the pages of a range.
+    /// Returns the numbers of the pages in a range of addresses.
     fn numbers(&self, start: u64, end: u64) -> Range<usize> {
         let offset = |addr: u64| addr.clamp(self.start, self.start + self.len) - self.start;
         (offset(start) / PAGE) as usize..offset(end).div_ceil(PAGE) as usize
@@ -78,8 +78,8 @@ impl Pages {
         start >= end || self.lost.get().is_some_and(|bits| has(bits))
     }
 
-    /// Marks a range as lost, except for the parts that `left` yields. These parts must be in order of their addresses. Returns
-    /// false if there is no memory for the bits.
+    /// Marks a range as lost, except for the parts that `left` yields, in the order of their addresses. Returns false if there
+    /// is no memory for the bits.
     pub fn lose(&self, start: u64, end: u64, left: impl Iterator<Item = (u64, u64)>, now: u64) -> bool {
         let mut next = start;
         for (from, to) in left.chain(std::iter::once((end, end))) {
@@ -103,7 +103,7 @@ impl Pages {
 
     #[cold]
     fn make(&self) -> Option<&[AtomicU64]> {
-        // If several threads allocate the bits at the same time, all of them use the bits that were set first.
+        // If several threads allocate the bits at the same time, all threads use the bits that were set first.
         let _ = self.lost.set(words(self.len.div_ceil(64 * PAGE) as usize, 0)?);
         self.lost.get().map(Box::as_ref)
     }
@@ -134,13 +134,13 @@ impl Pages {
         }
     }
 
-    /// Records that from now on, no mapping in this range can join the group.
+    /// Records that no mapping in this range can join the group any more.
     pub fn use_up(&self, start: u64, end: u64, now: u64) {
         self.begin(start, end, now);
         self.end(start, end, now);
     }
 
-    /// Whether the range lies in a mapping group, and no mapping in the range has joined yet.
+    /// Whether the range lies in a mapping group, and none of its pages has joined or was used up.
     pub fn are_unused(&self, start: u64, end: u64) -> bool {
         let is_unused = |since: &AtomicU64| since.load(Ordering::Relaxed) == 0;
         self.times.as_ref().is_some_and(|times| times.since[self.numbers(start, end)].iter().all(is_unused))
@@ -156,7 +156,7 @@ impl Pages {
     }
 }
 
-/// Makes an array of `count` numbers, each with the value `first`. Returns `None` if there is no memory.
+/// Makes an array of `count` numbers, each with the value `first`. Returns `None` if memory is short.
 fn words(count: usize, first: u64) -> Option<Box<[AtomicU64]>> {
     let mut words = Vec::new();
     words.try_reserve_exact(count).ok()?;

@@ -1,16 +1,16 @@
-//! Makes mapping groups, which are regions that many small mappings share, for runtimes that map each function separately.
+//! Makes mapping groups: regions that many small mappings share, for runtimes that map each function separately.
 //!
 //! A mapping group is a range of address space that contains no other object. The file of a mapping group has room for the
 //! whole range. The first mapping is adopted like any other memory, and the rest of the range counts as lost. Later mappings
-//! *join*: their pages become a mapping of the group's file, at the offset that belongs to the address of the pages, and no
-//! longer count as lost. So one header page, one set of tables and one descriptor serve all mappings. When a mapping joins, no
-//! region is made, and the list of all mappings is not read.
+//! *join*: their pages become a mapping of the group's file, at the offset for their address, and no longer count as lost. So
+//! all mappings share one header page, one set of tables and one descriptor. When a mapping joins, no region is made, and the
+//! list of all mappings is not read.
 //!
 //! Each page joins a mapping group only once. If the host later maps other memory at the address of the page, the new mapping
-//! joins a second group. The second group covers the same range of addresses. So a mapping group has no epochs, and its file
-//! keeps one name. perf with libunwind computes the addresses of the tables from the lowest mapping of the file with this name.
-//! perf finds the tables only if the lowest mapping is the mapping of the header page. In a mapping group, the mapping of the
-//! header page is always the lowest mapping of the file, and all mappings of the file have the same name.
+//! joins a second group for the same range of addresses. So a mapping group has no epochs, and its file keeps one name. perf
+//! with libunwind computes the addresses of the tables from the lowest mapping of the file with this name. perf finds the
+//! tables only if the lowest mapping is the mapping of the header page. In a mapping group, the mapping of the header page is
+//! always the lowest mapping of the file, and all mappings of the file have the same name.
 
 use std::iter;
 use std::sync::atomic::Ordering;
@@ -33,7 +33,7 @@ use crate::sys::panic_guard;
 use crate::sys::thread::{self, undisturbed};
 use crate::sys::{debug, reserve};
 
-/// How far a mapping group reaches in both directions from its first mapping. The reach is limited because perf may copy the
+/// How far a mapping group reaches in both directions from its first mapping. The limit exists because perf may copy the
 /// group's file, holes included.
 const REACH: u64 = 4 << 20;
 /// A mapping larger than this becomes a separate region.
@@ -43,9 +43,8 @@ const MAPPING_MOST: u64 = 1 << 20;
 const TABLES_SHARE: u64 = 8;
 
 impl Regions {
-    /// Adds a mapping that contains a single function to a mapping group. `it` is the mapping that contains the function. The
-    /// function may have been registered at the time `since` or later. Returns `None` if memory of this kind cannot join a
-    /// mapping group, or if there is no room.
+    /// Adds the mapping `it`, which contains a single function, to a mapping group. The function was registered at the time
+    /// `since` or later. Returns `None` if memory of this kind cannot join a mapping group, or if there is no room.
     pub(super) fn join(
         &self,
         status: &Status,
@@ -58,8 +57,8 @@ impl Regions {
         if !addr.is_multiple_of(page) || end - addr > MAPPING_MOST || !status.sinks().has(Sinks::REGION) {
             return None;
         }
-        // Memory that the kernel merged with its neighbours, or that is also writable, does not join, but is adopted like other
-        // memory.
+        // Memory that is also writable, or that the kernel merged with its neighbours, does not join a group, but is adopted as
+        // a separate region.
         let is_functions = it.is_plain() && it.protection == READ_EXEC && (it.start, it.end) == (addr, end);
         if !is_functions
             || reserve::is_short()
@@ -117,7 +116,8 @@ impl Regions {
         let page = page_size() as u64;
         let mapping_groups = self.all().filter(|region| region.is_mapping_group());
         let mapping_groups: Vec<u64> = mapping_groups.filter_map(Region::inode).collect();
-        // perf 7 confuses an object with an earlier object that began at the same address.
+        // perf 7 confuses an object with an earlier object that began at the same address, so the base addresses of ended
+        // regions are avoided.
         let is_known = |base: u64| self.settings().bases.contains_key(&base);
         for _ in 0..8 {
             let (low, high) = around(&maps, it, &mapping_groups);
@@ -133,7 +133,7 @@ impl Regions {
             let (start, max_len) = (base + page, end - (base + page));
             let len = RegionFile::tables_room(max_len / TABLES_SHARE);
             let at = maps::gap(&maps, end, reach_above(end, TABLES_REACH), len, page, end)?;
-            // Another thread may have mapped something there meanwhile.
+            // Another thread may have mapped memory in these ranges since `maps` was read.
             if reserve_both((base, page), (at, len)) {
                 let (header_len, tables, has_object_above) = (page, at..at + len, false);
                 return Some(Placement { start, max_len, base, header_len, tables, has_object_above });
@@ -143,8 +143,8 @@ impl Regions {
         None
     }
 
-    /// Turns the memory of new code into plain memory, before the new code replaces other code in a mapping group. The memory
-    /// then no longer belongs to the group. While the bridge registers code, the memory stays in the group.
+    /// Called before new code replaces other code in a mapping group: turns the memory of the new code into plain memory, which
+    /// no longer belongs to the group. While the bridge registers code, the memory is not changed.
     #[cold]
     pub(super) fn part_from_mapping_group(&self, status: &Status, region: &Region, addr: u64, size: u64) {
         let page = page_size() as u64;
@@ -169,14 +169,13 @@ impl Region {
     fn take_in(&self, status: &Status, it: &Mapping, since: u64) -> Option<()> {
         let file = self.naming().file().ok()?;
         if exchange(it, &file, self.place.base, false).is_err() {
-            // This part of the file may now contain bytes of the mapping `it`, and a forked child may execute these bytes. So
-            // this part is never used again. The memory can join another mapping group, but only if the pages of that group are
-            // still unused at these addresses.
+            // This part of the file may now contain bytes that a forked child executes, so this part is never used again. The
+            // memory can join another mapping group whose pages at these addresses are still unused.
             self.pages.use_up(it.start, it.end, status.clock.now());
             return None;
         }
         let naming = self.naming();
-        // Meanwhile, another thread may have marked the group as gone, because no mapping of the group was left.
+        // During the exchange, another thread may have marked the group as gone, because the group had no mapping left.
         if self.gone() != NEVER || naming.identity().is_none() {
             drop(naming);
             take_back(&[*it]);
@@ -186,7 +185,7 @@ impl Region {
         Some(())
     }
 
-    /// Whether code would replace other code in a mapping group.
+    /// Whether code at this address would replace other code in a mapping group.
     #[inline]
     pub(super) fn is_used_up(&self, addr: u64, size: u64) -> bool {
         self.is_mapping_group() && self.has_had_code(addr - self.start(), size)
@@ -198,8 +197,8 @@ impl Region {
     }
 }
 
-/// Returns the largest range around the mapping `it` that overlaps no object and no special mapping. Mapping groups do not
-/// count as objects here. The range must overlap no object, because libdw finds nothing in objects that overlap.
+/// Returns the largest range around the mapping `it` that overlaps no object and no special mapping, because libdw finds
+/// nothing in objects that overlap. Mapping groups do not count as objects here.
 fn around(maps: &[Mapping], it: &Mapping, mapping_groups: &[u64]) -> (u64, u64) {
     let objects = maps.iter().filter(|mapping| is_object(mapping) && !mapping_groups.contains(&mapping.inode));
     let objects: Vec<u64> = objects.map(|mapping| mapping.inode).collect();
@@ -230,7 +229,7 @@ mod tests {
         regions: Regions,
         dir: std::path::PathBuf,
         start: u64,
-        /// While a test holds this lock, no other test runs. Mapping groups of several tests would limit each other's range.
+        /// Only one of these tests runs at a time, because mapping groups of several tests would limit each other's range.
         _alone: MutexGuard<'static, ()>,
     }
 
@@ -244,7 +243,8 @@ mod tests {
             std::fs::create_dir_all(&dir).unwrap();
             let regions = Regions::default();
             regions.configure(dir.clone(), 0o600, true);
-            // The free address space below the mappings is for header pages, and the free space above them is for tables.
+            // The free address space below the mappings is for header pages, and the free space above the mappings is for
+            // tables.
             let (free, len, above) = (8 << 20, 64 * page_size() as u64, 512 << 20);
             let start = code_memory::reserve(free + len + above).unwrap() + free;
             // SAFETY: the range was just reserved, and nobody else knows of it.
@@ -255,12 +255,12 @@ mod tests {
             Host { status, regions, dir, start, _alone: alone }
         }
 
-        /// The address of a mapping of two pages. No two mappings are neighbours.
+        /// The address of the mapping with this number. Each mapping has two pages, and no two mappings are neighbours.
         fn addr(&self, number: u64) -> u64 {
             self.start + (3 * number + 1) * page_size() as u64
         }
 
-        /// Makes a mapping that contains the bytes of a function.
+        /// Makes a mapping that contains a function, all of whose bytes are `byte`.
         fn map(&self, number: u64, byte: u8) -> u64 {
             let (addr, len) = (self.addr(number), 2 * page_size() as u64);
             // SAFETY: the range was reserved, and nobody else uses it.
@@ -317,7 +317,7 @@ mod tests {
         assert_eq!((host.status.counters.regions.get(), host.regions.all().count()), (1, 1));
         // Memory between the mappings does not belong to the mapping group.
         assert!(host.regions.find(host.addr(0) - 10, 20).is_none());
-        // The group ends with the last of its mappings.
+        // The group ends when its last mapping is unmapped.
         (0..20).for_each(|number| host.unmap(number));
         assert!(first.gone() != NEVER && host.regions.find(host.addr(3), SIZE).is_none());
     }
@@ -330,7 +330,7 @@ mod tests {
         assert!(host.register(host.map(1, 2)).is_some_and(|region| std::ptr::eq(region, first)));
         let addr = host.addr(1);
         let before = status.clock.now();
-        // The clock may stand still for a moment.
+        // The sleeps make sure that the clock advances.
         sleep_micros(100);
         host.unmap(1);
         sleep_micros(100);
@@ -341,7 +341,7 @@ mod tests {
         // The host has unmapped the memory without a call to the library.
         let third = host.register(host.map(1, 4)).unwrap();
         assert!(!std::ptr::eq(third, second) && bytes(addr) == [4; SIZE as usize]);
-        // The code at `addr` ends, and new code replaces it in the same mapping.
+        // The code at `addr` ends, and new code replaces the ended code in the same mapping.
         regions.after_code(status, addr, SIZE);
         let fourth = host.register(addr).unwrap();
         assert!(!std::ptr::eq(fourth, third) && host.inode(addr) != 0 && bytes(addr) == [4; SIZE as usize]);
@@ -372,7 +372,7 @@ mod tests {
         let unknown = host.map(0, 1);
         assert!(register(unknown).is_none() && is_plain(unknown, 1));
         assert!(host.register(host.map(1, 2)).is_some() && host.register(host.map(2, 3)).is_some());
-        // Without a call to the library, the host replaces a mapping of the group by other memory.
+        // The host replaces a mapping of the group by other memory, without a call to the library.
         let other = host.map(2, 4);
         assert!(register(other).is_none() && is_plain(other, 4));
         assert!(host.inode(host.addr(1)) != 0);

@@ -1,9 +1,9 @@
-//! Regions are code memory that is a mapping of an ELF file, so that every profiler can name the code in this memory.
+//! Regions: code memory that is a mapping of an ELF file, so that every profiler finds the names of the code in the file.
 //!
 //! `regions` holds the regions of a process. `sink` is the part that runs in the writer.
 //!
-//! perf records the path of a mapping's file at the time of `mmap` or `mprotect`. So the library renames the file when new code
-//! replaces dead code: see `epoch`.
+//! perf records the path that a mapping's file has at the time of `mmap` or `mprotect`. So the library renames a region's file
+//! when new code replaces dead code: see `epoch`.
 
 mod address_space;
 mod addresses;

@@ -21,16 +21,15 @@ use crate::sys::host_fds;
 use crate::sys::sync::lock;
 use crate::sys::sync::outside::Mutex;
 
-/// The names of a region's file, and the file's descriptors in both descriptor tables.
 #[derive(Debug)]
 pub struct Naming {
     pub path: PathBuf,
-    /// Whether the file has the name `path`. If this field is false, the file has no name.
+    /// Whether the file has a name, which is `path`.
     is_named: bool,
     identity: Option<Identity>,
-    /// The identity of the final copy, once that copy has taken over the names of the file.
+    /// The identity of the final copy, once the final copy has taken over the names of the file.
     last: Option<Identity>,
-    /// Whether the descriptor in the host's table is open only while a thread uses it.
+    /// Whether the host's descriptor table has a descriptor of the file only while a thread uses the file.
     is_light: bool,
     host: Open,
     writer: Open,
@@ -42,7 +41,7 @@ pub struct Naming {
     pub(super) names: VecDeque<(u32, OsString)>,
     /// The splits that the writer has not handled yet.
     pub(super) archives: VecDeque<Archive>,
-    /// Whether code has replaced dead code since an epoch last moved the beginning of the loaded segment.
+    /// Whether code has replaced dead code since the beginning of the loaded segment last moved.
     pub(super) is_reused: bool,
     /// The last time when an epoch moved the beginning of the loaded segment, or when a check found no reason for a move.
     pub(super) turned_at: u64,
@@ -55,22 +54,22 @@ struct Open {
     file: Option<Arc<Held>>,
 }
 
-/// A split. At `time`, the contents of the region's file describe the epochs before `first`. After the split, the contents
-/// describe the epoch `first` and the epochs after it.
+/// A split: the contents that the region's file has at `time` describe the epochs before `first`. After the split, the file
+/// describes the epoch `first` and later epochs.
 #[derive(Debug)]
 pub struct Archive {
-    /// The time when the split was made, and the time when it is due. The writer handles the split before any record with a
-    /// later time than `due`.
+    /// The time when the split was made, and the time when the split is due. The writer handles the split before any record
+    /// with a later time than `due`.
     pub(super) time: u64,
     pub(super) due: u64,
     /// The first epoch that the file itself describes after the split.
     pub first: u32,
     /// The offset in the file at which the loaded segment begins after the split.
     pub begin: u64,
-    /// True if all code that ran in the epoch `first` or later is live when the writer handles the split. Then the file need
-    /// not describe the dead code after the split.
+    /// True if the file need not describe dead code after the split, because all code that ran in the epoch `first` or later is
+    /// live when the writer handles the split.
     pub is_clean: bool,
-    /// Reserves room for the copy.
+    /// Reserves room for the copy of the file.
     pub(super) _expected: Expected,
 }
 
@@ -112,7 +111,7 @@ impl Naming {
         }
     }
 
-    /// Replaces the file by another file.
+    /// Replaces the present file by `file`.
     pub fn set_file(&mut self, file: Option<Arc<Held>>) {
         self.identity = file.as_ref().map(|file| file.identity());
         self.here().file = file;
@@ -123,13 +122,13 @@ impl Naming {
         file_name(self.of, epoch, begins_at_code)
     }
 
-    /// Whether the loaded segment begins at the code, and not at the beginning of the file.
+    /// Whether the loaded segment begins at the code, and not at the start of the file.
     pub(super) fn begins_at_code(&self) -> bool {
         file_names::begins_at_code(self.name())
     }
 
-    /// Turns the empty file `file` into the file of a region that has no code yet. The name of the file decides where its
-    /// loaded segment begins.
+    /// Turns an empty file into the file of a region that has no code yet. The name of the file decides where its loaded
+    /// segment begins.
     pub(super) fn create_file(&self, file: Arc<Held>, layout: Layout) -> io::Result<RegionFile> {
         let mut file = RegionFile::create(file, layout)?;
         if self.begins_at_code() {
@@ -140,15 +139,13 @@ impl Naming {
 
     /// The path of the file that a forked child gets.
     pub(super) fn path_for_child(&self, child: u32) -> Option<PathBuf> {
-        // If this file was made at the fork, this process is a child that has not taken over its parent's state. This process
-        // has no writer, so nobody would remove files that were made for its children. So children of this process get no
-        // files.
+        // If the file was made at the fork, this process is a child that has not taken over its parent's state, and has no
+        // writer. Nobody would remove files of its children, so its children get no files.
         self.named().filter(|_| !self.is_of_child)?;
         Some(self.path.with_file_name(name_for_child(child, self.of, self.begins_at_code())))
     }
 
-    /// In a forked child: sets the file that was made for this child. `path` is the path of this file, or `None` if the file
-    /// has no name.
+    /// In a forked child: sets the file that was made for this child. `path` is `None` if the file has no name.
     pub(super) fn set_file_of_child(&mut self, file: Option<Arc<Held>>, path: Option<PathBuf>) {
         self.set_file(file);
         (self.is_named, self.is_of_child) = (path.is_some(), path.is_some());
@@ -163,7 +160,7 @@ impl Naming {
         Some((self.path.clone(), identity))
     }
 
-    /// The name of a copy of the file until the copy is complete and gets its final name.
+    /// The temporary name of a copy of the file, until the copy is complete.
     pub(super) fn name_of_copy(&self) -> OsString {
         self.name_of(EPOCH_MOST, false)
     }
@@ -172,7 +169,7 @@ impl Naming {
         self.path.file_name().unwrap_or_default()
     }
 
-    /// Whether the memory is a mapping of a file.
+    /// Whether the region's memory is a mapping of a file.
     pub fn has_file(&self) -> bool {
         self.identity.is_some()
     }
@@ -187,19 +184,19 @@ impl Naming {
         self.identity.filter(|_| self.is_named)
     }
 
-    /// The identity of the file that has the names now: the final copy, or the region's file if there is no final copy.
+    /// The identity of the file that has the names now: the final copy, or the region's own file if there is no final copy.
     pub(super) fn last(&self) -> Option<Identity> {
         self.last.or_else(|| self.named())
     }
 
-    /// Gives all names of the file to the final copy. Before this call, the final copy has only the name `copy`. A name that
-    /// now belongs to another file is not changed.
+    /// Gives all names of the file to the final copy. Before this call, the final copy has only the name `copy`. Names that now
+    /// belong to other files are not changed.
     pub(super) fn replace_by(&mut self, copy: &OsStr) -> io::Result<()> {
         let (dir, last) = (self.dir()?, self.last());
         let is_own = |name: &OsStr| dir.identity_of(name).is_ok_and(|found| last.is_some_and(|last| last.is(&found)));
         let identity = dir.identity_of(copy)?;
         for (_, name) in self.names.iter().filter(|(_, name)| is_own(name)) {
-            // An error is ignored. On a file system without hard links, the file has no older names.
+            // Errors are ignored, because the file has no older names on a file system without hard links.
             let _ = dir.remove(name).and_then(|()| dir.link(copy, name));
         }
         if !is_own(self.name()) {
@@ -210,14 +207,14 @@ impl Naming {
         Ok(())
     }
 
-    /// Returns a descriptor of the file's directory. The descriptor is in the descriptor table of the calling thread. If the
-    /// host has closed the descriptor in its own table, this call reopens the directory.
+    /// Returns a descriptor of the file's directory, in the descriptor table of the calling thread. Reopens the directory if
+    /// the host has closed the descriptor in its own table.
     pub fn dir(&mut self) -> io::Result<Arc<Dir>> {
         if !self.is_named {
             return Err(io::ErrorKind::NotFound.into());
         }
         if !DescriptorTable::current().is_host() {
-            // The writer needs the directory only once for each epoch, so the writer does not keep this descriptor.
+            // The writer needs the directory only once for each epoch, so the writer's descriptor is not kept.
             return Ok(Arc::new(Dir::of(&self.path)?));
         }
         if let Some(dir) = self.host.dir.as_ref().filter(|dir| dir.is_open()) {
@@ -227,8 +224,8 @@ impl Naming {
         Ok(self.host.dir.insert(dir).clone())
     }
 
-    /// Returns a descriptor of the file. The descriptor is in the descriptor table of the calling thread. If the host has
-    /// closed the descriptor in its own table, this call reopens the file.
+    /// Returns a descriptor of the file, in the descriptor table of the calling thread. Reopens the file if the host has closed
+    /// the descriptor in its own table.
     pub fn file(&mut self) -> io::Result<Arc<Held>> {
         if let Some(file) = self.here().file.as_ref().filter(|file| file.checked().is_ok()) {
             return Ok(file.clone());
@@ -243,8 +240,7 @@ impl Naming {
         Ok(self.here().file.insert(file).clone())
     }
 
-    /// For the writer: opens the file through the host's descriptor. This works even if somebody has removed the name or the
-    /// directory.
+    /// For the writer: opens the file through the host's descriptor, even if somebody has removed the file's name or directory.
     fn file_of_host(&self, identity: Identity) -> Option<File> {
         let number = self.host.file.as_ref().filter(|_| !DescriptorTable::current().is_host())?.as_raw_fd();
         let thread = host_fds::tid().unwrap_or_else(std::process::id);
@@ -253,25 +249,25 @@ impl Naming {
         file::look_at(&file).is_ok_and(|found| found.is(&identity)).then_some(file)
     }
 
-    /// The file, if it is open for the calling thread.
+    /// Returns the file, if it is open in the descriptor table of the calling thread.
     pub fn open_file(&mut self) -> Option<Arc<Held>> {
         self.here().file.clone().filter(|file| file.checked().is_ok())
     }
 
-    /// Closes the descriptor in the host's table, because hosts may have few descriptors. From now on, the host's table has a
-    /// descriptor of the file only while a thread uses the file.
+    /// Closes the descriptor in the host's descriptor table, because hosts may have few descriptors. From now on, the table has
+    /// a descriptor of the file only while a thread uses the file.
     pub fn let_go(&mut self) {
         self.is_light = true;
         self.host.file = None;
     }
 
-    /// Removes and returns the writer's descriptor, so that the writer can close it.
+    /// Removes and returns the writer's descriptor, which only the writer can close.
     pub fn take_of_writer(&mut self) -> Option<Arc<Held>> {
         self.writer.file.take()
     }
 
-    /// Removes everything except the path, because the region has ended. The host's descriptors are closed by a thread that
-    /// uses the host's descriptor table.
+    /// Removes everything except the path, because the region has ended. A thread that uses the host's descriptor table closes
+    /// the host's descriptors.
     pub fn end(&mut self) {
         let path = std::mem::take(&mut self.path);
         let ended = Mutex::new(Some(std::mem::replace(self, Naming { path, ..Naming::nameless(None) })));
@@ -291,7 +287,7 @@ impl Naming {
         self.names.drain(..count).map(|(_, name)| name).collect()
     }
 
-    /// All paths that the file has.
+    /// All paths of the file, for the present and the older epochs.
     pub(super) fn paths(&self) -> impl Iterator<Item = PathBuf> + '_ {
         let older = self.names.iter().map(|(_, name)| self.path.with_file_name(name));
         std::iter::once(self.path.clone()).chain(older)

@@ -17,15 +17,15 @@ use crate::sys::file::{self, Held};
 use crate::sys::held_dir::Dir;
 use crate::sys::privileges;
 
-/// A new file that no region has yet.
+/// A new file that does not belong to a region yet.
 pub(super) struct New {
     pub naming: Naming,
     file: Arc<Held>,
 }
 
 impl New {
-    /// Turns the new file into the file of a region. `put` maps the file over the memory. If `put` fails, the name of the file
-    /// is removed.
+    /// Turns the new file into the file of a region. `put` maps the file over the memory of the region. If `put` fails, the
+    /// name of the file is removed.
     pub fn put_in_place(
         self,
         place: Placement,
@@ -50,7 +50,7 @@ impl Regions {
             let settings = self.settings();
             (settings.dir.clone(), settings.mode)
         };
-        // The lock of the settings is not held here, so no other thread has to wait for the disk.
+        // The settings are not locked here, so that no other thread has to wait for the disk.
         let dir = self.open_dir(&dir_path).map_err(|error| describe("open", &dir_path, &error))?;
         let mut attempt = 0;
         loop {
@@ -74,8 +74,8 @@ impl Regions {
         }
     }
 
-    /// Opens the directory. As long as the path leads to the same directory, regions share one descriptor of the directory,
-    /// to save descriptors of the host.
+    /// Opens the directory. To save descriptors of the host, regions share one descriptor as long as the path leads to the same
+    /// directory.
     fn open_dir(&self, path: &Path) -> io::Result<Arc<Dir>> {
         let now = Dir::open(path)?;
         let last = self.settings().last_dir.clone();

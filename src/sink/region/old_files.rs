@@ -1,5 +1,5 @@
-//! Keeps earlier files of regions, up to a limit, because a profile may have samples of the code in these files. When the sink
-//! closes, the files are removed if the options ask for that.
+//! Keeps earlier files of regions, up to a limit, because a profile may have samples of the code that these files describe.
+//! When the sink closes, the files are removed if the options ask for that.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -11,19 +11,19 @@ use crate::sys::held_dir::Dir;
 
 /// The maximum number of old files.
 const OLD_FILES: usize = 20_000;
-/// If all old files together have more bytes than `OLD_BYTES`, the files that are older than `KEPT_FOR` are removed. Files that
-/// are younger than `KEPT_FOR` are removed only if all old files together have more bytes than `MOST_BYTES`.
+/// If all old files together have more bytes than `OLD_BYTES`, files that are older than `KEPT_FOR` are removed. Younger files
+/// are removed only if all old files together have more bytes than `MOST_BYTES`.
 const OLD_BYTES: u64 = 256 << 20;
 const MOST_BYTES: u64 = 2 * OLD_BYTES;
-/// If the old files together have more bytes than this limit, the next old file has names and tables, but not the bytes of live
-/// code.
+/// While all old files together have at least this number of bytes, copies for older epochs contain names and tables, but not
+/// the bytes of live code.
 const OLD_BYTES_FEW: u64 = 64 << 20;
-/// How long each file of an older epoch is kept, in nanoseconds. New files are delayed once the recent files take three
-/// quarters of `OLD_BYTES`, so that files can be kept for this time. The delay grows with the size of the recent files. Once
-/// recent files take all of `OLD_BYTES`, no file is made. So in each period of this length, at most `MOST_BYTES` are written.
+/// How long each file of an older epoch is kept, in nanoseconds. So that files can be kept for this time, new files are delayed
+/// once the recent files take three quarters of `OLD_BYTES`. The delay grows with the size of the recent files. Once recent
+/// files take all of `OLD_BYTES`, no file is made. So in each period of this length, at most `MOST_BYTES` are written.
 pub const KEPT_FOR: u64 = 60_000_000_000;
 
-/// A file that is no longer written to.
+/// A file that nobody writes to any more.
 #[derive(Debug)]
 pub struct Past {
     pub path: PathBuf,
@@ -35,7 +35,7 @@ impl Past {
     pub fn remove(&self) {
         let (Ok(dir), Some(name)) = (Dir::of(&self.path), self.path.file_name()) else { return };
         if dir.identity_of(name).is_ok_and(|found| self.identity.is(&found)) {
-            // A failure is ignored, because there is no remedy.
+            // A failure is ignored, because nothing can be done about it.
             let _ = dir.remove(name);
         }
     }
@@ -43,14 +43,14 @@ impl Past {
 
 #[derive(Debug, Default)]
 pub struct Files {
-    /// The files of older epochs, and the last files of ended regions, each with the time at which the file became old. The
-    /// oldest file comes first.
+    /// The files of older epochs and of ended regions, each with the time at which the file became old. The oldest file comes
+    /// first.
     old: VecDeque<(u64, Past)>,
     old_bytes: u64,
 }
 
 impl Files {
-    /// Records a file. Removes the oldest files if there are too many.
+    /// Records an old file. Removes the oldest files if there are too many.
     pub fn keep(&mut self, past: Past, now: u64) {
         self.old_bytes += past.bytes;
         self.old.push_back((now, past));
@@ -78,15 +78,15 @@ impl Files {
 /// The room that all regions share for files of older epochs.
 #[derive(Debug, Default)]
 pub struct Room {
-    /// How many bytes the recent files of older epochs took at the time `at`. Each new file adds its size to this number. As
-    /// time passes, this number of bytes decreases by `OLD_BYTES` per `KEPT_FOR`. Only the writer changes these two fields.
+    /// How many bytes the recent files of older epochs took at the time `at`. Each new file adds its size, and time subtracts
+    /// `OLD_BYTES` per `KEPT_FOR`. Only the writer changes `recent` and `at`.
     recent: AtomicU64,
     at: AtomicU64,
     /// The expected total size, in bytes, of the files that the writer still has to write.
     expected: AtomicU64,
 }
 
-/// A file that the writer still has to write, and that will probably have this number of bytes.
+/// A file that the writer still has to write, with its probable size in bytes.
 #[derive(Debug)]
 pub struct Expected {
     room: Arc<Room>,
@@ -99,21 +99,21 @@ impl Room {
         self.recent.load(Ordering::Relaxed).saturating_sub((OLD_BYTES as f64 * passed) as u64)
     }
 
-    /// Whether there is room for another file with this number of bytes. If no bytes are in use, the limit is `MOST_BYTES`
-    /// instead of `OLD_BYTES`.
+    /// Whether there is room for another file of this size. If recent and expected files take no room, the limit is
+    /// `MOST_BYTES` instead of `OLD_BYTES`.
     pub fn has(&self, bytes: u64, now: u64) -> bool {
         let used = self.recent(now) + self.expected.load(Ordering::Relaxed);
         used + bytes <= if used == 0 { MOST_BYTES } else { OLD_BYTES }
     }
 
-    /// Reserves room for a file until the result is dropped.
+    /// Reserves room for a file, until the returned `Expected` is dropped.
     pub fn expect(self: &Arc<Room>, bytes: u64) -> Expected {
         self.expected.fetch_add(bytes, Ordering::Relaxed);
         Expected { room: self.clone(), bytes }
     }
 
-    /// Returns how long the next epoch of a region has to wait, in nanoseconds. `bytes` is the size of the previous epoch's
-    /// file. The result is exact if no other region begins epochs.
+    /// Returns for how many nanoseconds the next epoch of a region must not begin. `bytes` is the size of the previous epoch's
+    /// file. Does not consider that other regions also begin epochs.
     pub fn pause_after(&self, bytes: u64, now: u64) -> u64 {
         let recent = self.recent(now) + bytes;
         self.recent.store(recent, Ordering::Relaxed);
@@ -128,8 +128,8 @@ impl Drop for Expected {
     }
 }
 
-/// Returns the minimum pause in nanoseconds between a file of `part` bytes and the next file. `used` is the number of bytes
-/// that recent files take. If recent files take all of `OLD_BYTES`, the pauses limit new files to `OLD_BYTES` per [`KEPT_FOR`].
+/// Returns the minimum pause in nanoseconds between a file of `part` bytes and the next file, if recent files take `used`
+/// bytes. If recent files take `OLD_BYTES`, the pauses limit new files to `OLD_BYTES` per [`KEPT_FOR`].
 fn pause(part: u64, used: u64) -> u64 {
     let fullness = (4 * used).saturating_sub(3 * OLD_BYTES) as f64 / OLD_BYTES as f64;
     (KEPT_FOR as f64 * fullness * part as f64 / OLD_BYTES as f64) as u64
@@ -172,8 +172,8 @@ mod tests {
         assert!(room.has(OLD_BYTES / 4, 7) && !room.has(OLD_BYTES / 4 + 1, 7));
         drop(half);
         assert!(room.has(OLD_BYTES / 4 * 3, 7) && !room.has(OLD_BYTES / 4 * 3 + 1, 7));
-        // If no recent file takes room, a single file may have up to `MOST_BYTES`. A file of `MOST_BYTES` no longer takes room
-        // once the file is twice `KEPT_FOR` old.
+        // If no recent file takes room, a single file may have up to `MOST_BYTES`. A file of `MOST_BYTES` takes no room after
+        // twice `KEPT_FOR`.
         assert!(room.has(MOST_BYTES, 7 + KEPT_FOR) && !room.has(MOST_BYTES + 1, 7 + KEPT_FOR));
         room.pause_after(MOST_BYTES, 7 + KEPT_FOR);
         assert!(!room.has(1, 7 + 2 * KEPT_FOR) && room.has(MOST_BYTES, 7 + 3 * KEPT_FOR));
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(keep(0, 200 * MIB, 1), [0]);
         assert_eq!(keep(1, 300 * MIB, 2), [0, 1]);
         assert_eq!(keep(2, 13 * MIB, KEPT_FOR), [1, 2]);
-        // Files that are older than `KEPT_FOR` are removed if all files together have more than `OLD_BYTES`.
+        // Files that are older than `KEPT_FOR` are removed if all files together have more bytes than `OLD_BYTES`.
         assert_eq!(keep(3, 100 * MIB, KEPT_FOR + 2), [1, 2, 3]);
         assert_eq!(keep(4, 100 * MIB, KEPT_FOR + 3), [2, 3, 4]);
         assert_eq!(keep(5, 20 * MIB, 3 * KEPT_FOR), [2, 3, 4, 5]);

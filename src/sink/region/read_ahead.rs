@@ -1,13 +1,13 @@
-//! Reads the bytes of code from memory. Runtimes place functions next to each other, so one system call reads many functions.
+//! Reads the bytes of code from memory. One system call reads many functions, because runtimes place functions next to each
+//! other.
 
 use crate::sys::process_memory;
 
-/// How many bytes are read at once if the code directly follows the code that was read last.
+/// How many bytes are read at once if the code follows the code that was read last.
 const AHEAD: u64 = 16 << 10;
-/// The maximum distance between pieces of code that count as neighbours.
+/// The maximum gap between two pieces of code that count as neighbours.
 const GAP: u64 = 256;
 
-/// The bytes of a piece of memory, and the end of the code that was read last.
 pub struct ReadAhead {
     pid: u32,
     start: u64,
@@ -21,8 +21,8 @@ impl ReadAhead {
         ReadAhead { pid, start: 0, bytes: Vec::new(), last_end: 0 }
     }
 
-    /// Returns the bytes of code, or an empty slice if the memory cannot be read. While no jitdump runs, some records do not
-    /// contain the bytes of their code, so this function reads the bytes from memory.
+    /// Returns the bytes of code, or an empty slice if the memory cannot be read. This function is needed because some records
+    /// do not contain the bytes of their code while no jitdump runs.
     pub fn read(&mut self, addr: u64, size: u64) -> &[u8] {
         let is_neighbour = addr.checked_sub(self.last_end).is_some_and(|gap| gap <= GAP);
         self.last_end = addr.saturating_add(size);
@@ -59,12 +59,12 @@ mod tests {
             reads += usize::from(memory.start != start);
             start = memory.start;
         }
-        // The first piece has no neighbour yet.
+        // The first piece of code is read alone, because it has no neighbour yet.
         assert_eq!(reads, 1 + 3);
         for offset in [7, 20_000, 6] {
             assert_eq!(memory.read(at(offset), 80), &code[offset..offset + 80]);
         }
-        // No memory lies at these addresses.
+        // No memory is mapped at these addresses.
         assert!(memory.read(8, 80).is_empty() && memory.read(90, 80).is_empty());
         assert_eq!(memory.read(at(1), 3), &code[1..4]);
     }

@@ -1,4 +1,4 @@
-//! Holds the list of the regions of a process. The threads that register code share this list with the writer.
+//! Holds the list of the regions of a process, which the threads that register code share with the writer.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -29,15 +29,15 @@ use crate::sys::timed_lock::{Locked, TimedLock};
 /// the thread that makes or ends regions may be waiting for a disk.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A region counts as busy until this number of nanoseconds after `Region::not_before`. Busy regions are expected to begin more
+/// A region counts as busy until this number of nanoseconds after `Region::not_before`. A busy region will probably begin more
 /// epochs soon.
 const BUSY_FOR: u64 = 1_000_000_000;
 
 /// The regions of a process, and the settings for new regions.
 #[derive(Debug, Default)]
 pub struct Regions {
-    /// Whether threads that register code must look for the code's region. True if regions exist, or if unknown memory is
-    /// adopted.
+    /// Whether threads that register code must look for the code's region. True if regions exist, or if the library adopts
+    /// unknown memory.
     watching: AtomicBool,
     adopting: AtomicBool,
     pub(super) without_files: AtomicBool,
@@ -60,33 +60,33 @@ pub(super) struct Settings {
     /// The directory of the last region.
     pub last_dir: Option<Arc<Dir>>,
     pub mode: u32,
-    /// The number in the name of the next file. If a file with that name exists, the following numbers are tried.
+    /// The number in the name of the next file. If a file with this name exists, the library tries the following numbers.
     pub next_number: u32,
-    /// The last region that got a file.
+    /// The region that most recently got a file.
     last: Option<&'static Region>,
     pub files: Files,
-    /// The ended regions. Ended regions are never freed, because a call that races with the end of a region may still read the
-    /// region.
+    /// The ended regions, which are never freed, because a call that races with the end of a region may still read the region.
     ended: Vec<&'static Region>,
     /// Maps the base address of each ended region (see `Placement::base`) to the length of the region's code.
     pub bases: BTreeMap<u64, u64>,
-    /// The writer's open descriptors of the files of ended regions. Only the writer can close these descriptors.
+    /// The writer's descriptors of the files of ended regions. Only the writer can close them.
     pub to_close: Vec<Arc<Held>>,
-    /// Marks of ended regions, which new regions reuse. A call that races with the end of a region may see the marks of another
-    /// region. If a call uses the marks of another region, the worst effect is an unnecessary epoch.
+    /// Marks of ended regions, which new regions reuse. A call that races with the end of a region may read the marks of a new
+    /// region; at worst, this begins an unnecessary epoch.
     spare_marks: Vec<Arc<Marks>>,
 }
 
-/// The thread that holds a `Changer` may make and end regions. Meanwhile, a fork of the process waits for a limited time.
+/// The thread that holds a `Changer` may make and end regions. A fork of the process waits for this thread, but only for a
+/// limited time.
 pub(super) struct Changer<'r> {
     _one: Locked<'r, ()>,
     _inside: Inside,
 }
 
 impl Regions {
-    /// First waits while the process forks. Then waits while another thread makes or ends regions. Both waits are limited. If
-    /// the fork takes too long, the call continues during the fork. If the other thread takes too long, perhaps because of a
-    /// slow disk, the call fails.
+    /// Waits while the process forks, and then while another thread makes or ends regions, each for a limited time. If the fork
+    /// takes too long, the call continues during the fork. If the other thread takes too long, for example because of a slow
+    /// disk, the call fails.
     pub(super) fn begin_change(&self) -> Result<Changer<'_>> {
         let inside = fork_lock::enter();
         Ok(Changer { _one: self.changing.lock_in_time().ok_or(Error::Timeout)?, _inside: inside })
@@ -109,7 +109,7 @@ impl Regions {
         self.watching.load(Ordering::Acquire)
     }
 
-    /// Whether the running sink adopts unknown memory in which code is registered.
+    /// Whether the library adopts unknown memory when code is registered in it.
     pub fn are_adopting(&self) -> bool {
         self.adopting.load(Ordering::Relaxed)
     }
@@ -119,15 +119,15 @@ impl Regions {
         self.without_files.load(Ordering::Relaxed)
     }
 
-    /// Sets the directory and mode of the files of new regions, and whether unknown memory is adopted.
+    /// Sets the directory and the mode of the files of new regions, and whether the library adopts unknown memory.
     pub fn configure(&self, dir: PathBuf, mode: u32, adopting: bool) {
         {
             let mut settings = self.settings();
             (settings.dir, settings.mode) = (dir, mode);
         }
         self.candidates.clear();
-        // Code may have been registered in regions while this sink did not run. The writer must now add this code to the
-        // regions' files.
+        // Code may have been registered in regions while the sink for regions did not run. The writer must now add this code to
+        // the regions' files.
         self.all().for_each(|region| region.is_new.store(true, Ordering::Relaxed));
         self.adopting.store(adopting, Ordering::Relaxed);
         self.without_files.store(false, Ordering::Relaxed);
@@ -135,7 +135,7 @@ impl Regions {
     }
 
     fn watch(&self) {
-        // The lock is needed because the writer may end a region while another thread makes a region.
+        // The settings are locked because the writer may end a region while another thread makes a region.
         let _settings = self.settings();
         let any = self.all().next().is_some() || self.are_adopting();
         self.watching.store(any, Ordering::Release);
@@ -152,18 +152,18 @@ impl Regions {
         self.all().filter(overlaps)
     }
 
-    /// The region that contains the whole code.
+    /// Returns the region that contains a whole piece of code.
     pub(super) fn around(&self, addr: u64, size: u64) -> Option<&'static Region> {
         self.places.around(addr, |region| region.holds(addr, size))
     }
 
-    /// The region that contains the whole code, if the region's file can name the code.
+    /// Returns the region that contains a whole piece of code, if the region's file can name the code.
     pub fn find(&self, addr: u64, size: u64) -> Option<&'static Region> {
         self.around(addr, size).filter(|region| !region.has_failed.load(Ordering::Relaxed))
     }
 
-    /// Each region in which a part of the code lies, with the address and the size of this part. A mapping group is included
-    /// only if it contains the whole code, because the code of a group consists of whole mappings.
+    /// Returns each region that contains at least a part of a piece of code, with the address and the size of the part. A
+    /// mapping group is included only if it contains the whole code, because the code of a group fills whole mappings.
     pub(super) fn parts(&self, addr: u64, size: u64) -> impl Iterator<Item = (&'static Region, u64, u64)> + '_ {
         let whole = self.around(addr, size);
         let may_be_part = whole.is_none() && self.may_overlap(addr, size);
@@ -175,15 +175,14 @@ impl Regions {
         })
     }
 
-    /// Whether a part of the code may lie in a region. Unlike a pass through all regions, this check takes hardly any time. If
-    /// a region overlaps code of at most one page, the region contains the first or the last byte of the code. For code of more
-    /// than one page, the result is always true.
+    /// Quickly checks whether a part of a piece of code may lie in a region. A region that overlaps code of at most one page
+    /// contains the first or the last byte of the code. For code of more than one page, the result is always true.
     fn may_overlap(&self, addr: u64, size: u64) -> bool {
         let is_in = |at| self.places.around(at, |region| region.spans(at, 1)).is_some();
         size > page_size() as u64 || is_in(addr) || is_in(addr.saturating_add(size).saturating_sub(1))
     }
 
-    /// For the writer: the regions in which a part of the code lay at `time`. No region contained all of the code.
+    /// For the writer: returns the regions that contained a part of the code at `time`, but not the whole code.
     pub fn parts_at(&self, addr: u64, size: u64, time: u64) -> impl Iterator<Item = &'static Region> + '_ {
         let all = self.may_overlap(addr, size).then(|| self.all());
         all.into_iter().flatten().filter(move |region| {
@@ -196,13 +195,14 @@ impl Regions {
         })
     }
 
-    /// Whether the file of a region names the code now, or may name the code later. While memory waits to become executable
-    /// (see `candidates`), the result is true for all code, because the waiting memory may become a region with this code.
+    /// Whether the file of a region names the code now, or may name the code later. While any memory waits to become executable
+    /// (see `candidates`), the result is true for all code, because the waiting memory may contain the code and become a
+    /// region.
     pub fn may_name(&self, addr: u64, size: u64) -> bool {
         self.parts(addr, size).next().is_some() || self.candidates.any_waits()
     }
 
-    /// For the writer. `time` is when the code was registered. Returns the region that contained the code at the time `time`.
+    /// For the writer: returns the region that contained the code at `time`, when the code was registered.
     pub fn find_at(&self, addr: u64, size: u64, time: u64) -> Option<&'static Region> {
         let mut first: Option<&'static Region> = None;
         self.places.around(addr, |region| {
@@ -220,7 +220,7 @@ impl Regions {
         self.some_new.load(Ordering::Acquire) && self.some_new.swap(false, Ordering::AcqRel)
     }
 
-    /// Records that a region contains code that was registered before its memory became a part of the region.
+    /// Records that a region contains code that was registered before the memory of the code became a part of the region.
     pub(super) fn has_older_code(&self, region: &Region) {
         region.is_new.store(true, Ordering::Relaxed);
         self.some_new.store(true, Ordering::Release);
@@ -230,13 +230,13 @@ impl Regions {
         self.settings().mode
     }
 
-    /// Returns the path of the file of the last region. If another thread is renaming this file on a slow disk, this call waits
-    /// for that thread, but at most for `timeout`.
+    /// Returns the path of the last region that got a file. If another thread is renaming the file on a slow disk, this call
+    /// waits for the thread, but at most for `timeout`.
     pub fn last_path(&self, timeout: Duration) -> Result<PathBuf> {
         let last = self.settings().last.ok_or(Error::NotRunning)?;
         let end = Instant::now() + timeout;
         loop {
-            // A thread that begins an epoch holds this lock while it renames the file.
+            // A thread that begins an epoch locks `naming` while it renames the file.
             match last.naming.try_lock() {
                 Ok(naming) => return Ok(naming.path.clone()),
                 Err(_) if Instant::now() > end => return Err(Error::Timeout),
@@ -245,7 +245,7 @@ impl Regions {
         }
     }
 
-    /// Whether the number of regions has reached its limit. If the limit is reached, counts a refusal.
+    /// Whether the number of regions has reached its limit. If so, increments the counter `region_limit`.
     pub(super) fn is_full(&self, status: &Status) -> bool {
         let is_full = self.places.is_full();
         if is_full {
@@ -254,20 +254,22 @@ impl Regions {
         is_full
     }
 
-    /// Whether the number of regions has reached its limit, and the list of all mappings was read too recently to be read again.
+    /// Whether the number of regions has reached its limit, and the list of all mappings was read too recently to be read
+    /// again.
     pub(super) fn rests_at_limit(&self, now: u64) -> bool {
         self.candidates.rests(now) && self.places.is_full()
     }
 
-    /// Notes that the list of all mappings was read since the time `begin`. Matters only at the limit of regions.
+    /// Records that the list of all mappings was read from the time `begin` until now. Has an effect only if the number of
+    /// regions has reached its limit.
     pub(super) fn has_read_mappings(&self, begin: u64) {
         if self.places.is_full() {
             self.candidates.rest(begin, monotonic_ns());
         }
     }
 
-    /// Adds a region to the list. After this call other threads may use the region, so the region must never be freed. The
-    /// caller may still end the region.
+    /// Adds a region to the list. After this call other threads may use the region, so it must never be freed, but the caller
+    /// may still end it.
     pub(super) fn publish(&self, status: &Status, parts: Parts) -> Result<&'static Region> {
         let has_file = parts.file.is_some();
         // The marks of a mapping group lie above its tables, not where the kernel would map the next functions of the group.
@@ -325,25 +327,25 @@ impl Regions {
         }
     }
 
-    /// Records a file that is no longer written to. Removes the oldest recorded files if there are too many.
+    /// Records a file that nobody writes to any more. Removes the oldest recorded files if there are too many.
     pub(super) fn keep_old(&self, path: PathBuf, identity: Identity, bytes: u64) {
         self.settings().files.keep(Past { path, identity, bytes }, monotonic_ns());
     }
 
-    /// Returns how long the next epoch of a region has to wait, in nanoseconds. `bytes` is the size of the previous epoch's
+    /// Returns for how many nanoseconds the next epoch of a region must not begin. `bytes` is the size of the previous epoch's
     /// file.
     pub(super) fn pause_after(&self, bytes: u64, now: u64) -> u64 {
         let pause = self.room.pause_after(bytes, now);
         if pause == 0 {
             return 0;
         }
-        // All busy regions share the room for old files, so the pause grows with the number of busy regions.
+        // All regions share the room for old files, so the pause grows with the number of busy regions.
         let is_busy = |region: &&Region| region.not_before.load(Ordering::Relaxed) + BUSY_FOR > now;
         pause.saturating_mul(self.all().filter(is_busy).count().max(1) as u64).min(KEPT_FOR)
     }
 }
 
-/// Counts a refusal, sets the last error to the reason `text`, and returns the error for a region without a file.
+/// Counts a region or memory that gets no file, sets the last error to the reason `text`, and returns the error for the caller.
 pub(super) fn refused(status: &Status, text: String) -> Error {
     status.counters.region_refused.add(1);
     status.last_error.set(text);

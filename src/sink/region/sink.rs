@@ -1,4 +1,4 @@
-//! The sink for regions tracks the live code in regions, and writes this code to the regions' ELF files. The writer's applier
+//! The sink for regions, which tracks the live code in regions and writes it to the regions' ELF files. The writer's applier
 //! decides which code belongs to a region.
 
 use std::io;
@@ -18,16 +18,16 @@ use crate::registry::{Home, Live, Registry};
 use crate::sink::retry::Retry;
 use crate::sink::{describe, Close, Kind, NewCode, Sink};
 
-/// `make` is `None` because this sink is a field of `SinkSet`, and the applier sends code directly to this field.
+/// `make` is `None` because `SinkSet` has a separate field for this sink, and the writer's applier calls methods of this field.
 pub static KIND: Kind = Kind { bit: Sinks::REGION, word: "region", wants: Sinks::GROUPS, is_default: true, make: None };
 
-/// The sink for regions. The files of regions are kept up to date even if the sink does not run.
+/// The files of existing regions are kept up to date even if the sink for regions does not run.
 pub struct RegionSink {
     pub(super) status: Arc<Status>,
     pub(super) regions: Arc<Regions>,
-    /// Whether data waits to be written.
+    /// Whether data waits to be written to the file of any region.
     have_work: bool,
-    /// When a failed write is tried again.
+    /// The time of the next attempt after a failed write.
     again: Option<Instant>,
 }
 
@@ -60,10 +60,9 @@ impl RegionSink {
         RegionSink { status, regions, have_work: false, again: None }
     }
 
-    /// Adds new code, or the part of the code that lies in the region. Code that lies only partly in the region is in the
-    /// registry as code outside of regions. If all of the code lies in the region, the caller must make sure that the registry
-    /// has room for the code. The new code may replace live code in regions. The ids of the replaced code are pushed to
-    /// `retired`.
+    /// Adds new code to the file of the region. If only a part of the code lies in the region, adds only this part, and the
+    /// registry treats the code as code outside of regions. If all of the code lies in the region, the caller must make sure
+    /// that the registry has room for the code. The ids of live code that the new code replaces are pushed to `retired`.
     pub fn enter(
         &mut self,
         registry: &mut Registry,
@@ -76,8 +75,8 @@ impl RegionSink {
         self.close_all(registry, region, time, false);
         let is_late = !is_told && registry.has_live_in(Home::Region, start, end);
         if is_late {
-            // This call handles all splits that were made before this record, even splits that are not due. Later splits have
-            // to wait, because the writer must first read all records that were made before these splits.
+            // Handles all splits that were made before the record of the code, even splits that are not due yet. Later splits
+            // have to wait until the writer has read all records from before these splits.
             self.status.counters.region_late.add(1);
             self.close_all(registry, region, time, true);
         }
@@ -110,7 +109,7 @@ impl RegionSink {
         }
     }
 
-    /// Ends all live code in regions that overlaps a range, and pushes the ids of that code to `retired`.
+    /// Ends all live code in regions that overlaps a range, and pushes the ids of the ended code to `retired`.
     pub fn retire_in(&self, registry: &mut Registry, start: u64, end: u64, retired: &mut Vec<u64>) {
         for id in registry.live_in(Home::Region, start, end) {
             if retired.try_reserve(1).is_err() {
@@ -133,8 +132,8 @@ impl RegionSink {
         }
     }
 
-    /// Rewrites a file. The new contents describe the live code. At addresses without live code, the new contents name the last
-    /// dead code.
+    /// Rewrites the file of a region. The new contents describe the live code, and name the last dead code at addresses without
+    /// live code.
     pub(super) fn write_anew(registry: &Registry, region: &Region, file: &mut RegionFile) {
         let (start, end) = (region.start(), region.end());
         file.reset_to(|file| {
@@ -149,8 +148,8 @@ impl RegionSink {
     }
 
     /// Closes the files of ended regions, and removes the unneeded files of forked children. Ends the regions that the host has
-    /// unmapped. Returns true if regions exist, or if unknown memory is adopted. The writer must already have handled all
-    /// records that were made before the time `until`.
+    /// unmapped. Returns true if regions exist, or if the library adopts unknown memory. The writer must already have handled
+    /// all records that were made before the time `until`.
     pub fn tidy(&mut self, registry: &mut Registry, until: u64) -> bool {
         self.regions.close_ended();
         let keep = |path, identity, bytes| self.regions.keep_old(path, identity, bytes);
@@ -164,8 +163,8 @@ impl RegionSink {
         are_watching
     }
 
-    /// Brings the files up to date. Returns whether a file can be written again after an error. Code that was registered after
-    /// the error is not in this file yet. Sinks other than the region sink contain this code.
+    /// Brings the files of all regions up to date. Returns whether a file can be written again after an error. This file still
+    /// lacks the code that was registered after the error; the other sinks have reported this code.
     pub fn write_files(&mut self, registry: &mut Registry, now: bool, until: u64) -> bool {
         let (status, regions) = (self.status.clone(), self.regions.clone());
         let (mut have_work, mut is_ok_again, mut left_out) = (false, false, 0);
@@ -175,7 +174,7 @@ impl RegionSink {
             have_work |= region.is_archiving();
             let mut guard = region.opened();
             let Some(file) = guard.as_mut() else { continue };
-            // A mapping group is never rewritten, because code that replaces dead code of a group is in the file of a second
+            // The file of a mapping group is never rewritten, because code that replaces dead code of a group joins another
             // group.
             if !region.is_mapping_group() && (file.is_wasteful(400, 512) || file.is_nearly_full()) {
                 Self::write_anew(registry, region, file);
@@ -213,8 +212,9 @@ impl RegionSink {
         is_ok_again
     }
 
-    /// Makes the files final when the last session closes or the process exits. The files must be up to date. The files of
-    /// private memory become final only when the process exits or the region ends: see [`Regions::write_last`].
+    /// Makes the files of regions final when the last session closes or the process exits. The files must already be up to
+    /// date. The files of private memory become final only when the process exits or the region ends: see
+    /// [`Regions::write_last`].
     pub fn finish(&self) {
         for region in self.regions.all() {
             let build_id = if region.is_private() { None } else { region.build_id() };
@@ -222,7 +222,7 @@ impl RegionSink {
         }
     }
 
-    /// Counts a file error, and keeps its description as the last error.
+    /// Counts a file error, and sets the last error to its description.
     pub(super) fn report(&self, what: &str, region: &Region, error: &io::Error) {
         self.status.counters.write_errors.add(1);
         let path = region.naming().path.clone();
@@ -245,7 +245,8 @@ fn add_to_file<'b>(
         let (before, size, offset) = (start - live.addr, end - start, start - region.start());
         file.add_part(&Code { offset, size, name, info }, Whole { before, size: live.size });
         if region.is_private() {
-            // The host's writes to private memory do not reach the file, so the bytes are written here.
+            // The host's writes to private memory do not reach the file, so the library writes the bytes of the code to the
+            // file.
             let _ = file.write_code(offset, bytes(before, size));
         }
     }

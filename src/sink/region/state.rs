@@ -22,7 +22,7 @@ use crate::sys::maps::{self, Mapping};
 use crate::sys::sync::lock;
 use crate::sys::sync::outside::{Mutex, MutexGuard};
 
-/// If the hole between tables and text is larger than this number of bytes, the file gets no build-id.
+/// A file gets no build-id if the hole between its tables and its text is larger than this number of bytes.
 const HOLE_MOST: u64 = 64 << 20;
 
 /// How the memory of a region is mapped.
@@ -45,21 +45,21 @@ pub enum Backing {
 /// The first epoch of a region. The file's name in this epoch has no epoch number.
 pub(super) const FIRST: u32 = 0;
 
-/// A region. After `Regions::publish`, a region is never freed, because threads read regions without a lock.
+/// A region of code memory. After `Regions::publish`, a region is never freed, because threads read regions without a lock.
 #[derive(Debug)]
 pub struct Region {
     pub(super) place: Placement,
     pub(super) kind: Backing,
     /// The present length of the code, in bytes.
     pub(super) len: AtomicU64,
-    /// The protection of the view where code runs, if the region has two views: see `Regions::heed_debugger`. Changes only
-    /// while `naming` is locked.
+    /// If the region has two views: the protection of the executable view (see `Regions::heed_debugger`). Changes only while
+    /// `naming` is locked.
     pub(super) exec: AtomicI32,
     /// Which pages of the region the host has unmapped.
     pub(super) pages: Pages,
     pub(super) marks: Arc<Marks>,
     /// The present epoch, and the first epoch that the file itself describes. Copies of the file describe the epochs before
-    /// `first` (see the splits in `epoch`).
+    /// `first` (see "split" in `epoch`).
     pub(super) epoch: AtomicU32,
     pub(super) first: AtomicU32,
     /// The time when the present epoch began.
@@ -69,30 +69,29 @@ pub struct Region {
     /// Whether code has been registered since the file got its present name. Only used for private memory.
     pub(super) is_in_use: AtomicBool,
     pub(super) tally: Tally,
-    /// Whether live code of the region may still be in other sinks. The writer must move this code to the region's file.
+    /// Whether other sinks may still name live code of the region. The writer must move this code to the region's file.
     pub is_new: AtomicBool,
-    /// When the library learned that the host has unmapped the region, or `NEVER`. The writer nevertheless writes code that was
-    /// registered before this time.
+    /// The time when the library learned that the host has unmapped the region, or `NEVER`. The writer still writes code that
+    /// was registered before this time.
     pub(super) gone: AtomicU64,
-    /// Whether the region's file is missing or could not be written. If this field is true, sinks other than the region sink
-    /// name new code in the region.
+    /// Whether the region's file is missing or could not be written. If so, the other sinks report new code in the region.
     pub has_failed: AtomicBool,
-    /// An epoch for which the file is copied must not begin before this time.
+    /// The earliest time for the next epoch that needs a copy of the file.
     pub(super) not_before: AtomicU64,
-    /// The minimum time, in nanoseconds, between two epochs for which the file is copied.
+    /// The minimum time, in nanoseconds, between two epochs that need a copy of the file.
     pub(super) pause: AtomicU64,
     /// Whether the kernel always keeps adjacent mappings of the file separate.
     pub(super) never_merges: AtomicBool,
-    /// The size, in bytes, of the last copy of the file, and the room for such copies.
+    /// The size of the last copy of the file, in bytes, and the room that all regions share for copies.
     pub(super) copy_bytes: AtomicU64,
     pub(super) room: Arc<Room>,
     /// The due time of the first split that the writer has not handled yet, or `NEVER`.
     pub(super) splits_at: AtomicU64,
     pub(super) naming: Mutex<Naming>,
-    /// The file's inode number, or 0. This field is not in `naming`, because in a forked child the lock of `naming` may be
-    /// held for ever.
+    /// The file's inode number, or 0 if there is no file. This field is not in `naming`, because a forked child cannot lock
+    /// `naming` if another thread held this lock at the fork.
     inode: AtomicU64,
-    /// Only the writer holds this lock for long.
+    /// Only the writer holds the lock of the file for a long time.
     pub(super) file: Mutex<Option<Box<RegionFile>>>,
 }
 
@@ -104,15 +103,15 @@ pub(super) struct Parts {
     pub len: u64,
     pub pages: Pages,
     pub naming: Naming,
-    /// `None` if the region has no file that profilers find.
+    /// `None` if the region has no file that profilers can find.
     pub file: Option<RegionFile>,
 }
 
 impl Region {
     pub(super) fn new(parts: Parts, marks: Arc<Marks>, room: Arc<Room>) -> Result<Region> {
         let Parts { place, kind, len, pages, naming, file } = parts;
-        // In a mapping group, the mapping of the old code is always checked before new code replaces the old code. So a mapping
-        // group needs no counts of live code.
+        // A mapping group needs no counts of live code, because the mapping is always checked before new code replaces old code
+        // in the group.
         let may_be_unmapped = matches!(kind, Backing::Private { .. }) && !pages.are_of_group();
         let tally = Tally::new(if may_be_unmapped { place.max_len } else { 0 })?;
         Ok(Region {
@@ -143,7 +142,6 @@ impl Region {
         })
     }
 
-    /// The start of the executable memory.
     pub fn start(&self) -> u64 {
         self.place.start
     }
@@ -156,7 +154,7 @@ impl Region {
         self.start() + self.len()
     }
 
-    /// Whether the mapping is private. The host's writes to a private mapping do not reach the file.
+    /// Whether the mapping is private, so that the host's writes do not reach the file.
     pub fn is_private(&self) -> bool {
         matches!(self.kind, Backing::Private { .. })
     }
@@ -179,12 +177,12 @@ impl Region {
         addr >= self.start() && addr.checked_add(size).is_some_and(|end| end <= self.end())
     }
 
-    /// The part of the code that lies in the region.
+    /// Returns the part of a piece of code that lies in the region.
     pub(super) fn part_of(&self, addr: u64, size: u64) -> Range<u64> {
         addr.max(self.start())..addr.saturating_add(size).min(self.end())
     }
 
-    /// Whether the region has a file that profilers find, and that a forked child would share with its parent.
+    /// Whether the region has a file that profilers can find, and that a forked child would share with its parent.
     pub(super) fn has_shared_file(&self) -> bool {
         matches!(self.kind, Backing::TwoViews { .. })
             && !self.has_failed.load(Ordering::Relaxed)
@@ -219,8 +217,8 @@ impl Region {
         own_parts(maps, self.inode(), self.place.base, self.start()..self.end())
     }
 
-    /// Whether a range beside the code still belongs to the library. If the region is adopted, the host may have mapped other
-    /// memory in the range. Then the range belongs to the library only as long as it is a mapping of the region's file.
+    /// Whether a range beside the code still belongs to the library. The host may have mapped other memory beside an adopted
+    /// region, so such a range belongs to the library only if it is still a mapping of the region's file.
     pub(super) fn owns(&self, range: &Range<u64>) -> bool {
         if !matches!(self.kind, Backing::Private { adopted: true, .. }) {
             return true;
@@ -234,9 +232,9 @@ impl Region {
         lock(&self.naming)
     }
 
-    /// Locks and returns the file. If the calling thread has no open descriptor of the file, this call reopens the file. The
-    /// writer and the threads that make and end regions have different descriptor tables, so the file may be open in only one
-    /// of the tables. The host may also have closed all descriptors in its own table.
+    /// Locks and returns the file. Reopens the file if the calling thread has no open descriptor of it: the writer and the
+    /// threads that make and end regions have different descriptor tables, and the host may have closed the descriptor in its
+    /// own table.
     pub fn opened(&self) -> MutexGuard<'_, Option<Box<RegionFile>>> {
         let mut guard = lock(&self.file);
         if let Some(file) = guard.as_mut().filter(|file| !file.is_open()) {
@@ -247,8 +245,8 @@ impl Region {
         guard
     }
 
-    /// Replaces the file of private memory by a final copy. The text of the copy contains the bytes of the code, which the
-    /// original file lacks.
+    /// Replaces the file of private memory by a final copy. The text of the copy contains the bytes of the code, which the text
+    /// of the original file lacks.
     pub(super) fn replace_by_copy(&self, file: &mut RegionFile, mode: u32) -> io::Result<()> {
         let (dir, name) = {
             let mut naming = self.naming();
@@ -259,7 +257,8 @@ impl Region {
         result.inspect_err(|_| _ = dir.remove(&name))
     }
 
-    /// Makes a new build-id for the final contents of the file. Returns `None` if the file has a large hole.
+    /// Makes a new build-id for the final contents of the file. Returns `None` if the file has a hole of more than `HOLE_MOST`
+    /// bytes.
     pub fn build_id(&self) -> Option<[u8; 20]> {
         let Placement { start, max_len, base, tables, .. } = &self.place;
         // If perf cannot make a hard link to a file with a build-id, perf copies the whole file, holes included.

@@ -1,4 +1,4 @@
-//! Tracks where code begins and ends in regions. These functions are called by the threads that register code.
+//! Tracks where regions have live and dead code. The threads that register code call these functions.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -14,10 +14,9 @@ use crate::sys::panic_guard;
 use crate::sys::thread::undisturbed;
 
 impl Regions {
-    /// Prepares the region that contains code, before the code is registered. Counts and marks the code, and begins an epoch if
-    /// the code replaces dead code. May adopt unknown memory. Without this call, samples of the code could have the name of
-    /// dead code, or no name. Every registration calls this function, so this function must be fast, and usually takes no lock.
-    /// Returns flags for the code's event.
+    /// Called before code is registered. Counts and marks the code in its region, and begins an epoch if the code replaces dead
+    /// code. May adopt unknown memory. Without this call, samples of the code could have the name of dead code, or no name.
+    /// Every registration makes this call, so it must be fast, and usually takes no lock. Returns flags for the code's event.
     #[inline(never)]
     pub fn before_code(&self, status: &Status, addr: u64, size: u64) -> u8 {
         if self.candidates.any_waits() {
@@ -54,8 +53,8 @@ impl Regions {
         })
     }
 
-    /// Adopts the mapping that contains the code, unless a recent try failed. The check for a declined mapping takes no lock,
-    /// because a program may register all its code in a declined mapping.
+    /// Adopts the mapping that contains the code, unless a recent attempt failed. The check for a declined mapping takes no
+    /// lock, because a program may register all its code in declined mappings.
     fn adopt_if_new(&self, status: &Status, addr: u64, size: u64) {
         if !self.candidates.shows_declined(addr, addr.saturating_add(size), monotonic_ns) {
             undisturbed(|| self.adopt_around(status, addr, size, monotonic_ns()));
@@ -81,23 +80,23 @@ impl Regions {
     pub fn not_registered(&self, addr: u64, size: u64, flags: u8) {
         for (region, addr, size) in self.parts(addr, size) {
             region.tally.subtract(addr - region.start(), size);
-            // If the flag is set, the failed registration was about to replace older code. The older code is still live, so the
-            // marks stay.
+            // If the flag `REPLACES` is set, the failed registration would have replaced older code. The older code is still
+            // live, so its marks stay.
             if flags & flag::REPLACES == 0 {
                 region.marks.end(addr - region.start(), size);
             }
         }
     }
 
-    /// Removes code from the counts. The caller has found that other code has replaced this code, or that the host has ended
-    /// all code in a range.
+    /// Subtracts code from the counts of live code. The caller has found that other code has replaced this code, or that the
+    /// host has ended all code in a range.
     pub fn no_code(&self, addr: u64, size: u64) {
         for (region, addr, size) in self.parts(addr, size) {
             region.tally.subtract(addr - region.start(), size);
         }
     }
 
-    /// Undoes `after_code`, because the code is still live.
+    /// Undoes `after_code` for code that is still live.
     pub fn code_stays(&self, addr: u64, size: u64) {
         for (region, addr, size) in self.parts(addr, size) {
             region.tally.add(addr - region.start(), size);
@@ -131,15 +130,14 @@ impl Regions {
 }
 
 impl Region {
-    /// Marks code that is about to be registered, and begins an epoch if needed. The code has been added to `tally`. Returns
-    /// flags for the code's event.
+    /// Marks code that is about to be registered, and begins an epoch if needed. The code must already be counted in `tally`.
+    /// Returns flags for the code's event.
     fn take(&self, status: &Status, addr: u64, size: u64) -> u8 {
         let replaces = self.marks.begin(addr - self.start(), size);
         if replaces {
             self.mark_dead(status, addr, size);
             if self.flips() {
-                // The host has called `mprotect` before this call, so perf knows only the name that the file had during the
-                // `mprotect`.
+                // The host called `mprotect` before this call, so perf knows only the name that the file had at that time.
                 status.counters.region_late.add(1);
             }
         }
@@ -167,7 +165,7 @@ impl Region {
         }
     }
 
-    /// Counts live code that was registered before its memory became a region. Meanwhile, threads of the host may have ended
+    /// Counts live code that was registered before its memory became a region. Since then, threads of the host may have ended
     /// the code, or may have registered newer code at its addresses.
     pub fn count_live(&self, addr: u64, size: u64) {
         let Range { start, end } = self.part_of(addr, size);
@@ -191,15 +189,16 @@ impl Region {
         let since = self.dead_since(status);
         let (addr, size) = self.counted(addr, size);
         self.marks.set(addr - self.start(), size, since);
-        // Meanwhile, another thread may have begun an epoch. In the new epoch, the file still names the dead code.
+        // If another thread has begun an epoch since the call of `dead_since`, the file still names the dead code in the new
+        // epoch.
         let last = self.epoch.load(Ordering::Relaxed);
         if since <= last && !self.flips() {
             self.marks.set(addr - self.start(), size, last + 1);
         }
     }
 
-    /// The range to mark as dead. A new mapping in a mapping group replaces whole pages, and its code may lie anywhere in these
-    /// pages. So in a mapping group, the range consists of whole pages.
+    /// Returns the range to mark as dead. In a mapping group, this range consists of whole pages: a new mapping replaces whole
+    /// pages, and its code may lie anywhere in the pages.
     fn counted(&self, addr: u64, size: u64) -> (u64, u64) {
         if !self.is_mapping_group() {
             return (addr, size);
@@ -209,7 +208,7 @@ impl Region {
         (start, (addr + size).next_multiple_of(page) - start)
     }
 
-    /// Checks whether the host has unmapped the region or parts of it. Marks the unmapped parts as lost. Reads the list of
+    /// Checks whether the host has unmapped parts of the region, and marks the unmapped parts as lost. Reads the list of
     /// mappings only if `tally` has the flag `IN_DOUBT` for the memory of the code. Returns false if no part of the region is
     /// left.
     fn is_there(&self, regions: &Regions, status: &Status, addr: u64, size: u64) -> bool {
@@ -219,8 +218,8 @@ impl Region {
         undisturbed(|| match maps::within(self.start(), self.end()) {
             Ok(maps) => regions.check(status, self, &maps),
             Err(_) => {
-                // The process may have no free descriptor for reading the list of mappings. The flag is set again, so the next
-                // call tries again.
+                // The process may have no free descriptor for reading the list of mappings. The flag is set again, so that the
+                // next call checks the memory.
                 self.tally.doubt(addr - self.start(), size);
                 true
             }
@@ -235,8 +234,7 @@ mod tests {
     #[test]
     fn a_part_counts_once() {
         let region = region(1 << 20, 1 << 20);
-        // The first code was registered before its memory became a region. The second code was registered after its memory had
-        // become a region.
+        // The first code was registered before its memory became a region, and the second code was registered afterwards.
         let (first, second) = (region.start() - 50, region.end() - 50);
         assert!(region.tally.add(second - region.start(), 50) && !region.marks.begin(second - region.start(), 50));
         for code in [first, first, second] {

@@ -26,8 +26,8 @@ impl Regions {
         gone
     }
 
-    /// Reads the list of all mappings, and immediately checks all private regions against this list. The list does not contain
-    /// regions that are made later, so a later check would treat new regions as unmapped.
+    /// Reads the list of all mappings, and immediately checks all private regions against this list. A later check would treat
+    /// regions that were made after the list was read as unmapped.
     pub(super) fn all_mapped(&self, status: &Status) -> io::Result<Vec<Mapping>> {
         let begin = monotonic_ns();
         let maps = maps::all()?;
@@ -39,10 +39,10 @@ impl Regions {
         Ok(maps)
     }
 
-    /// Marks as lost those parts of a region that are no longer mappings of the region's file. Returns whether any part is
-    /// left. If no part is left, the region is marked as gone.
+    /// Marks those parts of a region as lost that are no longer mappings of the region's file. Returns whether any part is
+    /// left. If no part is left, marks the region as gone.
     pub(super) fn check(&self, status: &Status, region: &Region, maps: &[Mapping]) -> bool {
-        // A region without a file cannot be recognized in the list of mappings.
+        // The mappings of a region without a file cannot be recognized in the list of mappings.
         if !region.naming().has_file() {
             return true;
         }
@@ -54,8 +54,8 @@ impl Regions {
         }
     }
 
-    /// Marks a range as lost, except for the parts that `left` yields. These parts must be in order of their addresses. If the
-    /// whole region is lost, the region is marked as gone. Returns false if memory for the record of lost pages is lacking.
+    /// Marks a range as lost, except for the parts that `left` yields, in the order of their addresses. If the whole region is
+    /// lost, marks the region as gone. Returns false if there is no memory for the record of lost pages.
     pub(super) fn lose(
         &self,
         status: &Status,
@@ -64,7 +64,7 @@ impl Regions {
         end: u64,
         left: impl Iterator<Item = (u64, u64)>,
     ) -> bool {
-        // While this thread holds the lock, no mapping can join a mapping group.
+        // While this thread locks `naming`, no mapping can join a mapping group.
         let _naming = region.naming();
         let is_noted = region.pages.lose(start, end, left, status.clock.now());
         if is_noted && region.pages.all_lost(region.start(), region.end()) {
@@ -75,14 +75,14 @@ impl Regions {
 
     /// Marks a region as gone, because the host has unmapped the region or is about to unmap it.
     fn set_gone(&self, status: &Status, region: &Region) {
-        // Code that is registered after this call has a later time than `now`. Another thread may have set the time already.
+        // Code that is registered after this call has a later time than `now`. Another thread may already have set `gone`.
         let now = status.clock.now();
         let _ = region.gone.compare_exchange(NEVER, now, Ordering::AcqRel, Ordering::Relaxed);
         self.some_gone.store(true, Ordering::Release);
     }
 
-    /// Marks as lost the memory that the host is about to unmap. All code in this memory has ended. Because of the marks,
-    /// later registrations need not check the memory.
+    /// Marks memory that the host is about to unmap as lost, so that later registrations need not check the memory. All code in
+    /// this memory has ended.
     #[cold]
     #[inline(never)]
     pub fn before_unmapping(&self, status: &Status, addr: u64, size: u64) {
@@ -97,7 +97,7 @@ impl Regions {
         for region in self.overlapping(start, end).filter(|region| region.is_private()) {
             let (start, end) = (start.max(region.start()), end.min(region.end()));
             let has_file = undisturbed(|| region.naming().has_file());
-            // If memory for the record of lost pages is lacking, a later check finds the loss.
+            // If there is no memory for the record of lost pages, a later check finds the lost pages.
             if has_file && undisturbed(|| self.lose(status, region, start, end, iter::empty())) {
                 region.tally.settle(start - region.start(), end - start);
             }

@@ -4,8 +4,8 @@
 //! tables, and sorts a table when the table is searched for the first time. So libgcc before version 13 gets few large tables,
 //! plus small tables for the newest code. nongnu libunwind gets few large tables too, but with copies of the entries.
 //!
-//! An unwinder takes no lock to read entries that it has found. So the entries of code stay at their address until the code has
-//! ended, even if the code moves to another table.
+//! An unwinder takes no lock to read entries that it has found. So the entries of a piece of code stay at their address in
+//! memory until the code has ended, even if the piece moves to another table.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +18,8 @@ const PIECES_MAX: usize = 8192;
 /// An unwinder with a list may have this many tables, and two more tables for every `PIECES_MAX` pieces of live code. If there
 /// are more tables, some tables are merged.
 const TABLES: usize = 16;
-/// Two tables are merged only if at most this many bytes lie between them. If the gap between two tables is larger, other
-/// libraries may have code there, and may have registered tables for this code.
+/// Two tables are merged only if at most this many bytes lie between them. In a larger gap, other libraries may have code, and
+/// may have registered tables for this code.
 const GAP: u64 = 64 << 10;
 /// How many bytes of memory an unwinder may need to register a table. `is_room` allocates this many bytes, and frees them. The
 /// value is below 64 KiB, because glibc tidies up its heap when a piece of at least 64 KiB is freed.
@@ -58,12 +58,11 @@ struct Table {
 #[derive(Debug)]
 pub struct Tables {
     dialect: Dialect,
-    /// The tables. The key is the address of a table's first piece.
+    /// The tables, by the address of their first piece.
     tables: BTreeMap<u64, Table>,
-    /// The addresses of the live code in the tables. The key is the id of the code.
+    /// The addresses of the live code in the tables, by id.
     places: BTreeMap<u64, u64>,
-    /// The same code as in `places`. The key is the address of the code, and the value has the end and the id of the code. No
-    /// two pieces overlap.
+    /// The live code by address: its end and its id. No two pieces overlap.
     live: BTreeMap<u64, (u64, u64)>,
     /// After a failed merge, tables are merged again only if there are more than `apart` tables. `apart` is 0 if the last merge
     /// succeeded.
@@ -121,7 +120,7 @@ fn search_once(dialect: Dialect, pieces: &[Piece]) {
 /// Registers an FDE with an unwinder that has a tree.
 ///
 /// The nodes of the tree divide the address space at addresses where code once began. New code may lie on both sides of a
-/// dividing address. Up to version 14.2, libgcc then does not find the part above the dividing address (gcc bug 119151). So
+/// dividing address. Up to version 14.2, libgcc then does not find the part above the dividing address (gcc bug 119151), so
 /// this part gets another table.
 fn in_tree(frames: &mut Vec<Frame>, frame: Frame, registered: &mut Vec<Registered>) -> Option<()> {
     let (mut from, last) = (frame.start, frame.end - 1);
@@ -129,8 +128,8 @@ fn in_tree(frames: &mut Vec<Frame>, frame: Frame, registered: &mut Vec<Registere
     if unwinder::find(from).is_some() || unwinder::find(last).is_some() {
         return None;
     }
-    // Landing pads are relative to the start address of the FDE. So if code needs several tables, each table gets a copy of the
-    // whole FDE.
+    // Landing pads are relative to the start address of the FDE. So if an FDE needs several tables, each table gets a copy of
+    // the whole FDE.
     let mut next = Some(frame);
     while let Some(mut frame) = next.take() {
         frames.try_reserve(1).ok()?;
@@ -160,8 +159,8 @@ impl Tables {
         Tables { dialect, tables, places, live, apart: 0 }
     }
 
-    /// Whether threads of the host may change these tables. The result is false for an unwinder that has a list. A change of a
-    /// list may merge small tables into a large table, and a call of the host should not wait for the merge.
+    /// Whether threads of the host may change these tables. False for an unwinder that has a list: a change of a list may merge
+    /// small tables into a large table, and a call of the host should not wait for the merge.
     pub fn are_for_callers(&self) -> bool {
         matches!(self.dialect, Dialect::Tree | Dialect::Each)
     }
@@ -247,7 +246,7 @@ impl Tables {
         ended.into_iter().for_each(|id| self.remove(id));
     }
 
-    /// Whether the tables have code with this id in this address range.
+    /// Whether the tables have code with this id at exactly this address range.
     pub fn has(&self, id: u64, (addr, size): (u64, u64)) -> bool {
         self.live.get(&addr) == Some(&(addr + size, id))
     }
@@ -257,8 +256,7 @@ impl Tables {
         self.tables.len()
     }
 
-    /// Finds the table that has the code with this id. Returns two values: the index of the code's piece in the table, and the
-    /// table.
+    /// Finds the table that has the code with this id, and the index of the code's piece in the table.
     fn find(&self, id: u64) -> Option<(usize, &Table)> {
         let addr = *self.places.get(&id)?;
         let (_, table) = self.tables.range(..=addr).next_back()?;
@@ -312,8 +310,8 @@ impl Tables {
         Some(())
     }
 
-    /// Splits a table in two. The lower table gets the pieces that begin below `from`. The upper table gets the pieces that
-    /// begin at `to` or above `to`. Ended code is left out. Returns `None` if there is no memory.
+    /// Splits a table in two. The lower table gets the pieces that begin below `from`, and the upper table gets the pieces that
+    /// begin at or above `to`. Ended code is left out. Returns `None` if there is no memory.
     fn part(&mut self, start: u64, from: u64, to: u64) -> Option<()> {
         let table = self.tables.get_mut(&start)?;
         let live = table.pieces.iter().filter(|piece| piece.id != 0);

@@ -27,7 +27,7 @@ fn eh_frame(cfa_offset: i32, size: u64) -> Vec<u8> {
     bytes
 }
 
-/// Returns tables that have two FDEs. Some bytes of the code, between the FDEs and after them, are covered by no FDE.
+/// Returns tables that have two FDEs. No FDE covers the bytes of the code between the two FDEs, or the last byte.
 fn with_gaps(size: u64) -> Vec<u8> {
     let mut all = Vec::new();
     for (start, end) in [(0, size / 3), (size / 2, size - 1)] {

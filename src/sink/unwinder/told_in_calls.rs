@@ -2,12 +2,11 @@
 //! writer.
 //!
 //! Threads of the host report code only if the unwinder takes tables one by one, and if the sink was opened before the first
-//! record. If the unwinder has a list of tables, or if the sink was opened after the first record, the writer reports code to
-//! the unwinder.
+//! record. If the unwinder has a list of tables, or if the sink was opened later, the writer reports code to the unwinder.
 //!
 //! When a call registers or moves code, the call first writes the record of this change. Then the call reports the code to the
-//! unwinder, unless the ids show that the code has ended or moved meanwhile. So the writer has nothing to add when it reads the
-//! record later. The writer still removes ended code from the unwinder. Code can end without a call that reports the end, for
+//! unwinder, unless the ids show that the code has ended or moved meanwhile. So the writer adds nothing to the unwinder when it
+//! reads the record later. The writer still removes ended code from the unwinder, because code can end without a call, for
 //! example when the code's region ends.
 
 use super::tables::is_room;
@@ -38,9 +37,8 @@ pub(super) fn end() {
     }
 }
 
-/// Changes the tables while signals are blocked. If signals were not blocked, a handler could interrupt a thread that holds the
-/// unwinder's lock. If the handler then unwound the stack, the handler would wait for ever for the lock that its own thread
-/// holds.
+/// Changes the tables while signals are blocked. Otherwise a signal handler could interrupt a thread that holds the unwinder's
+/// lock. If the handler then unwound the stack, it would wait for ever for the lock that its own thread holds.
 fn change<T>(body: impl FnOnce(&mut Told) -> T) -> Result<T> {
     thread::quietly(|| told().map(|mut told| body(&mut told)).ok_or(Error::Timeout))
 }
@@ -90,7 +88,7 @@ pub fn remove(id: Id) -> Result<()> {
     change(|told| told.tables.iter_mut().for_each(|tables| tables.remove(id.0)))
 }
 
-/// Removes all code in a range. This code has ended.
+/// Removes all code in a range, after the code has ended.
 pub fn remove_in(addr: u64, end: u64) -> Result<()> {
     while !change(|told| told.tables.iter_mut().all(|tables| tables.remove_in(addr, end, AT_A_TIME)))? {}
     Ok(())

@@ -19,19 +19,19 @@ use crate::sys::valgrind::{self, Tool};
 use crate::sys::valgrind_mapping::{exchange, Origin};
 use crate::sys::{code_memory, dynamic_symbols, host_fds, maps};
 
-/// The kind of error with which `Files::in_pieces` refuses memory. The report of this memory to valgrind is not repeated.
+/// The kind of error with which `Files::in_pieces` refuses memory. After this error, the report to valgrind is not repeated.
 pub const NOT_FOR_CODE: io::ErrorKind = io::ErrorKind::Unsupported;
 
 pub struct Files {
     pid: u32,
-    /// Directories for the files. The last directory of the list is used. If files in the last directory cannot be mapped as
-    /// executable, and the list has another directory, the sink removes the last directory from the list.
+    /// Directories for the files. The sink uses the last directory of the list. If files there cannot be mapped as executable,
+    /// the sink removes this directory from the list, unless it is the only one.
     dirs: Vec<PathBuf>,
     dir: Option<Dir>,
     mode: u32,
     /// The identities of the created files, by file number.
     made: Vec<Option<Identity>>,
-    /// The last mapping that was found to be ordinary memory. Ordinary memory may contain code.
+    /// The last mapping that was found to be ordinary memory, which may contain code.
     known: Range<u64>,
 }
 
@@ -46,7 +46,7 @@ impl Files {
         (self.dir, self.mode) = (None, config.file_mode);
     }
 
-    /// Creates the file of a group, and makes valgrind read the file. `code` has the address ranges of the functions.
+    /// Creates the file of a group of pages, and makes valgrind read the file. `code` has the address ranges of the functions.
     pub fn show(
         &mut self,
         due: &Due,
@@ -91,8 +91,8 @@ impl Files {
         valgrind::unreported(|| {
             file.write_all_at(&executable.rest, executable.rest_at)?;
             // The code bytes are for users who disassemble the code that a profiler has counted. memcheck, helgrind and DRD are
-            // no profilers, so their files get no bytes. helgrind would also report that this thread reads the code without a
-            // lock. If some code cannot be read, the bytes of code at higher addresses may be missing too.
+            // no profilers, so their files get no code bytes. Also, helgrind would report that this thread reads the code
+            // without a lock. If some code cannot be read, the bytes of code at higher addresses may be missing too.
             if valgrind::tool() == Tool::Other {
                 let inside = code.map(|part| part.start.max(pages.start)..part.end.min(pages.end));
                 let _ = code_memory::write_parts(inside, &file, text_at.wrapping_sub(pages.start));
@@ -103,7 +103,7 @@ impl Files {
         let identity = file::look_at(&file)?;
         let path = self.dirs.last().map(|dir| dir.join(&name)).unwrap_or_default();
         let done = Mutex::new((self, Ok(())));
-        // valgrind reads the name of the file from `/proc/self/fd`, which lists the host's descriptors.
+        // valgrind reads the name of the file from `/proc/self/fd`, so the file is opened in the host's descriptor table.
         host_fds::run(&|| {
             let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
             done.1 = valgrind::unreported(|| {
@@ -116,8 +116,8 @@ impl Files {
         done.into_inner().unwrap_or_else(PoisonError::into_inner).1
     }
 
-    /// Divides pages into pieces that each lie in one mapping, and passes all pieces together to `body`. Refuses memory that
-    /// has another use, namely files of the program, the heap, and stacks.
+    /// Divides pages into pieces that each lie in one mapping, and passes all pieces together to `body`. Refuses memory that is
+    /// not mapped or has another use: files of the program, the heap, and stacks.
     pub fn in_pieces(
         &mut self,
         pages: &Range<u64>,

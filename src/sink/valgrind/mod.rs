@@ -1,8 +1,8 @@
 //! Reports names, lines and unwind tables of live code to valgrind, in files that replace the code's mapping for a moment.
 //!
 //! valgrind's tools read names when code first runs. So calls wait for the writer while this sink runs. The sink runs only
-//! under valgrind. Each report moves the memory of the code away for a moment (`sys/valgrind_mapping`). Without valgrind, other
-//! threads could run the code at this moment.
+//! under valgrind, because each report moves the memory of the code away for a moment (`sys/valgrind_mapping`). Without
+//! valgrind, other threads could run the code at this moment.
 
 mod files;
 mod page_groups;
@@ -38,9 +38,9 @@ pub static KIND: Kind = Kind {
     make: Some(|status| Box::new(Valgrind::new(status.clone()))),
 };
 
-/// How long the report to valgrind is delayed after code has ended. Much code may end at about the same time, and after the
-/// delay, one report covers all of this code. If new code is registered in a page of ended code, the delay ends. When a page
-/// loses its last live code, valgrind gets the report at once, because the host may unmap the page.
+/// How long the report to valgrind is delayed after code has ended, so that one report covers much code that ends at about the
+/// same time. The delay ends early if new code is registered in a page of the ended code. When a page loses its last live code,
+/// valgrind gets the report at once, because the host may unmap the page.
 const FORGOTTEN_AFTER: Duration = Duration::from_millis(50);
 
 struct Valgrind {
@@ -125,8 +125,7 @@ impl Valgrind {
     }
 
     /// Reports the code of a group of pages to valgrind. The report replaces what valgrind knew about these pages. `fresh` has
-    /// the addresses of functions that the group's file did not have before. Returns the contents of the file, or `None` if
-    /// the pages have no code.
+    /// the sorted addresses of all new functions. Returns the contents of the file, or `None` if the pages have no code.
     fn tell(&mut self, due: &mut Due, fresh: &[u64]) -> io::Result<Option<Content>> {
         let pages = &due.pages;
         let Some((first, function)) = self.groups.within(pages).next() else {
@@ -186,7 +185,7 @@ impl Sink for Valgrind {
         match code.origin {
             Origin::Registered(_, _, load) => {
                 if let CodeBytes::Here(bytes) = load.code() {
-                    // The files also get the padding in the code, which valgrind may take for uninitialized.
+                    // The files also contain the padding in the code, which valgrind may consider uninitialized.
                     valgrind::make_defined(bytes);
                 }
             }
@@ -237,7 +236,7 @@ impl Sink for Valgrind {
     }
 
     fn close(&mut self, how: Close) -> io::Result<()> {
-        // valgrind keeps what it knows, because the code may still run.
+        // valgrind is not made to forget the code, because the code may still run.
         self.groups.begin();
         self.again = None;
         if how == Close::Remove {

@@ -5,8 +5,7 @@
 //!
 //! Whenever code is registered in a page of a group, valgrind reads the whole group again. So the size of a group has a limit.
 //! Two groups that have pages of one function are merged, unless the merged group would be too large. If the groups are not
-//! merged, the function is in two files. Each file then has only the part of the function that lies in the pages of the file's
-//! group.
+//! merged, the function is in two files, each with the part of the function that lies in the pages of its group.
 //!
 //! Every page of a group has code. The host may unmap a page without code at any time, and valgrind would then forget the
 //! whole file.
@@ -70,8 +69,8 @@ struct Group {
 pub struct Due {
     pub pages: Range<u64>,
     pub number: u32,
-    /// The previous content of the file. This content stays valid, and only lacks the new code. `None` if all content has to be
-    /// made again.
+    /// The previous content of the file, to which only the new code has to be added. `None` if all content has to be made
+    /// again.
     pub content: Option<Content>,
 }
 
@@ -80,7 +79,7 @@ pub struct Groups {
     page_size: u64,
     /// The functions by address. No two functions overlap.
     functions: BTreeMap<u64, Function>,
-    /// The index is the slot of a function's id. The value is the address of the function, or 0 if the slot has no function.
+    /// The address of each function, indexed by the slot of its id. 0 if the slot has no function.
     places: Vec<u64>,
     /// The groups by the address of their first page.
     groups: BTreeMap<u64, Group>,
@@ -99,7 +98,7 @@ pub struct Groups {
     next_number: u32,
 }
 
-/// An id is `generation << 32 | slot`. Free slots are used again, so the numbers of slots stay small.
+/// The slot of an id (`registry::ids`). Free slots are used again, so their numbers stay small.
 fn slot_of(id: u64) -> usize {
     id as u32 as usize
 }
@@ -148,7 +147,7 @@ impl Groups {
 
     /// The address of live code that overlaps this range.
     fn overlapped(&self, addr: u64, end: u64) -> Option<u64> {
-        // Most new code lies above all other code.
+        // Most new code has a higher address than all other code.
         self.functions.last_key_value().filter(|(at, last)| *at + last.size > addr)?;
         let (at, function) = self.functions.range(..end).next_back()?;
         (at + function.size > addr).then_some(*at)
@@ -292,8 +291,8 @@ impl Groups {
                 self.join(part, &fresh, &mut due);
             }
         }
-        // The new file of a group replaces what valgrind knows about all pages of the group. Pages in such a group need no
-        // separate report.
+        // The new file of a group replaces what valgrind knows about all pages of the group, so these pages need no separate
+        // report.
         gone.retain(|gone: &Due| self.touching(&gone.pages).is_empty());
         if with_stale {
             due.append(&mut self.stale);
@@ -309,10 +308,8 @@ impl Groups {
 
     /// Splits a group into one group for each run of pages that have code.
     ///
-    /// Also adds pages without code to `gone`, if valgrind may still know these pages. valgrind forgets a whole file when one
-    /// page of the file is reported again. So when the group's pages that have code are reported again, valgrind also forgets
-    /// the pages without code. Pages without code are added to `gone` only if no page of the group has code, or if the last
-    /// report of the group failed.
+    /// When one page of a file is reported again, valgrind forgets the whole file. So pages without code are added to `gone`,
+    /// to be reported separately, only if no page of the group has code, or if the last report of the group failed.
     fn shrink(&mut self, start: u64, due: &mut BTreeSet<u64>, gone: &mut Vec<Due>) {
         let Some(group) = self.groups.remove(&start) else { return };
         self.stale.remove(&start);
@@ -347,10 +344,9 @@ impl Groups {
         })
     }
 
-    /// Allows the file numbers of removed groups to be used again, if `is_all` is true. `is_all`: whether all groups from
-    /// `take_due` were reported to valgrind. If `is_all` is false, valgrind may still know the old files. Then the numbers of
-    /// the old files are never used again: the number is a part of the file's name, and valgrind must not know two files by one
-    /// name.
+    /// Allows the file numbers of removed groups to be used again, if all groups from `take_due` were reported to valgrind
+    /// (`is_all`). Otherwise valgrind may still know the old files, and their numbers are never used again: the number is a
+    /// part of the file's name, and valgrind must not know two files by one name.
     pub fn all_told(&mut self, is_all: bool) {
         if is_all {
             self.free.append(&mut self.left);
@@ -423,7 +419,7 @@ impl Groups {
             }
         }
         // The merged group keeps the file number of its largest old group. The code of the smaller old groups gets a different
-        // file number than before. So a profile shows this code in two files.
+        // file number than before, so a profile shows this code in two files.
         let largest =
             joined.iter().copied().max_by_key(|start| self.groups.get(start).map_or(0, |group| group.end - start));
         let number = largest.and_then(|start| self.groups.get(&start)).map(|group| group.number);
@@ -440,7 +436,7 @@ impl Groups {
             }
             // If the old group's content is reused, only new code is added to the content. So the content is reused only if all
             // code outside the old group is new. If valgrind refused to read an earlier file, the code of that file may lie
-            // outside the old group, and may be in no file now. Such code would be missing from the reused content.
+            // outside the old group, and may be in no file now, so it would be missing from the reused content.
             content = group.content.filter(|_| is_one && self.others_are_fresh(&pages, &(start..group.end), fresh));
         }
         self.groups.insert(pages.start, Group { end: pages.end, number, content });

@@ -19,9 +19,9 @@ pub(super) fn create_with(dir: &Dir, name: &OsStr, mode: u32, access: Access) ->
 /// Creates a file. If an earlier process with this pid has left a file of this name, the new file replaces the old file.
 ///
 /// Fails without touching the existing file if this file is a symbolic link, has a second name (hard link), or belongs to
-/// another user. Also fails if another library in this process uses the file (`TAKEN`). Also fails if a living process in
-/// another pid namespace has the same pid as this process, and uses the file. A living process holds a lock on its file. The
-/// kernel releases the lock when the last descriptor and the last mapping of the open file are closed.
+/// another user. Also fails if another library in this process uses the file (`TAKEN`), or if a living process with the same
+/// pid in another pid namespace uses the file. A living process holds a lock on its file. The kernel releases the lock when the
+/// last descriptor and the last mapping of the open file are closed.
 pub fn claim(dir: &Dir, name: &OsStr, mode: u32, access: Access) -> io::Result<File> {
     for _ in 0..3 {
         match create_with(dir, name, mode, access) {
@@ -82,16 +82,15 @@ fn remove_stale(dir: &Dir, name: &OsStr) -> io::Result<()> {
     if other_writers::uses(dir, name, identity) {
         return taken();
     }
-    // The lock is held until the file is removed, because another copy of this library may be about to replace the file too.
-    // If this user may not write to the file, the file cannot be locked. Then the code only checks whether others have locked
-    // the file.
+    // The lock is held until the file is removed, because another copy of this library may be about to replace the file too. If
+    // this user may not write to the file, the file cannot be locked, and the code only checks whether others have locked it.
     let opened = dir.open_file(name, OFlags::RDWR | OFlags::NONBLOCK, 0).ok();
     if opened.as_ref().map_or_else(|| is_locked(dir, name), |file| !lock(file)) {
         return Err(refuse(io::ErrorKind::AlreadyExists, "is written by a living process with the same pid"));
     }
-    // At this point, this process does not use the file. If the file has this library's mark, the file is no longer needed. The
-    // file was left behind by an earlier process, or by this process before a call of execve(2). If the file has no mark, but
-    // was written since this process started, another library in this process has written the file.
+    // At this point, this process does not use the file. A file with this library's mark is no longer needed: an earlier
+    // process has left it, or this process has left it before a call of execve(2). If the file has no mark, but was written
+    // since this process started, another library in this process has written the file.
     if data.mode() & OURS == 0 {
         match other_writers::has_written(&data) {
             Some(false) => {}

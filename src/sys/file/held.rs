@@ -17,11 +17,10 @@ pub const CLOSED: io::ErrorKind = io::ErrorKind::NotConnected;
 /// A file that is kept open for a long time.
 ///
 /// If the descriptor is in a descriptor table of the library, no other code can close the descriptor. If the descriptor is in
-/// the host's table, the host may close it, as daemons do when they close all descriptors. Afterwards the number of the
-/// descriptor may refer to another file, or to the same file if the host has opened this file itself. So an open file in the
-/// host's table gets a mark, if this is possible. If the mark is missing later, the descriptor is no longer used, and is not
-/// closed. A descriptor in the host's table that could not be marked is never closed, because its number may now belong to
-/// the host.
+/// the host's table, the host may close it, as daemons do when they close all descriptors. The number of a closed descriptor
+/// may refer to another file, or to the same file if the host has opened this file itself. So an open file in the host's table
+/// gets a mark, if possible. If the mark is missing later, the descriptor is no longer used, and is not closed. A descriptor in
+/// the host's table that could not be marked is never closed, because its number may now belong to the host.
 #[derive(Debug)]
 pub struct Held {
     file: ManuallyDrop<File>,
@@ -104,8 +103,8 @@ impl Drop for Held {
 /// closes their descriptors.
 fn holder_of(file: &File) -> &'static AtomicU32 {
     static HOLDERS: [AtomicU32; 1 << 12] = [const { AtomicU32::new(0) }; 1 << 12];
-    // Two descriptor numbers may share an element of `HOLDERS`. Then the library treats the older descriptor as if the host
-    // had closed it. The older descriptor stays open for ever, which does no harm.
+    // If two descriptor numbers share an element of `HOLDERS`, the library treats the older descriptor as if the host had
+    // closed it. The older descriptor stays open for ever, which does no harm.
     &HOLDERS[file.as_raw_fd() as usize % HOLDERS.len()]
 }
 
@@ -124,6 +123,7 @@ fn is_marked(file: &File) -> bool {
     unsafe { libc::fcntl(file.as_raw_fd(), F_GETSIG) == MARK }
 }
 
-/// These numbers are from Linux include/uapi/asm-generic/fcntl.h. Some versions of the `libc` crate lack the constants.
+/// The numbers of `F_SETSIG` and `F_GETSIG` are from Linux include/uapi/asm-generic/fcntl.h. Some versions of the `libc` crate
+/// lack these constants.
 const F_SETSIG: libc::c_int = 10;
 const F_GETSIG: libc::c_int = 11;

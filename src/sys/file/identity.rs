@@ -36,7 +36,6 @@ pub fn look_at(file: &File) -> io::Result<Identity> {
     identity_and_len(file).map(|(identity, _)| identity)
 }
 
-/// The identity of an open file, and its length.
 pub fn identity_and_len(file: &File) -> io::Result<(Identity, u64)> {
     match file.metadata() {
         Ok(data) => {

@@ -51,8 +51,8 @@ const ALIVE: range_lock::Bytes = (other_writers::COPIES - 1, 1);
 /// another program has locked the file for writing.
 ///
 /// flock(2) is not used, because a process that may only read a file could take an exclusive lock on the file by flock(2). With
-/// `range_lock`, such a process can take only a lock for reading. If another process has a lock for reading, this function
-/// cannot lock the file, but still returns true.
+/// `range_lock`, a process that may only read a file can take only a lock for reading. If another process has a lock for
+/// reading, this function cannot lock the file, but still returns true.
 fn lock(file: &File) -> bool {
     let taken = range_lock::lock(file, ALIVE).is_err_and(|error| range_lock::is_taken(&error));
     !(taken && range_lock::is_locked(file, ALIVE))

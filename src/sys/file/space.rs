@@ -1,5 +1,4 @@
-//! Determines how much room a file system has left, and allocates room for a file. Also determines whether writes to a file are
-//! faster if space for the written bytes has been allocated in advance.
+//! Determines how much room a file system has left, and allocates room for a file.
 
 use std::fs::File;
 use std::path::Path;

@@ -51,8 +51,8 @@ fn a_stale_file_is_replaced_and_a_file_in_use_is_not() {
     fs::remove_dir_all(&dir).unwrap();
 }
 
-/// `claim` refuses a file that is locked for writing. Only a process that may write to the file can take such a lock. `claim`
-/// ignores a lock of flock(2), because a process that may only read the file can also take such a lock.
+/// `claim` refuses a file that is locked for writing. Only a process that may write to the file can lock it for writing.
+/// `claim` ignores a lock of flock(2), because a process that may only read the file can also take a lock of flock(2).
 #[test]
 fn a_file_of_a_living_process_is_refused() {
     let _alone = alone();

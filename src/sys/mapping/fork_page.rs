@@ -71,8 +71,8 @@ impl ForkPage {
         Ok(ForkPage { words, shared, kept_by_kernel })
     }
 
-    /// Clears the words that a forked child reads before it sets them. Must be called in the child if the kernel does not
-    /// clear the page. The child sets the other words before it reads them.
+    /// Clears the words that a forked child reads before it sets them. Must be called in the child if the kernel does not clear
+    /// the page. The child itself sets the words that this function does not clear, before it reads them.
     pub fn clear(&self) {
         let Words { same_process, taking, state, .. } = self.words;
         for word in [same_process, taking, state] {

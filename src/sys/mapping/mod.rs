@@ -37,10 +37,9 @@ pub(super) fn done(result: libc::c_int) -> io::Result<()> {
 
 /// A mapping that is unmapped when this value is dropped.
 ///
-/// The crate memmap2, which `marker` uses, cannot map inaccessible memory, or memory that forked children share. The crate
-/// rustix 1.1.6 has two faults in its calls of the C library. rustix calls `posix_madvise` instead of `madvise` for all kinds
-/// of advice except one. rustix passes `MAP_FIXED` instead of `MREMAP_FIXED` to mremap, so the kernel refuses the call of
-/// mremap.
+/// This type calls the C library directly. The crate memmap2, which `marker` uses, cannot map inaccessible memory, or memory
+/// that forked children share. The crate rustix 1.1.6 calls `posix_madvise` instead of `madvise` for all kinds of advice except
+/// one. rustix 1.1.6 also passes `MAP_FIXED` instead of `MREMAP_FIXED` to mremap, so the kernel refuses the call.
 #[derive(Debug)]
 pub struct OwnedMapping {
     start: NonNull<u8>,
@@ -56,7 +55,7 @@ impl OwnedMapping {
     /// Maps memory at an address that the kernel picks (mmap(2)).
     pub fn new(len: usize, protection: i32, flags: i32, file: Option<&File>) -> io::Result<OwnedMapping> {
         let file = file.map_or(-1, AsRawFd::as_raw_fd);
-        // SAFETY: a new mapping at an address that the kernel picks touches nothing that exists.
+        // SAFETY: a new mapping at an address that the kernel picks changes no existing mapping.
         let start = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, file, 0) };
         Ok(OwnedMapping { start: checked(start)?, len })
     }
@@ -107,7 +106,6 @@ impl OwnedMapping {
         }
     }
 
-    /// The address of the mapping's first byte.
     pub fn start(&self) -> NonNull<u8> {
         self.start
     }
@@ -128,8 +126,8 @@ impl OwnedMapping {
         self.advise(range.clone(), advice) && !self.agrees_to_anything(range)
     }
 
-    /// Whether `madvise` succeeds even for advice that does not exist. Linux never accepts such advice. But qemu 7.2 accepts
-    /// and ignores any advice when it runs a program of another architecture.
+    /// Whether `madvise` succeeds even for advice that does not exist. Linux refuses unknown advice, but qemu 7.2 accepts and
+    /// ignores any advice when it runs a program of another architecture.
     fn agrees_to_anything(&self, range: Range<usize>) -> bool {
         const NO_ADVICE: i32 = i32::MAX;
         static KNOWN: AtomicU8 = AtomicU8::new(0);

@@ -57,7 +57,6 @@ impl Region {
         }
     }
 
-    /// The address of the first byte.
     pub fn start(&self) -> NonNull<u8> {
         self.mapping.start
     }
@@ -90,7 +89,7 @@ impl Region {
     /// Like `provide`, for kernels before 5.14. Writes to each page by a system call, because a system call returns an error
     /// where an access would raise a signal.
     fn write_to_pages(&self, range: &Range<usize>) -> io::Result<()> {
-        // This number is not `page_size()`: an emulator may report a page size that is larger than the pages of the file
+        // `SMALLEST_PAGE` is not `page_size()`: an emulator may report a page size that is larger than the pages of the file
         // system.
         const SMALLEST_PAGE: usize = 4096;
         let memory = File::options().write(true).open("/proc/thread-self/mem")?;

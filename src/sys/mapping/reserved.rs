@@ -11,8 +11,8 @@ pub fn reserve_at(start: u64, len: u64) -> Option<u64> {
         // SAFETY: a mapping that replaces no other mapping changes no existing memory.
         let found = unsafe { libc::mmap(at as *mut libc::c_void, len, libc::PROT_NONE, flags, -1, 0) };
         let found = OwnedMapping { start: checked(found).ok()?, len };
-        // A kernel before 4.17 ignores `MAP_FIXED_NOREPLACE`. Such a kernel uses the address only as a hint, and may map
-        // memory at another address.
+        // A kernel before 4.17 ignores `MAP_FIXED_NOREPLACE`, uses the address only as a hint, and may map memory at another
+        // address.
         (found.start.as_ptr() as usize == at).then_some(found)
     };
     // The memory must not be locked (see `OwnedMapping::unlocked`). So this function maps one page, unlocks it, and extends

@@ -20,9 +20,8 @@ const IN_HEAP: usize = 1024;
 const LEAST: usize = 64 * 1024;
 
 /// When an array grows beyond `LARGE` bytes, it asks the kernel for pages before their first use, `AT_ONCE` bytes at a time.
-/// Without this request, each page would cause a fault at its first use, and each page would take a sixth more time than with
-/// the request. While the kernel provides `AT_ONCE` bytes, a thread of the host that changes the process's mappings has to
-/// wait. `AT_ONCE` is small, so this wait is short.
+/// Without this request, each page would cause a fault at its first use, and would take a sixth more time. `AT_ONCE` is small,
+/// because a thread of the host that changes the process's mappings has to wait while the kernel provides `AT_ONCE` bytes.
 const LARGE: usize = 1 << 20;
 const AT_ONCE: usize = 128 * 1024;
 
@@ -33,7 +32,7 @@ pub struct Table<T: Copy> {
     /// Bytes that the array has: 0, `IN_HEAP` in the heap, or at least `LEAST` in a mapping.
     room: usize,
     len: usize,
-    /// An offset in bytes. For pages before this offset, the kernel need no longer be asked.
+    /// An offset in bytes. The array asks the kernel only for pages from this offset on.
     made: usize,
     values: PhantomData<T>,
 }
@@ -61,10 +60,8 @@ impl<T: Copy> Drop for Table<T> {
 }
 
 impl<T: Copy> Table<T> {
-    const HEAP: Layout = match Layout::from_size_align(IN_HEAP, align_of::<T>()) {
-        Ok(layout) => layout,
-        Err(_) => unreachable!(),
-    };
+    // SAFETY: the alignment of a type is a power of two, and the size is far below the limit.
+    const HEAP: Layout = unsafe { Layout::from_size_align_unchecked(IN_HEAP, align_of::<T>()) };
 
     /// The mapping of an array that has one.
     fn mapping(&self) -> ManuallyDrop<OwnedMapping> {
@@ -121,8 +118,7 @@ impl<T: Copy> Table<T> {
         Ok(())
     }
 
-    /// Removes all values. If the array takes at most `kept` bytes of address space, the array keeps its pages. Otherwise the
-    /// pages are freed.
+    /// Removes all values. If the array takes more than `kept` bytes of address space, its pages are freed.
     pub fn clear(&mut self, kept: usize) {
         match self.room <= kept {
             true => self.len = 0,

@@ -14,8 +14,8 @@ const LEAST: u64 = 16 << 20;
 /// view, so there should be few views.
 const STEP: u64 = 4;
 
-/// A mapping of a file for forked children. Only system calls read this mapping. If the file was truncated, a system call
-/// fails, but a plain access would raise a signal.
+/// Only system calls read this mapping. If the file was truncated, a system call fails, but a plain access would raise a
+/// signal.
 #[derive(Debug)]
 pub struct View(OwnedMapping);
 
@@ -33,7 +33,6 @@ impl View {
         Ok(View(OwnedMapping::unlocked(size, libc::PROT_READ, libc::MAP_SHARED, Some(file))?))
     }
 
-    /// Whether a file of `len` bytes fits into the view.
     pub fn covers(&self, len: u64) -> bool {
         len <= self.0.len as u64
     }

@@ -1,9 +1,9 @@
 //! Atomics, locks and channels for the whole library. Builds for tools that find races use other types than normal builds.
 //!
 //! * Normal builds use the types of the standard library and of crossbeam.
-//! * With `--cfg jitsym_locks` the locks are POSIX locks, which ThreadSanitizer, helgrind and drd support. These tools do not
-//!   support the standard library's locks, which are futexes. Also, a part of the standard library's code for locks is
-//!   compiled without the instructions that ThreadSanitizer adds.
+//! * With `--cfg jitsym_locks` the locks are POSIX locks, because ThreadSanitizer, helgrind and drd do not support the standard
+//!   library's locks, which are futexes. Also, a part of the standard library's code for locks is compiled without the
+//!   instructions that ThreadSanitizer adds.
 //! * With `--cfg jitsym_loom` (`tests/models`) the types are those of loom. loom runs a test with every order of events, and
 //!   with every value that each load may return.
 //!
@@ -28,7 +28,7 @@ pub use model::{channel, yield_now, Condvar, Instant, Mutex, MutexGuard, Witness
 #[cfg(jitsym_locks)]
 pub use posix::{Condvar, Mutex, MutexGuard};
 
-/// The types for locks that loom does not control. Each of these locks is created once in the process, and not again for each
+/// The types for locks that loom does not control. A lock of these types is created once in the process, and not again for each
 /// run of a model.
 #[cfg(not(jitsym_loom))]
 pub use self as outside;

@@ -99,11 +99,11 @@ pub fn wait(word: &AtomicU32, expected: u32, _: Option<Duration>) {
     }
 }
 
-/// In a model, a waiting thread does not sleep, but keeps reading the word. So this function does nothing.
+/// Does nothing, because in a model a waiting thread does not sleep, but keeps reading the word.
 pub fn wake(_: &AtomicU32, _: u32) {}
 
-/// A channel that replaces crossbeam's channel, which does not work with loom. A single lock protects this channel. So this
-/// channel gives stronger ordering guarantees than crossbeam's channel. If the library relies on these stronger guarantees by
+/// A channel that replaces crossbeam's channel, which does not work with loom. A single lock protects this channel, so the
+/// channel gives stronger ordering guarantees than crossbeam's channel. If the library relies on the stronger guarantees by
 /// mistake, models do not detect the mistake.
 pub mod channel {
     use super::{Mutex, VecDeque};

@@ -1,13 +1,13 @@
-//! Computes `CLOCK_MONOTONIC` from the time stamp counter. This takes four fifths of the time of `clock_gettime` (19 ns
-//! instead of 24 ns).
+//! Computes `CLOCK_MONOTONIC` from the time stamp counter. The computation takes four fifths of the time of `clock_gettime` (19
+//! ns instead of 24 ns).
 //!
 //! Once a round, the writer compares the counter with the clock, and publishes a straight line: time as a function of the
-//! counter. A registering thread reads the counter, and computes the time from the line. This time is the thread's stamp. The
-//! stamp differs from the clock by less than a microsecond, and usually by only tens of nanoseconds. When the kernel has just
-//! begun to slew the clock (to let the clock run faster or slower), the difference may exceed a microsecond.
+//! counter. A registering thread reads the counter, and computes the time from the line. The computed time is the thread's
+//! stamp. The stamp differs from the clock by less than a microsecond, and usually by only tens of nanoseconds. When the kernel
+//! has just begun to slew the clock (to let the clock run faster or slower), the difference may exceed a microsecond.
 //!
 //! Stamps never go back: if a thread takes a stamp and then publishes data, no thread that has read the data takes an earlier
-//! stamp. Six facts guarantee this.
+//! stamp. Six facts guarantee that stamps never go back.
 //!
 //! * A thread reads the counter after all its earlier instructions have completed (`clock::arch_ticks`).
 //! * For the counter value at which a new line begins, the new line gives the same time as the old line, or a later time. If a
@@ -45,8 +45,8 @@ const SHORTEST_SPAN_NS: u64 = 20_000_000;
 /// because of the slewing of NTP (500 parts) and the error of a reading. If the rates differ by more than `ALIKE_PPM`, the
 /// counter or the clock has jumped.
 const ALIKE_PPM: u64 = 1_000;
-/// The span grows until its length is between `WINDOW_NS` and twice `WINDOW_NS`. Such a span is long compared with the error of
-/// a reading, and short enough to follow the slewing of NTP.
+/// The span grows until its length is between `WINDOW_NS` and twice `WINDOW_NS`. A span of this length is long compared with
+/// the error of a reading, and short enough to follow the slewing of NTP.
 const WINDOW_NS: u64 = 250_000_000;
 /// A span that is longer than this time is not used, because the clock may have been slewed during the span, and may have
 /// another rate now.
@@ -59,7 +59,7 @@ const TOLERANCE_NS: u64 = 2_000;
 const CATCH_UP_NS: u64 = 50_000_000;
 /// An adjusted stamp is at most `HELD_NS` later than the maximum of the clock and `Line::height`. Threads adjust stamps until
 /// the clock is more than `HELD_NS` past `Line::height`. Each adjusted stamp can be 1 ns further ahead of the clock than the
-/// previous stamp. In a millisecond, threads can take far fewer than a million stamps.
+/// previous stamp, but threads can take far fewer than a million stamps in a millisecond.
 const HELD_NS: u64 = 1_000_000;
 /// The maximum number of ticks between the beginning of a line and its publication: about 20 µs.
 const LATE_TICKS: u64 = 50_000;
@@ -302,7 +302,7 @@ impl Published {
     fn set(&self, line: Line) {
         let count = self.count.load(Ordering::Relaxed).wrapping_add(1);
         // `store` overwrites the older of the two lines. A thread that still reads the older line may get some of the new
-        // values. The fence makes sure that such a thread also reads the changed `count`.
+        // values. The fence makes sure that a thread which gets a new value also reads the changed `count`.
         fence(Ordering::Release);
         self.lines[count & 1].store(line);
         self.count.store(count, Ordering::Release);
@@ -343,8 +343,8 @@ impl Calibrated {
         self.published.now(arch_ticks)
     }
 
-    /// Like `now`, but the counter may be read up to about a microsecond before earlier instructions have completed. This
-    /// saves 8 ns.
+    /// Like `now`, but the counter may be read up to about a microsecond before earlier instructions have completed. The
+    /// earlier reading saves 8 ns.
     #[inline(always)]
     pub fn now_or_just_before(&self) -> u64 {
         self.published.now(unordered_ticks)

@@ -58,8 +58,8 @@ impl Fake {
         line.at(self.tsc).unwrap_or_else(|| self.ns().max(line.height(self.tsc, self.ns())))
     }
 
-    /// Takes a sample after each of `passes` intervals, and checks that the stamps in between do not go back. Returns the worst
-    /// error of these stamps.
+    /// Takes a sample after each of `passes` intervals, and checks that the stamps in between do not go back. Returns the
+    /// largest difference between a stamp and the clock.
     fn run(&mut self, calibration: &mut Calibration, interval: u64, passes: u64) -> u64 {
         let mut worst = 0;
         let mut last = 0;
@@ -338,7 +338,7 @@ fn while_rebasing(pauses: impl Iterator<Item = Duration>, reader: impl Fn(&Calib
                 }
             });
         }
-        // On a busy machine, it can happen that no line is published during `pauses`. Then more pauses follow.
+        // If no line is published during `pauses`, as can happen on a busy machine, more pauses follow.
         let longer = std::iter::repeat_n((Duration::from_millis(1), true), 30_000);
         for (pause, is_longer) in pauses.map(|pause| (pause, false)).chain(longer) {
             if is_longer && lines > 0 {
@@ -370,8 +370,8 @@ fn the_error_is_less_than_a_microsecond() {
     assert_small_error(1_500);
 }
 
-/// Compares stamps with the clock, for each of three intervals between calls of `rebase`. Each interval takes `millis`
-/// milliseconds.
+/// Compares stamps with the clock, for each of three intervals between calls of `rebase`. The comparison takes `millis`
+/// milliseconds for each interval.
 fn assert_small_error(millis: u64) {
     for interval in [1, 10, 50] {
         let pauses = std::iter::repeat_n(Duration::from_millis(interval), (millis / interval) as usize);
@@ -433,7 +433,7 @@ fn a_line_is_never_read_in_parts() {
         return;
     }
     let start = arch_ticks();
-    // All results are parts of one straight line. The value of `from` determines at which point of this straight line the
+    // All results of this closure are parts of one straight line. `from` determines at which point of the straight line the
     // result begins.
     let line = |from: u64| {
         let (tsc, ns) = (start - (from << 20), (1 << 60) - (from << 19));

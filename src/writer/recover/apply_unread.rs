@@ -29,8 +29,7 @@ pub struct Replay {
     ids: BTreeMap<u64, u64>,
     /// Set if a file could not be taken over, and another attempt may succeed.
     pub lacks_a_file: bool,
-    /// Why the jitdump could not be read; `None` if the jitdump was read. If the jitdump could not be read, code may be
-    /// missing.
+    /// Why the jitdump could not be read, so that code may be missing. `None` if there was no error.
     unread: Option<String>,
     is_short: bool,
 }
@@ -60,8 +59,7 @@ impl Replay {
             is_short: false,
         };
         for (addr, size, name) in perf_map::lines(&adopted.map) {
-            // It is unknown whether this code is still live. The code is added as live code, so that its bytes do not count
-            // as free.
+            // The code is added as live code: it may still be live, so its bytes must not count as free.
             if size < TOO_LARGE {
                 replay.know(&Live { addr, size, index: 0, stored: None, home: Home::Plain }, name);
             }
@@ -111,7 +109,7 @@ impl Replay {
         }
     }
 
-    /// Applies one sound record.
+    /// Applies one record that `is_sound` has accepted.
     pub fn apply(&mut self, chunk: Chunk, event: &mut Event) {
         event.id = self.our_id(event);
         if event.kind == EventKind::Move && !self.is_sound_move(event) {
@@ -143,7 +141,7 @@ impl Replay {
         let known = self.ids.get(&event.id).copied().filter(|&id| self.applier.registry.is_live(id));
         if known.is_none() && event.kind == EventKind::Move {
             // The writer has read the registration of this code in an earlier round, so the code is in the files. If this
-            // replay has registered code at the old address, that newer code has overwritten the moved code.
+            // replay has registered newer code at the old address, the newer code has overwritten the moved code.
             let found =
                 self.applier.registry.id_at(Home::Plain, event.old_addr()).filter(|&id| id <= self.last_from_files);
             self.ids.extend(found.map(|id| (event.id, id)));

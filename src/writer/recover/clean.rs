@@ -2,11 +2,12 @@
 //! valgrind.
 //!
 //! `/tmp` is full of other people's files. The pid in a name may belong to another process, or to a process that is not visible
-//! here. So a file is removed only under all of the following conditions. The file's name has exactly the right form, and the
-//! file belongs to this user. Except for a file of a region or a file for valgrind, the file has only one link. The file has
-//! the library's mark, or begins like a spool. Without this condition, files of other runtimes or of the user could be removed.
-//! No process with the pid in the name is alive. Nobody holds a lock on the file, and no visible process has the file open or
-//! mapped.
+//! here. So a file is removed only under all of these conditions:
+//! - The file's name has exactly the right form, and the file belongs to this user.
+//! - The file has only one link, unless it is a file of a region or a file for valgrind.
+//! - The file has the library's mark, or begins like a spool. This condition protects files of other runtimes and of the user.
+//! - No process with the pid in the name is alive.
+//! - Nobody holds a lock on the file, and no visible process has the file open or mapped.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -22,7 +23,7 @@ use crate::sys::held_dir::Dir;
 use crate::sys::sort::sort;
 use crate::sys::{file, process};
 
-/// A file whose name is that of a map, a jitdump, a spool, a file of a region, or a file for valgrind.
+/// A file with the name of a perf map, a jitdump, a spool, a file of a region, or a file for valgrind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cleaned {
     /// The path of the file.
@@ -88,8 +89,8 @@ fn check(dir: &Dir, name: &OsStr, (pid, kind): (u32, FileKind), used: Option<&BT
     }
 }
 
-/// The pid and the kind that a file name stands for. The name of a replacement file stands for the pid and the kind of the file
-/// that will be replaced. `None` if no process leaves files of this name.
+/// The pid and the kind that a file name stands for. A replacement file has the pid and the kind of the file that it is to
+/// replace. `None` if no process leaves files with this name.
 fn named(name: &OsStr) -> Option<(u32, FileKind)> {
     // Files of the kind `Injected` are made by `perf inject`.
     let parsed = parse(name).filter(|(_, kind)| !matches!(kind, FileKind::Injected { .. }));

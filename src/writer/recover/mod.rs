@@ -1,12 +1,11 @@
 //! Completes the files of processes that were killed, from the spools that these processes left.
 //!
-//! Recovery begins at the last round that the writer has committed. Recovery truncates the jitdump to the length that the
-//! jitdump had at that round, and rewrites the map. Then recovery applies all records that were published but not consumed, as
-//! the writer would have done. The spool is removed last. So if this recovery is interrupted, another recovery can begin at the
-//! same round.
+//! Recovery begins at the last round that the writer has committed. Recovery truncates the jitdump to its length at that round,
+//! and rewrites the perf map. Then recovery applies all records that were published but not consumed, as the writer would have
+//! done. The spool is removed last. So if this recovery is interrupted, another recovery can begin at the same round.
 //!
 //! A spool is the memory of a process that may have been killed because it misbehaved. Somebody may even have forged the spool,
-//! to make recovery write files. So recovery trusts no data in a spool. Recovery reads the spool instead of mapping the spool:
+//! to make recovery write files. So recovery trusts no data in a spool. Recovery reads the spool instead of mapping it, because
 //! an access to a mapping raises a signal if somebody has truncated the file.
 
 mod apply_unread;
@@ -88,11 +87,11 @@ pub fn recover(dir: &Path, wanted: &dyn Fn(u32) -> bool) -> io::Result<Vec<Repor
 
 /// Cleans up the spools of dead processes when a session opens. `all`: whether the options or the environment ask for recovery.
 /// If `all` is true, removes the empty spools, and recovers the spools with unwritten records. If `all` is false, cleans up
-/// only if other processes have too many spools (`excess`). In this case, recovers only the oldest spools.
+/// only if other processes have too many spools (`excess`), and then recovers only the oldest spools.
 ///
-/// An earlier program of this process (before `exec`) may have left a spool. The files of this spool are completed, with one
-/// exception. If `all` is false, and the session's files replace or continue the files of this spool, the spool is removed
-/// without recovery. If the recovery takes too long for a session, the recovery continues in the background.
+/// If an earlier program of this process (before `exec`) has left a spool, the files of this spool are completed. However, if
+/// `all` is false, and the session's files replace or continue the files of this spool, the spool is removed without recovery.
+/// If the recovery takes too long for a session, the recovery continues in the background.
 pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
     let dir = &*config.spool_dir;
     let (mut own, mut full, mut elsewhere, mut outdated) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -127,7 +126,7 @@ pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
             Opened::Locked | Opened::Other => {}
         }
     }
-    // Spools of other namespaces count too, because the namespace of a spool is not certain. The kernel may reuse the number of
+    // Spools of other namespaces count too, because the namespace of a spool is not certain: the kernel may reuse the number of
     // an ended namespace.
     let both = full.len() + elsewhere.len();
     outdated.truncate(excess(dir, both + outdated.len(), LEFT_ALONE));
@@ -153,8 +152,8 @@ pub fn tidy(status: &Arc<Status>, config: &Config, all: bool) {
     }
 }
 
-/// Removes each spool of a dead process that contains no unwritten records. Forked children leave such spools if they flush and
-/// then end without exit handlers.
+/// Removes each spool of a dead process that contains no unwritten records. For example, a forked child leaves an empty spool
+/// if it flushes and then ends without exit handlers.
 pub fn remove_empty(dir: &Path) {
     for listed in list(dir).unwrap_or_default().iter().filter(|listed| !process::is_alive(listed.pid)) {
         match Dead::open(&listed.path) {
@@ -226,7 +225,7 @@ struct Dead {
     header: HeaderCopy,
     owner: Owner,
     units: usize,
-    /// How many bytes of the file are backed by memory. The rest of the file is sparse.
+    /// How many bytes of the file are backed by memory. The file may be sparse.
     backed: u64,
 }
 
@@ -358,8 +357,8 @@ impl Dead {
     fn recover(self) -> Report {
         let mut report = Report { pid: self.owner.pid, ..Report::default() };
         if self.header.settle(|sink, identity| self.has_name(sink, identity)) {
-            // Records the commit in the spool. Without this record, only an announcement in the spool proves the commit.
-            // `announce` overwrites this announcement later, so another recovery would no longer find the commit.
+            // Records the commit in the spool, so that another recovery finds the commit. The only other proof of the commit is
+            // an announcement in the spool, which `announce` overwrites later.
             self.note(committed_cell(self.header.committed()));
         }
         if self.is_completed() {
@@ -423,7 +422,7 @@ impl Dead {
 
     fn note(&self, (at, bytes): (u64, Vec<u8>)) {
         // A failure to write is ignored. If the spool lacks `bytes`, the next recovery does not recognize the new map, and
-        // leaves the new map as it is. The new map is incomplete only if this recovery is interrupted.
+        // leaves it as it is. The new map is incomplete only if this recovery is interrupted.
         let _ = self.file.write_at(&bytes, at);
     }
 
@@ -443,10 +442,9 @@ impl Dead {
         let chunks: Vec<Chunk> = order.iter().map(|&(_, at)| copies[at].chunk).collect();
         let unread = |chunk: &Chunk| chunk.consumed()..chunk.committed();
         let moves = || chunks.iter().any(|chunk| unread(chunk).any(|event| chunk.event(event).kind == EventKind::Move));
-        // The replay reads the code in the jitdump in two cases. First, the map may be stale, and lack code that is in the
-        // jitdump. Second, a record may move code, and the replay then needs the code's group from the jitdump.
+        // The replay needs the code in the jitdump in two cases, which `Replay::search_dump` explains.
         let search = header.state().map_is_stale || moves();
-        // Children of a dead process may still hold the locks that the process had.
+        // Children of a dead process may still hold its locks.
         let may_be_locked = self.owner.is_visible() && !process::is_alive(self.owner.pid);
         let mut replay = Replay::new(Arc::new(status), &files, header, (search, may_be_locked), &mut report.problems);
         let mut merge = Merge::new(chunks.iter().map(|&chunk| std::iter::once(chunk)));

@@ -183,8 +183,8 @@ fn descriptions_at_random() {
                 assert!(has_saved, "{fp:?} at {offset} of {size}");
             }
         }
-        // If the resolved frame is the same for a larger code size, `copy_to` must make the right tables for the larger size.
-        // The cache of tables relies on this property of `copy_to`.
+        // If the resolved frame is the same for a larger code size, `copy_to` must make the right tables for the larger size,
+        // because the cache of tables relies on this.
         if resolve_frame_pointer(arch, &fp, size + 100) == Ok(frame) {
             let other = encode(arch, &unwind, CODE, size + 100).unwrap().unwrap();
             assert_eq!(tables.copied(size + 100), other.bytes);

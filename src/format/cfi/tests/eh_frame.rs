@@ -1,4 +1,4 @@
-//! Tests of sections that a compiler could have made.
+//! Tests of `.eh_frame` sections like those of compilers, and of invalid sections.
 
 use gimli::constants::*;
 use gimli::write::{
@@ -149,7 +149,7 @@ fn eh_frame_selects_and_cuts() {
     let unwind = Unwind::EhFrame { bytes: &bytes, addr: SECTION };
     check(Arch::X86_64, &unwind, 100, &compiled_rows());
 
-    // Two functions that are registered as one piece of code. The table of `.eh_frame_hdr` is sorted by address.
+    // The two functions are registered as one piece of code. The table of `.eh_frame_hdr` is sorted by address.
     let tables = tables_of(Arch::X86_64, &unwind, 164);
     assert_eq!(tables.hdr_size, HDR_TABLE + 2 * 8);
     let image = Image::new(Arch::X86_64, &tables, 164);
@@ -231,7 +231,7 @@ fn eh_frame_expressions_and_the_rest() {
     assert_eq!(last.saved_args_size(), 16);
 }
 
-/// A section with absolute pointers and one FDE for 100 bytes at [`CODE`]. The FDE has these instructions.
+/// A section with absolute pointers and one FDE for 100 bytes at [`CODE`]. The FDE has the given `instructions`.
 pub(super) fn by_hand(data_factor: u8, return_address: u8, sp: u8, instructions: &[u8]) -> Vec<u8> {
     let parts = [
         &[0x10, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, data_factor, return_address, 1, 0, 0x0c, sp, 0][..],
@@ -270,7 +270,8 @@ fn eh_frame_set_loc() {
 
 #[test]
 fn eh_frame_numbers_too_large() {
-    // `DW_CFA_def_cfa_offset_sf` with the factor -1. The offsets reach the lowest `i32`, which cannot be divided by -1.
+    // The instruction is `DW_CFA_def_cfa_offset_sf`, with the data alignment factor -1. The third offset is the lowest `i32`,
+    // which cannot be divided by -1.
     for (factored, accepted) in [
         (&[0x10][..], true),
         (&[0xff, 0xff, 0xff, 0xff, 0x07], true),
@@ -385,8 +386,7 @@ fn eh_frame_hostile_bytes() {
             assert!(start + len <= 100 && len > 0, "{bytes:02x?}");
         }
     }
-    // Some changes are harmless, so some inputs are accepted. If the parser refused nearly all inputs, the test would not reach
-    // the code after the parser.
+    // Some changes are harmless, so some inputs must be accepted. Otherwise the test would not reach the code after the parser.
     assert!(accepted > ROUNDS / 100, "{accepted} accepted");
 }
 
@@ -409,7 +409,7 @@ fn cies_that_no_compiler_makes() {
         for at in [cie_len, cie_len + around.len()] {
             let pointer = if at == cie_len { at + 4 } else { back };
             section[at + 4..at + 8].copy_from_slice(&(pointer as u32).to_le_bytes());
-            // The field with the code's address is pc-relative. This field has moved, so its value must change.
+            // The field with the code's address is pc-relative. The section is longer now, so the field's value must change.
             let shift = if at == cie_len { 1 << 20 } else { around.len() as u32 };
             let start = word(&section, at + 8).wrapping_sub(shift);
             section[at + 8..at + 12].copy_from_slice(&start.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Compares tables with golden bytes, and reads tables with `gimli::read` as a reader of the ELF file would.
+//! Tests the encoded unwind tables: compares them with golden bytes, and reads them with `gimli::read`.
 
 mod bounds;
 mod eh_frame;

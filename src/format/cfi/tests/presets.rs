@@ -137,7 +137,7 @@ fn moarvm_rows() {
         (91, row(6, 16, [(6, -16), (16, -8), (14, -24), (13, -32), (3, -40)])),
     ];
     check(Arch::X86_64, &MOAR, 100, &steps);
-    // If no data follows the epilogue, the code ends with the epilogue.
+    // The same code, without the data after the epilogue.
     check(Arch::X86_64, &MOAR, 91, &steps[..5]);
 }
 
@@ -245,7 +245,7 @@ fn fixed_frame_between_prologue_and_epilogue() {
     let to_end = with(vec![(89, pushed()), (90, entry())]);
     check(Arch::X86_64, &fixed(MOAR_BY_SP), 91, &to_end);
     check(Arch::X86_64, &fixed(FixedFrame { epilogue_end: 0, ..MOAR_BY_SP }), 91, &to_end);
-    // `leave` removes the whole frame at once. The last description is for code that does not return.
+    // `leave` removes the whole frame at once. `for_ever` describes code that does not return.
     check(
         Arch::X86_64,
         &fixed(FixedFrame { sp_reset: 0, ..MOAR_BY_SP }),
@@ -273,7 +273,7 @@ fn fixed_frame_between_prologue_and_epilogue() {
     let pushed = || row(31, 16, [(29, -16), (30, -8)]);
     let steps = [(0, entry()), (4, pushed()), (12, row(31, 64, [(29, -16), (30, -8)])), (28, pushed()), (32, entry())];
     check(Arch::Aarch64, &fixed(part), 36, &steps);
-    // RISC-V has no instruction that stores both registers.
+    // RISC-V has no instruction that stores the frame pointer and the return address together.
     let listed = regs([(1, -8), (8, -16)]);
     let riscv = FixedFrame { sp_set: 4, saved_from: 12, epilogue_begin: 32, ..FixedFrame::new(16, &listed) };
     let steps = [(0, row(2, 0, [])), (4, row(2, 16, [])), (12, row(2, 16, [(1, -8), (8, -16)])), (32, row(2, 0, []))];

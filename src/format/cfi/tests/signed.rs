@@ -104,7 +104,7 @@ fn signed_frames_refused() {
         let fixed = FixedFrame { signed: Some(SigningKey::B), ..FixedFrame::new(16, &[]) };
         assert_eq!(refused(arch, &Unwind::FixedFrame(fixed), 100), Error::UnwindFormat);
     }
-    // No instruction precedes the `stp`, or no instruction follows the `ldp`.
+    // These frames leave no room for `paciasp` before the `stp`, or no room for `autiasp` after the `ldp`.
     let refused = |frame| refused(Arch::Aarch64, &frame, 100);
     assert_eq!(refused(Unwind::FramePointer(FramePointer { pushed: 4, ..SIGNED })), Error::UnwindOrder);
     assert_eq!(refused(Unwind::FramePointer(FramePointer { epilogue_begin: 97, ..SIGNED })), Error::UnwindOrder);
@@ -112,7 +112,7 @@ fn signed_frames_refused() {
     assert_eq!(refused(Unwind::FixedFrame(fixed)), Error::UnwindOrder);
 }
 
-/// The CIE keeps the letter `B`, which stands for key B. Other architectures have no such mark.
+/// On AArch64, the CIE keeps the letter `B`, which stands for key B. Other architectures refuse a CIE with this letter.
 #[test]
 fn eh_frame_key_b() {
     let frame = FramePointer { signed: Some(SigningKey::B), ..FramePointer::default() };
@@ -143,7 +143,7 @@ fn eh_frame_key_b() {
     assert_eq!((marks(&tables.bytes, b"zRB\0"), marks(&tables.bytes, b"zR\0")), (1, 1));
     let b_and_signal = both(b"zRS\0");
     assert_eq!(refused(Arch::Aarch64, &Unwind::EhFrame { bytes: &b_and_signal, addr: 0 }, 100), Error::UnwindFormat);
-    // Each of two pieces of code has its own mark.
+    // If the two entries belong to separate pieces of code, each piece keeps its own mark.
     let piece = |from: u64| {
         encode(Arch::Aarch64, &Unwind::EhFrame { bytes: &b_and_signal, addr: 0 }, CODE + from, 50).unwrap().unwrap()
     };

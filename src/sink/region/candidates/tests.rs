@@ -99,7 +99,7 @@ fn the_list_of_mappings_rests() {
     assert!(!candidates.rests(0));
     candidates.rest(5, 7);
     assert!(candidates.rests(7) && candidates.rests(6 + 2 * SHARE) && !candidates.rests(7 + 2 * SHARE));
-    // The process was stopped during the read.
+    // This read takes very long, for example because the process was stopped during the read.
     candidates.rest(0, FAILED);
     assert!(candidates.rests(2 * FAILED - 1) && !candidates.rests(2 * FAILED));
 }

@@ -1,4 +1,4 @@
-//! Adds code to the sections of a region's file: the symbol, unwind tables, lines and inlined functions.
+//! Adds code to a region's file: the symbol, unwind tables, lines and inlined functions.
 
 use super::parts_of_code::{PartOfCode, Whole};
 use super::section::{Part, Parts};
@@ -16,13 +16,13 @@ use crate::sink::retry::Retry;
 use crate::sys::reserve;
 
 impl RegionFile {
-    /// Adds code. The new code replaces all code that it overlaps.
+    /// Adds code, which replaces all code that it overlaps.
     pub fn add(&mut self, code: &Code<'_>) {
         self.add_part(code, Whole { before: 0, size: code.size });
     }
 
-    /// Like `add`, for a part of some code. Only this part lies in the region. `code` has the offset and the size of the part,
-    /// and the info of the whole code.
+    /// Like `add`, for code of which only a part lies in the region. `code` has the offset and the size of the part, but the
+    /// info of the whole code.
     pub fn add_part(&mut self, code: &Code<'_>, of: Whole) {
         let added = self.try_to_add(code, of);
         let is_kept = of.size == code.size || added.is_some() && self.keep_part(code, of).is_some();
@@ -36,8 +36,8 @@ impl RegionFile {
         Some(())
     }
 
-    /// Forgets all code, and then calls `add`, which adds code. Finally adds the parts in `parts_of_code` again, because these
-    /// parts are newer than all other code at their addresses.
+    /// Removes all code, and then calls `add`, which adds the new code. Finally adds `parts_of_code` again, because these parts
+    /// are newer than all other code at their addresses.
     pub fn reset_to(&mut self, add: impl FnOnce(&mut RegionFile)) {
         let parts = std::mem::take(&mut self.parts_of_code);
         self.reset();
@@ -81,7 +81,7 @@ impl RegionFile {
             symtab.patch(SYMBOL_SIZE as u64, &symbol_after_0(name, code.size));
         }
 
-        // `info.parts()` is not used, because this call would make each registration in a region slower.
+        // `info.parts()` is not used here, because it would make each registration in a region slower.
         let mut parts = code_info::Parts::default();
         for record in code.info.records() {
             match record.id {
@@ -121,8 +121,8 @@ impl RegionFile {
         let (mut section, _) = record.unwinding_info()?.tables()?;
         let cut;
         if of.size != code.size {
-            // The section was made for an address right after the whole code. The distance from the start of the whole code to
-            // this address is `of.size`, rounded up to a multiple of 8.
+            // The section was made for an address right after the whole code. This address lies `of.size`, rounded up to a
+            // multiple of 8, above the start of the code.
             let unwind = Unwind::EhFrame { bytes: section, addr: of.size.next_multiple_of(8) };
             cut = cfi::encode(arch::NATIVE?, &unwind, of.before, code.size).ok()??;
             section = &cut.bytes[..cut.eh_frame_size()];
@@ -141,8 +141,8 @@ impl RegionFile {
         self.rows.clear();
         self.frames.append(section, &to, &mut part.pending, &mut self.rows)?;
         if !self.table.has_room(self.rows.len()) {
-            // The appended bytes stay in the section. The bytes may contain CIEs that `frames` has remembered for later code.
-            // Readers must not find the appended FDEs, so this code sets the ranges of these FDEs to 0.
+            // The appended bytes stay in the section, because they may contain CIEs that `frames` has remembered for later
+            // code. The ranges of the appended FDEs are set to 0, so that readers do not find these FDEs.
             for row in &self.rows {
                 part.patch(u64::from(row.fde) + FDE_RANGE, &[0; 4]);
             }

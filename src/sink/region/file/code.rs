@@ -1,12 +1,11 @@
-//! Collects bytes of code in private memory before they are written to the file. Runtimes place functions next to each other,
-//! upwards or downwards. So adjacent pieces of code are written together.
+//! Collects the bytes of code in private memory, and writes adjacent pieces of code to the file together. Runtimes place
+//! functions next to each other, upwards or downwards.
 //!
-//! The text of the file does not contain the bytes of the code. Instead, the text contains breakpoint instructions. If somebody
-//! sets a probe (uprobe) on an address of the text, the kernel executes a copy of the instruction that the *file* has at this
-//! address. If the file had zeros at this address, the probe would make the host execute zeros as an instruction and crash. If
-//! the file had the bytes of the code, these bytes would be outdated once other code replaces the code in memory. The probe
-//! would then make the host execute an outdated instruction and crash. The kernel refuses a probe on a breakpoint instruction
-//! (linux kernel/events/uprobes.c, `prepare_uprobe`).
+//! The text of the file contains breakpoint instructions instead of the bytes of the code. If somebody sets a probe (uprobe) on
+//! an address of the text, the kernel executes a copy of the instruction that the *file* has at this address. If the file had
+//! zeros, or the bytes of code that other code has replaced in memory, the probe would make the host execute a wrong
+//! instruction and crash. The kernel refuses a probe on a breakpoint instruction (linux kernel/events/uprobes.c,
+//! `prepare_uprobe`).
 
 use std::io;
 use std::ops::Range;
@@ -17,12 +16,13 @@ use crate::format::elf::header::HEADER_SIZE;
 
 /// The maximum number of bytes that wait to be written.
 const WAITING_MAX: usize = 256 << 10;
-/// The maximum distance between pieces of code that count as neighbours.
+/// The maximum gap between two pieces of code that count as neighbours.
 const GAP: u64 = 256;
 /// The smallest page size of the supported systems.
 const PAGE: usize = 4096;
 
-/// Breakpoint instructions for a whole page, and four more bytes, because a slice may begin at any of the first four bytes.
+/// Breakpoint instructions for a whole page. The array has four more bytes, because a slice of it may begin at any of the first
+/// four bytes.
 static BREAKPOINTS: [u8; PAGE + 4] = {
     let mut all = [0; PAGE + 4];
     if let Some(arch) = NATIVE {
@@ -60,7 +60,7 @@ impl PendingCode {
         has_room
     }
 
-    /// Writes all pieces to `place`. After an error all pieces continue to wait.
+    /// Writes all pieces to `place`. After an error, all pieces still wait to be written.
     pub fn write(&mut self, disk: &mut Disk, place: Place) -> io::Result<()> {
         let (mut pieces, mut bytes) = (&self.pieces[..], &self.bytes[..]);
         while !pieces.is_empty() {
@@ -79,12 +79,13 @@ impl PendingCode {
 pub struct Place {
     /// The offset of the text.
     pub text: u64,
-    /// The offset of the bytes of the text, if the file has these bytes.
+    /// The offset of the range for the bytes of the code, if the file has this range.
     pub bytes: Option<u64>,
 }
 
 impl Place {
-    /// Writes pieces of code that are neighbours and lie in `range`. `bytes` has the bytes of the pieces, in the same order.
+    /// Writes neighbouring pieces of code, which lie in `range` of the text. `bytes` has the bytes of the pieces, in the same
+    /// order.
     pub fn write(self, disk: &mut Disk, pieces: &[(u64, usize)], range: Range<u64>, bytes: &[u8]) -> io::Result<()> {
         let parts = || {
             let mut left = bytes;
@@ -105,9 +106,9 @@ impl Place {
         disk.write_pieces(all, places().map(|(at, len)| (at, &BREAKPOINTS[at as usize % 4..][..len])))
     }
 
-    /// Returns the ranges of the file that get breakpoints. The header page gets no breakpoints. A page of the code that has
-    /// only zeros gets no breakpoints either, because the host may never have written to this page. In that case the page shows
-    /// the contents of the file, which must stay zero.
+    /// Returns the ranges of the file that get breakpoints. The header page gets no breakpoints. A page of code that has only
+    /// zeros gets no breakpoints either: if the host has never written to this page, it shows the contents of the file, which
+    /// must stay zero.
     fn breakpoints<'a>(self, offset: u64, bytes: &'a [u8]) -> impl Iterator<Item = (u64, usize)> + use<'a> {
         let (mut at, mut left) = (self.text + offset, bytes);
         let pages = std::iter::from_fn(move || {
@@ -121,7 +122,7 @@ impl Place {
     }
 }
 
-/// Returns the number of pieces at the start of `pieces` that are neighbours, and the range that these pieces cover.
+/// Returns how many of the first pieces in `pieces` are neighbours, and the range that these pieces cover.
 fn neighbours(pieces: &[(u64, usize)]) -> (usize, Range<u64>) {
     let mut range = pieces[0].0..pieces[0].0;
     let is_near = |range: &Range<u64>, &(offset, len): &(u64, usize)| {
@@ -141,8 +142,8 @@ mod tests {
 
     #[test]
     fn neighbours_are_near() {
-        // The second piece lies below the first piece, and a gap lies between them. The third piece lies above the first piece,
-        // and the fourth piece overlaps the second piece. The last piece is far from all other pieces.
+        // The second piece lies below the first piece, after a gap. The third piece lies above the first piece, and the fourth
+        // piece overlaps the second piece. The last piece is far from all other pieces.
         assert_eq!(neighbours(&[(1000, 10), (900, 93), (1010, 20), (905, 4), (5000, 1)]), (4, 900..1030));
         assert_eq!(neighbours(&[(5000, 1), (900, 93)]), (1, 5000..5001));
         assert_eq!(neighbours(&[(100, 100), (200 + GAP, 1), (201 + 2 * GAP, 1), (202 + 3 * GAP + 1, 1)]).0, 3);

@@ -1,4 +1,4 @@
-//! Makes final copies of a region's file. Such a copy is made for older epochs, and when the region or the process ends.
+//! Makes final copies of a region's file, for older epochs, and when the region or the process ends.
 
 use std::fs::File;
 use std::io;
@@ -16,10 +16,11 @@ use crate::sys::file::Held;
 const GAP: u64 = 4096;
 
 impl RegionFile {
-    /// Brings this file up to date, and writes its contents to the empty file `to`. The result is as if [`RegionFile::finish`]
-    /// had been called for the copy. In the copy, the text and `.eh_frame` lie at the same offsets as in this file.
+    /// Brings this file up to date, and copies its contents to the empty file `to`. The copy is complete, as after
+    /// [`RegionFile::finish`]. The text and `.eh_frame` lie at the same offsets in the copy as in this file.
     ///
-    /// `has_bytes` takes the offset of code in the text, and returns whether the copy contains the bytes of this code.
+    /// `has_bytes` takes the offset of a piece of code in the text, and returns whether the copy should contain the bytes of
+    /// the code.
     pub fn snapshot(
         &mut self,
         to: File,
@@ -63,8 +64,8 @@ impl RegionFile {
         to.write(0, &image.header_page())
     }
 
-    /// Copies the bytes of the code whose place in the file is taken by the header (`below_header`). Writes these bytes to the
-    /// offset `place`, and returns the range of the copied bytes.
+    /// Copies the bytes of code whose place in the file the header has taken (`below_header`) to the offset `place`. Returns
+    /// the range of the copied bytes.
     fn copy_first(&self, to: &mut Disk, place: u64, has_bytes: impl Fn(u64) -> bool) -> io::Result<Range<u64>> {
         let len = self.below_header().end;
         let Some(bytes) = self.bytes.filter(|_| len > 0) else { return Ok(0..len) };
@@ -77,8 +78,7 @@ impl RegionFile {
         Ok(place..place + len)
     }
 
-    /// Gives back the disk space of the whole file, after the file has lost its names. Mappings of the file show zeros from
-    /// then on.
+    /// Frees the disk space of the whole file, after the file has lost its names. Mappings of the file then show zeros.
     pub fn give_all_back(&self) {
         let len = self.disk.check().and_then(|()| self.disk.file().metadata()).map_or(0, |data| data.len());
         if len > 0 {
@@ -86,7 +86,7 @@ impl RegionFile {
         }
     }
 
-    /// Gives back the disk space between pieces of code, after the text was unmapped.
+    /// Frees the disk space between pieces of code, after the text was unmapped.
     pub fn give_text_back(&self) {
         let mut begin = self.text().start.max(HEADER_SIZE as u64);
         let punch = |begin: u64, end: u64| {
@@ -107,8 +107,8 @@ impl RegionFile {
         }
     }
 
-    /// Calls `each` with the ranges of the file that have the bytes of known code. Leaves out code for which `has_bytes`
-    /// returns false.
+    /// Calls `each` with the ranges of the text in the file that contain code. Leaves out code for which `has_bytes` returns
+    /// false.
     fn code_ranges(
         &self,
         has_bytes: impl Fn(u64) -> bool,
@@ -117,7 +117,7 @@ impl RegionFile {
         let mut range = 0..0;
         for (offset, number) in self.known.from(0) {
             let end = self.layout.text + offset + self.size_of(number);
-            // The header may take the place of the first code in the file.
+            // The header may have taken the place of the first code in the file.
             let at = (self.layout.text + offset).max(HEADER_SIZE as u64).min(end);
             if !has_bytes(offset) {
                 each(std::mem::replace(&mut range, 0..0))?;

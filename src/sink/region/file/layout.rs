@@ -2,22 +2,20 @@
 
 use std::ops::Range;
 
-/// The room of each search table is the room of `.eh_frame` divided by this number. An FDE has about 40 bytes, and a row of
-/// a search table has 8 bytes.
+/// The room of each search table is the room of `.eh_frame` divided by this number. The ratio fits because an FDE has about 40
+/// bytes, and a row of a search table has 8 bytes.
 pub(super) const HDR_SHARE: u64 = 4;
 
 /// The offsets and the lengths of a region's parts in the region's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// The offset of the text, which is a multiple of the page size. If the offset is 0, the header page is also the first page
-    /// of the text. In that case the file has no code bytes in this page.
+    /// of the text, and the file has no code bytes in this page.
     pub text: u64,
-    /// The length of the text.
     pub text_len: u64,
-    /// The maximum length of the text. This length is reserved for the text in the file, and the next part of the file begins
-    /// after the reserved range.
+    /// The maximum length of the text. The file has this room for the text.
     pub text_room: u64,
-    /// The offset and the size of the tables. The tables lie after the text or before it. For the size, see
+    /// The offset and the size of the tables, which lie after the text or before it. For the size, see
     /// [`RegionFile::tables_room`].
     pub tables: u64,
     pub tables_len: u64,

@@ -1,5 +1,4 @@
-//! Writes the ELF file of a code region. The file grows while the region's code runs, and anybody may open the file at any
-//! time.
+//! Writes the ELF file of a region. The file grows while the region's code runs, and readers may open the file at any time.
 //!
 //! ```text
 //! 0        header page            says where everything is; written last, by one write
@@ -10,15 +9,15 @@
 //!          .symtab, .strtab, .debug_*   appended to; see `section`
 //! ```
 //! A private mapping shows the contents of the file wherever the process has not written. So the text of a file for private
-//! memory does not contain the code. The text has breakpoint instructions at the addresses of code, and zeros elsewhere (see
-//! `code`). The file has the bytes of the code in another range, where readers do not look for code. A copy that
-//! [`RegionFile::snapshot`] makes has the bytes of the code in its text.
+//! memory does not contain the code, but breakpoint instructions at the addresses of code, and zeros elsewhere (see `code`).
+//! The file has the bytes of the code in another range, where readers do not look for code. Copies by [`RegionFile::snapshot`]
+//! have the bytes of the code in the text.
 //!
-//! In memory, the header page lies below all other parts, is also the first page of the text, or is not mapped. The tables are
-//! in no loaded segment. So the object begins at the header page or at the text, and ends with the text.
+//! In memory, the header page lies below all other parts, is also the first page of the text, or is not mapped. No loaded
+//! segment contains the tables. So the object begins at the header page or at the text, and ends with the text.
 //!
-//! The library writes to the file by system calls, not through a mapping. So a full disk causes an error and not a signal.
-//! The caller must have blocked SIGXFSZ.
+//! The library writes to the file by system calls and not through a mapping, so that a full disk causes an error and not a
+//! signal. The caller must have blocked SIGXFSZ.
 
 mod add;
 mod code;
@@ -62,14 +61,14 @@ use writes::Disk;
 const PAGE: u64 = 64 << 10;
 /// The minimum room for `.eh_frame`.
 const EH_FRAME_MIN: u64 = 64 << 10;
-/// The maximum room for `.eh_frame`, which is enough for some million functions. With this limit, tables and a region of
-/// `SIZE_MAX` lie within `UNWINDING_MAX`.
+/// The maximum room for `.eh_frame`, which is enough for some million functions. With this limit, a region of `SIZE_MAX` bytes
+/// and its tables lie within `UNWINDING_MAX`.
 const EH_FRAME_MAX: u64 = 256 << 20;
 /// If more than this number of bytes wait to be written, the bytes are written before the next code is added.
 const AT_ONCE: usize = 8 << 20;
-/// If a file cannot be written, its new bytes wait in memory. If more than this number of bytes wait, new code is left out.
+/// The new bytes of a file that cannot be written wait in memory. If more than this number of bytes wait, new code is left out.
 const WAITING_MAX: usize = 64 << 20;
-/// The time after which no reader uses a replaced header.
+/// The time after which the library assumes that no reader uses a replaced header any more.
 const READING: Duration = Duration::from_secs(5);
 /// The maximum distance that unwind tables can express. Unwinders use signed 32-bit distances.
 const UNWINDING_MAX: u64 = i32::MAX as u64;
@@ -77,19 +76,18 @@ const UNWINDING_MAX: u64 = i32::MAX as u64;
 /// the memory.
 const GROWTH: u64 = 64 << 20;
 
-/// A piece of code.
 #[derive(Clone, Copy, Debug)]
 pub struct Code<'a> {
     /// The offset of the code from the start of the text.
     pub offset: u64,
     pub size: u64,
-    /// The cleaned name without NUL.
+    /// The cleaned name (see `format::name`), without a NUL.
     pub name: &'a [u8],
-    /// The jitdump records before the LOAD record of the code: inlined functions, DEBUG_INFO, UNWINDING_INFO. May be empty.
+    /// The jitdump records that precede the LOAD record of the code, if any: inlined functions, DEBUG_INFO and UNWINDING_INFO.
     pub info: Info<'a>,
 }
 
-/// The information that the file has about a piece of code.
+/// What the file contains about a piece of code, besides the code's name and unwind tables.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     size: u32,
@@ -100,7 +98,7 @@ struct Known {
 pub struct RegionFile {
     disk: Disk,
     layout: Layout,
-    /// The offset in the file of the bytes of the text, if the file has these bytes.
+    /// The offset in the file of the range for the bytes of the code. `None` if the file does not have the bytes.
     bytes: Option<u64>,
     pending_code: PendingCode,
     space: Space,
@@ -115,20 +113,20 @@ pub struct RegionFile {
     stand_ins: Vec<Option<u32>>,
     /// Maps the offset of each piece of code in the text to the number of the code's symbol. No two pieces overlap.
     known: Ordered,
-    /// The symbols of all code, including code that has been replaced.
+    /// Data about the symbols of all code, including replaced code.
     symbols: Vec<Known>,
-    /// The code that lies only partly in the region, and that no other code has replaced.
+    /// Code that lies only partly in the region, unless other code has replaced it.
     parts_of_code: Vec<PartOfCode>,
-    /// The contents of the header page.
+    /// The present contents of the header page.
     published: Image,
-    /// Whether the header page still describes the contents that the file had before a `reset`.
+    /// Whether the header page still describes the contents from before the last `reset`.
     is_reset: bool,
     begin: u64,
-    /// How many pieces of information are missing from the file. Code is missing if it lies outside of the region, or if memory
-    /// was short. Unwind tables are missing if the room for tables is full or too far away. Source lines and inlined functions
-    /// may be missing too.
+    /// How many pieces of information the file lacks. Code is left out if it lies outside of the region, or if memory is short.
+    /// Unwind tables are left out if their room is full or too far away. Source lines and inlined functions may be left out
+    /// too.
     left_out: u64,
-    /// When to write again after a failure.
+    /// When to write again after a failed write.
     pub again: Option<Retry>,
 }
 
@@ -140,8 +138,8 @@ impl RegionFile {
         eh_frame.saturating_add(2 * hdr).saturating_add(PAGE - 1) / PAGE * PAGE
     }
 
-    /// Turns an empty file into the file of a region without code. From now on, only this `RegionFile` may write to the parts
-    /// of the file outside of the text.
+    /// Turns an empty file into the file of a region without code. Afterwards, only the returned `RegionFile` may write to
+    /// parts of the file outside of the text.
     pub fn create(file: Arc<Held>, layout: Layout) -> io::Result<RegionFile> {
         let (eh_frame, slots) = split(layout.tables, layout.tables_len);
         let tables_end = layout.tables + layout.tables_len;
@@ -153,7 +151,7 @@ impl RegionFile {
         let mut bytes = Some(layout.text);
         if layout.is_private {
             let (at, len) = (end + GROWTH, layout.text_room.next_multiple_of(PAGE));
-            // The limit of the size of files (RLIMIT_FSIZE) may forbid this size.
+            // The limit for the size of files (RLIMIT_FSIZE) may forbid this length.
             let is_long = disk.file().set_len(at + len + GROWTH).is_ok();
             bytes = is_long.then_some(at);
             end = if is_long { at + len } else { end };
@@ -184,9 +182,8 @@ impl RegionFile {
         Ok(file)
     }
 
-    /// Brings the file up to date. If `now` is true, this call adds all code to the search table. If `now` is false, code that
-    /// lies below existing code is added to the search table only when a new table is due. After an error the file has its
-    /// former contents, and the next call tries again.
+    /// Brings the file up to date. If `now` is false, code that lies below existing code is added to the search table only when
+    /// a new table is due. After an error, readers find the former contents of the file, and the next call tries again.
     pub fn write(&mut self, now: bool) -> io::Result<()> {
         let due = self.table.has_work() && (now || self.table.is_due());
         if !due && !self.has_news() {
@@ -201,13 +198,13 @@ impl RegionFile {
         Ok(())
     }
 
-    /// Writes the waiting bytes to parts of the file that no header points to yet.
+    /// Writes the waiting bytes to ranges of the file that no header mentions yet.
     fn write_parts(&mut self) -> io::Result<()> {
         self.disk.check()?;
         if self.is_reset {
             // New names and lines are written to other ranges of the file, so the old names and lines stay until the new data
-            // is complete. The unwind tables have only one range. Before the old unwind tables are overwritten, this code
-            // writes a header page that does not mention these tables.
+            // is complete. The unwind tables have only one range, so a header page without unwind tables is written before the
+            // old tables are overwritten.
             let without_tables = Image { eh_frame: 0..0, eh_frame_hdr: 0..0, ..self.published.clone() };
             self.publish_as(without_tables)?;
         }
@@ -216,19 +213,19 @@ impl RegionFile {
         self.parts.all_mut().into_iter().try_for_each(|part| part.write(&mut self.disk, &mut self.space))
     }
 
-    /// Whether the file is open for the calling thread.
+    /// Whether the file is open in the descriptor table of the calling thread.
     pub fn is_open(&self) -> bool {
         self.disk.check().is_ok()
     }
 
-    /// Replaces the descriptor by another descriptor, which the calling thread has opened for the same file.
+    /// Replaces the descriptor by `file`, which the calling thread has opened for the same file.
     pub fn reopen(&mut self, file: Arc<Held>) -> io::Result<()> {
         let disk = Disk::new(file)?;
         (self.disk.file, self.again) = (disk.file, None);
         Ok(())
     }
 
-    /// Whether something can be written immediately.
+    /// Whether data waits that can be written immediately.
     fn has_news(&self) -> bool {
         self.is_reset
             || !self.pending_code.is_empty()
@@ -237,7 +234,7 @@ impl RegionFile {
             || self.published != self.image()
     }
 
-    /// Whether `write` has something to do, now or when a search table is due.
+    /// Whether data waits that can be written now, or when a new search table is due.
     pub fn has_work(&self) -> bool {
         self.has_news() || self.table.has_work()
     }
@@ -246,9 +243,9 @@ impl RegionFile {
         self.layout.text..self.layout.text + self.layout.text_len
     }
 
-    /// How much of the room for the text belongs to the loaded segment. If an object lies directly above the text, libdw may
-    /// assume that this object begins in the last page of the text. libdw cannot read objects that overlap. So the segment
-    /// leaves out the last page until the last page has code.
+    /// How much of the room for the text belongs to the loaded segment. libdw may assume that an object directly above the text
+    /// begins in the last page of the text, and finds nothing in objects that overlap. So the segment leaves out the last page
+    /// until the page has code.
     fn loaded_room(&self) -> u64 {
         let room = self.layout.text_room;
         let end = self.known.last_below(u64::MAX).map_or(0, |(offset, number)| offset + self.size_of(number));
@@ -256,7 +253,7 @@ impl RegionFile {
         without.filter(|_| self.layout.has_object_above).unwrap_or(room)
     }
 
-    /// The part of the text whose place in the file is taken by the header.
+    /// The part of the text whose place in the file the header has taken.
     fn below_header(&self) -> Range<u64> {
         if self.layout.text == 0 {
             0..self.layout.text_len.min(HEADER_SIZE as u64)
@@ -298,7 +295,7 @@ impl RegionFile {
         Ok(())
     }
 
-    /// Changes the length of the text, to at most `Layout::text_room`. The file is already long enough, and its header changes
+    /// Changes the length of the text, to at most `Layout::text_room`. The file must already be long enough. The header changes
     /// with the next `write`.
     pub fn set_text_len(&mut self, len: u64) {
         self.layout.text_len = len;
@@ -308,8 +305,8 @@ impl RegionFile {
         self.pending_code.write(&mut self.disk, Place { text: self.layout.text, bytes: self.bytes })
     }
 
-    /// Takes the bytes of code in private memory, which the final copy of the file needs. The next [`RegionFile::write`]
-    /// writes these bytes.
+    /// Takes the bytes of code in private memory, for the final copy of the file. The next [`RegionFile::write`] writes the
+    /// bytes.
     pub fn write_code(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let end = offset.checked_add(bytes.len() as u64).filter(|&end| end <= self.layout.text_len);
         let end = end.filter(|_| self.layout.is_private).ok_or(io::ErrorKind::InvalidInput)?;
@@ -322,12 +319,12 @@ impl RegionFile {
         place.write(&mut self.disk, &[(offset, bytes.len())], offset..end, bytes)
     }
 
-    /// Sets where the loaded segment begins. The file changes with the next `write`.
+    /// Sets the offset at which the loaded segment begins. The file changes with the next `write`.
     pub fn set_begin(&mut self, begin: u64) {
         self.begin = begin;
     }
 
-    /// Forgets all code. The file changes with the next `write`.
+    /// Removes all code. The file changes with the next `write`.
     pub fn reset(&mut self) {
         self.frames = Frames::default();
         for part in self.parts.all_mut() {
@@ -343,9 +340,9 @@ impl RegionFile {
         self.add_stand_ins();
     }
 
-    /// Writes everything that waits to be written, and then the build-id. A file with a build-id must not change. So the next
-    /// write removes the build-id. The header page has to be written twice, because the count of the search table can only be
-    /// written between these writes (see `SearchTable::count`).
+    /// Writes all waiting data, and then the build-id. A file with a build-id must not change, so the next write removes the
+    /// build-id. The header page is written twice, because the count of the search table must be written after the first and
+    /// before the second write (see `SearchTable::count`).
     pub fn finish(&mut self, build_id: Option<[u8; 20]>) -> io::Result<()> {
         self.write(true)?;
         self.publish_as(Image { build_id, ..self.image() })?;
@@ -354,7 +351,7 @@ impl RegionFile {
         Ok(())
     }
 
-    /// The number of bytes that were written since the last call.
+    /// Returns the number of bytes that were written since the last call of this function.
     pub fn take_written(&mut self) -> u64 {
         std::mem::take(&mut self.disk.written)
     }

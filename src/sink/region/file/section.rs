@@ -1,9 +1,8 @@
 //! Appends bytes to a section of a region's file.
 //!
-//! Each section has a separate range of the file. The range is so large that the section will still fit when the text is full,
-//! if later code is similar to the code so far. A full section moves to a larger range at the end of the file. The new range is
-//! eight times as long, or twice as long if the old range is already large. Because of this fast growth, a section moves only
-//! rarely, and few bytes are copied.
+//! Each section has a separate range of the file. If later code is similar to the code so far, the range is long enough until
+//! the text is full. A section that fills its range moves to a new range at the end of the file. The new range is eight times
+//! as long, or twice as long if the old range is already large. So a section moves only rarely, and few bytes are copied.
 
 use std::io;
 use std::ops::Range;
@@ -15,19 +14,19 @@ use crate::sys::sort::sort;
 
 /// The length of the smallest range.
 const ROOM_MIN: u64 = 16 << 10;
-/// A range that is shorter than `LARGE` is replaced by a range that is at least this many times as long. Unwritten parts
+/// A full range that is shorter than `LARGE` is replaced by a range that is at least this many times as long. Unwritten parts
 /// take no room on the disk.
 const GROWTH: u64 = 8;
 const LARGE: u64 = 64 << 20;
-/// A section is expected to grow to at most this multiple of its length. The length of the file may be limited
-/// (RLIMIT_FSIZE).
+/// The expected length of a section is at most this multiple of its present length, because the length of the file may be
+/// limited (RLIMIT_FSIZE).
 const FORESIGHT: u64 = 64;
-/// Patches are written together if the first and the last of them lie at most this number of bytes apart.
+/// Patches are written together if the first and the last patch lie at most this number of bytes apart.
 const BLOCK: u64 = 16 << 10;
-/// An empty buffer is freed if its capacity is larger than this.
+/// An empty buffer is freed if its capacity is larger than this number of bytes.
 const KEPT: usize = 1 << 20;
 
-/// The end of the file, and ranges of the file that are no longer used.
+/// The end of the file, the unused ranges of the file, and the amount of code.
 #[derive(Debug)]
 pub struct Space {
     pub end: u64,
@@ -52,12 +51,12 @@ impl Space {
     fn expected(&self, len: u64) -> u64 {
         let (known, all) = self.code;
         let when_full = len.checked_mul(all).map_or(LARGE, |product| product / known.max(1));
-        // Functions that are added later often need more bytes for names and lines, so the estimate is increased by an eighth.
-        // An estimate from only a few functions is unreliable, so the result is limited.
+        // Later functions often need more bytes for names and lines, so the estimate is increased by an eighth. The result is
+        // limited, because an estimate from only a few functions is unreliable.
         when_full.saturating_add(when_full / 8).min(len.saturating_mul(FORESIGHT)).min(LARGE)
     }
 
-    /// Returns false while a range waits to be given back to the file system.
+    /// Whether no range waits to be given back to the file system.
     #[cfg(test)]
     pub fn is_all_used(&self) -> bool {
         self.left.is_empty()
@@ -71,8 +70,8 @@ impl Space {
         }
     }
 
-    /// Gives ranges back to the file system if no header has mentioned them for at least the time `after`. Until then, a reader
-    /// may still use an earlier header.
+    /// Gives ranges back to the file system if no header has mentioned the ranges for at least the time `after`. Before this
+    /// time has passed, a reader may still use an earlier header.
     pub fn give_back(&mut self, disk: &Disk, after: std::time::Duration) {
         self.left.retain(|stretch| {
             let is_over = stretch.unused.is_some_and(|since| since.elapsed() >= after);
@@ -88,7 +87,7 @@ impl Space {
 pub struct Part {
     at: u64,
     room: u64,
-    /// The offset and the length of the range that the section had before the section was cleared.
+    /// The offset and the length of the range that the section had before the last `clear`.
     other: (u64, u64),
     /// Whether the section always stays in its present range.
     fixed: bool,
@@ -96,7 +95,7 @@ pub struct Part {
     len: u64,
     /// The next bytes of the section, which are not written yet.
     pub pending: Vec<u8>,
-    /// Changes to bytes that are already in the file. Each change has an offset in the section, a number, and the new bytes.
+    /// Changes of bytes that are already in the file. Each change has an offset in the section, a number, and the new bytes.
     patches: Vec<(u64, u64, Patch)>,
     /// The number of the next change.
     next_patch: u64,
@@ -154,7 +153,7 @@ impl Part {
         }
     }
 
-    /// Brings the file up to date. The bytes that an earlier header describes stay unchanged, except for patches.
+    /// Writes the waiting bytes and patches. Except for patches, the bytes that an earlier header describes stay unchanged.
     pub fn write(&mut self, disk: &mut Disk, space: &mut Space) -> io::Result<()> {
         self.write_patches(disk)?;
         if self.pending.is_empty() {
@@ -172,8 +171,8 @@ impl Part {
         Ok(())
     }
 
-    /// Writes the patches. When thousands of functions die together, their patches lie near each other. So the bytes around
-    /// nearby patches are read, changed and written together. If two patches change the same bytes, the later patch counts.
+    /// Writes the patches. The bytes around nearby patches are read, changed and written together, because patches lie near
+    /// each other when thousands of functions die together. If two patches change the same bytes, the later patch counts.
     fn write_patches(&mut self, disk: &mut Disk) -> io::Result<()> {
         sort(&mut self.patches);
         while let Some(&(last, ..)) = self.patches.last() {
@@ -203,7 +202,7 @@ impl Part {
         Ok(())
     }
 
-    /// Releases the range that the section had before the section was cleared. No header mentions this range.
+    /// Releases the range that the section had before the last `clear`. No header may mention this range.
     pub fn leave_other(&mut self, space: &mut Space) {
         let (at, room) = std::mem::take(&mut self.other);
         if room > 0 && space.left.try_reserve(1).is_ok() {
@@ -211,8 +210,8 @@ impl Part {
         }
     }
 
-    /// Forgets the contents. If `elsewhere` is true, the next contents are written to another range, so the file keeps the old
-    /// contents for now. For a fixed section, which has only one range, `elsewhere` is ignored.
+    /// Removes the contents. If `elsewhere` is true, the next contents are written to another range, so that the file keeps the
+    /// old contents for now. `elsewhere` is ignored for a fixed section, which has only one range.
     pub fn clear(&mut self, elsewhere: bool) {
         if elsewhere && !self.fixed {
             (self.at, self.room, self.other) = (self.other.0, self.other.1, (self.at, self.room));
@@ -223,7 +222,7 @@ impl Part {
     }
 }
 
-/// All sections to which bytes are appended.
+/// All sections of a file to which bytes are appended.
 #[derive(Debug)]
 pub struct Parts {
     pub eh_frame: Part,
@@ -248,7 +247,7 @@ impl Parts {
         }
     }
 
-    /// How many bytes are not written yet.
+    /// The total number of bytes of all sections that are not written yet.
     pub fn waiting(&self) -> usize {
         self.all().iter().map(|part| part.pending.len()).sum()
     }

@@ -15,8 +15,8 @@ use crate::format::elf::frames::{Target, FDE_RANGE};
 const PART: u64 = 64 << 10;
 
 impl RegionFile {
-    /// Describes all parts of the room that is reserved for the text. If memory or the room for tables is short, only some
-    /// parts or no parts are described.
+    /// Adds an entry for each part of the room for the text. If memory or the room for tables is short, some or all entries are
+    /// missing.
     pub(super) fn add_stand_ins(&mut self) {
         self.stand_ins.clear();
         let unwind = Unwind::FramePointer(FramePointer::default());
@@ -35,7 +35,7 @@ impl RegionFile {
         }
     }
 
-    /// Removes the descriptions of the parts in which code is added.
+    /// Removes the entries of the parts in which code is added.
     pub(super) fn remove_stand_ins(&mut self, offset: u64, end: u64) {
         let parts = (offset / PART) as usize..end.div_ceil(PART) as usize;
         for stand_in in self.stand_ins.iter_mut().take(parts.end).skip(parts.start) {

@@ -1,10 +1,9 @@
-//! Writes the search table of a region's file (`.eh_frame_hdr`). The file has two ranges for the table, and one range is in
-//! use.
+//! Writes the search table of a region's file (`.eh_frame_hdr`). The file has two ranges for the table, of which one is in use.
 //!
 //! New rows for the highest code are appended to the table in use. Readers use only as many rows as the table's count states,
 //! and the count is written last. Rows for lower code cannot be appended, so they wait until a new table is due. The new,
-//! sorted table is written to the unused range. Then the header is changed to point to this range. Readers that are still
-//! reading the old table can continue.
+//! sorted table is written to the unused range, and then the header is changed to point to this range. Readers of the old table
+//! can continue to read.
 
 use std::io;
 use std::ops::Range;
@@ -14,11 +13,11 @@ use super::writes::Disk;
 use crate::format::elf::eh_frame_hdr::{Places, Row, COUNT_AT, HEAD_SIZE, ROW_SIZE};
 use crate::registry::ordered::Ordered;
 
-/// The minimum time between two new tables. A flush does not wait for this time to pass.
+/// The minimum time between two new tables, except for new tables that a flush demands.
 const INTERVAL: Duration = Duration::from_millis(50);
-/// Apart from flushes, the writer spends at most 1/`SHARE` of its time on new tables.
+/// The writer spends at most 1/`SHARE` of its time on new tables, except for new tables that a flush demands.
 const SHARE: u32 = 20;
-/// A row with this value instead of an FDE is dead.
+/// The value that replaces the FDE in the row of dead code.
 const DEAD: u32 = u32::MAX;
 
 #[derive(Debug)]
@@ -28,15 +27,15 @@ pub struct SearchTable {
     text: u64,
     /// The index of the range in use.
     slot: usize,
-    /// The rows in order of their starts.
+    /// The rows, in the order in which their code starts in the text.
     rows: Vec<Row>,
     /// How many of `rows` are in the file.
     written: usize,
-    /// The number of rows that is stated in the file's table.
+    /// The count of rows in the file's table.
     counted: usize,
     /// Whether the rows in the file include dead rows, or differ from the first rows of `rows`.
     stale: bool,
-    /// The rows that are not in `rows` yet. Each key is the start of the code of a row, and each value is the FDE of this row.
+    /// The rows that are not in `rows` yet. Each key is the start of a row's code, and each value is the row's FDE.
     fresh: Ordered,
     not_before: Instant,
 }
@@ -57,7 +56,7 @@ impl SearchTable {
         }
     }
 
-    /// Whether `more` rows fit.
+    /// Whether the table has room for `more` further rows. Also allocates memory for these rows.
     pub fn has_room(&mut self, more: usize) -> bool {
         let room = (self.slots[0].end - self.slots[0].start) as usize;
         let count = self.rows.len() + self.fresh.len() + more;
@@ -66,8 +65,8 @@ impl SearchTable {
             && self.fresh.make_room(more)
     }
 
-    /// Adds a row. An earlier call of `has_room` has made room for the row. No live row begins at the same offset as the new
-    /// row.
+    /// Adds a row. An earlier call of `has_room` must have made room for the row. No live row may begin at the same offset as
+    /// the new row.
     pub fn add(&mut self, row: Row) {
         if self.fresh.len() == 0 && self.rows.last().is_none_or(|last| last.start < row.start) {
             self.rows.push(row);
@@ -108,13 +107,13 @@ impl SearchTable {
         (self.written, self.counted, self.stale) = (0, 0, false);
     }
 
-    /// Whether rows or the count have to be written, now or later.
+    /// Whether rows or the count of rows have to be written, now or later.
     pub fn has_work(&self) -> bool {
         self.stale || self.fresh.len() > 0 || self.has_news()
     }
 
-    /// Whether the count in the file is out of date. The number of new rows is not checked here. Each new row has a new FDE, so
-    /// `.eh_frame` has bytes to write, and the file is written in any case.
+    /// Whether the count in the file is out of date. New rows need no check here: each new row has a new FDE, so `.eh_frame`
+    /// has bytes to write, and the file is written in any case.
     pub fn has_news(&self) -> bool {
         self.counted != self.written
     }
@@ -124,13 +123,13 @@ impl SearchTable {
         Instant::now() >= self.not_before
     }
 
-    /// Code that starts at or after this offset lies after all code in `rows`.
+    /// Returns the lowest offset that is above the starts of all code in `rows`.
     fn behind(&self) -> u64 {
         self.rows.last().map_or(0, |row| u64::from(row.start) + 1)
     }
 
-    /// Appends rows to the table in use. A new table is needed if rows cannot be appended, or if the table in use has dead
-    /// rows. This call writes the new table if it is due or if `now` is true.
+    /// Appends rows to the table in use. If rows cannot be appended, or if the table in use has dead rows, writes a new table
+    /// instead, once a new table is due or if `now` is true.
     pub fn write(&mut self, disk: &mut Disk, now: bool) -> io::Result<()> {
         let merge = (self.stale || self.first_fresh(0..self.behind()).is_some()) && (now || self.is_due());
         if merge || self.written == 0 {
@@ -167,7 +166,7 @@ impl SearchTable {
         let mut old = self.rows.len();
         let count = old + self.fresh.len();
         self.rows.resize(count, Row { start: 0, fde: DEAD });
-        // The rows are moved in reverse order, so that no row is overwritten before it has moved.
+        // The rows are moved in reverse order, so that no row is overwritten before it is moved.
         let mut to = count;
         while let Some((start, fde)) = self.fresh.last_below(u64::MAX) {
             self.fresh.remove(start);
@@ -181,7 +180,7 @@ impl SearchTable {
         self.stale = true;
     }
 
-    /// Writes the whole table to the unused range.
+    /// Writes a whole new table to the unused range.
     fn write_other(&mut self, disk: &mut Disk) -> io::Result<()> {
         let slot = 1 - self.slot;
         self.write_to(disk, slot)?;
@@ -198,12 +197,12 @@ impl SearchTable {
         disk.write(self.slots[slot].start, &bytes)
     }
 
-    /// Writes this table to a copy of the file, and returns the range of the table in the copy. This table must be up to date.
-    /// The copy has its table in the first of the two ranges for tables.
+    /// Writes this table, which must be up to date, to the first of the two ranges for tables in a copy of the file. Returns
+    /// the range of the table in the copy.
     ///
     /// All copies must have their tables at the same offset. When an epoch begins, perf learns of the new mapping of the tables
-    /// a moment before the new mapping of the text. Until perf learns of the new mapping of the text, perf mixes two files.
-    /// perf takes the offset of the table from the header page of one file, and reads the table from the other file.
+    /// a moment before the new mapping of the text. In this moment, perf takes the offset of the table from the header page of
+    /// one file, and reads the table from the other file.
     pub fn copy_to(&self, copy: &mut Disk) -> io::Result<Range<u64>> {
         if self.written > 0 {
             self.write_to(copy, 0)?;
@@ -211,7 +210,7 @@ impl SearchTable {
         Ok(self.range_in(0))
     }
 
-    /// Writes the number of rows to the table. The caller must already have written the header page, because the header page
+    /// Writes the count of rows to the table. The caller must already have written the header page, because the header page
     /// states the size of the section.
     pub fn count(&mut self, disk: &mut Disk) -> io::Result<()> {
         if self.counted != self.written {

@@ -1,4 +1,4 @@
-//! Removes replaced code from a region's file, and decides when the file should be rewritten.
+//! Removes replaced code from a region's file, and computes whether the file should be rewritten.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::format::elf::SYMBOL_SIZE;
 use crate::registry::ordered::Place;
 
 impl RegionFile {
-    /// Forgets code that overlaps a part of the text. Returns the place in `known` at which new code in this part has to be
+    /// Removes code that overlaps a part of the text. Returns the place in `known` at which new code in this part must be
     /// inserted.
     pub(super) fn forget(&mut self, range: Range<u64>) -> Place {
         let nowhere = NOWHERE.to_ne_bytes();
@@ -38,24 +38,24 @@ impl RegionFile {
         }
     }
 
-    /// Returns how many symbols of the symbol table come before the symbols in `self.symbols`. The null symbol always comes
-    /// first. If the text begins at address 0, a second symbol for the code at address 0 follows.
+    /// Returns how many symbols of the symbol table precede the symbols of `self.symbols`: the null symbol, and if the text
+    /// begins at address 0, a second symbol for the code at address 0.
     pub(super) fn symbols_before_code(&self) -> usize {
         1 + usize::from(self.layout.text == 0)
     }
 
-    /// The size of the code of a symbol.
+    /// The size of the code of the symbol with this number.
     pub(super) fn size_of(&self, number: u32) -> u64 {
         self.symbols[number as usize - 1].size.into()
     }
 
-    /// Whether the file has too many symbols, including the symbols of dead code. The limit is `percent` percent of the number
-    /// of live functions, plus `more`.
+    /// Whether the number of symbols, including those of dead code, is at least `percent` percent of the number of live
+    /// functions, plus `more`.
     pub fn is_wasteful(&self, percent: u64, more: u64) -> bool {
         self.symbols.len() as u64 >= self.known.len() as u64 * percent / 100 + more
     }
 
-    /// Whether the unwind tables of replaced code will soon leave no room for other tables.
+    /// Whether the unwind tables have nearly filled their room, and many of the tables belong to replaced code.
     pub fn is_nearly_full(&self) -> bool {
         let eh_frame = &self.parts.eh_frame;
         eh_frame.end() > eh_frame.room() / 4 * 3 && self.symbols.len() > self.known.len() * 5 / 4

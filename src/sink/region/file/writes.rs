@@ -1,5 +1,4 @@
-//! Writes bytes at given offsets of a file. A reader that follows the header of the file finds all bytes of a write, or none of
-//! these bytes.
+//! Writes bytes at given offsets of a file.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +8,7 @@ use std::sync::Arc;
 
 use crate::sys::file::Held;
 
-/// How many bytes are copied at a time.
+/// How many bytes `copy` copies at a time.
 const COPY: usize = 128 << 10;
 
 #[cfg(test)]
@@ -17,9 +16,9 @@ type Hook = Box<dyn FnMut(&File, u64, &[u8]) -> io::Result<()> + Send>;
 
 pub struct Disk {
     pub(super) file: Arc<Held>,
-    /// The number of bytes that were written since the last query.
+    /// The number of bytes that were written since the last call of `RegionFile::take_written`.
     pub written: u64,
-    /// A hook that is called before each write. If the hook fails, the write fails.
+    /// A function that is called before each write. If the function fails, the write fails.
     #[cfg(test)]
     pub before_write: Option<Hook>,
 }
@@ -41,7 +40,7 @@ impl Disk {
         })
     }
 
-    /// Fails if somebody has closed the file. Callers make this check once before several writes.
+    /// Fails if somebody has closed the file. Callers check once before several writes.
     pub fn check(&self) -> io::Result<()> {
         self.file.checked().map(drop)
     }
@@ -60,7 +59,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Combines pieces that lie near each other into a single write. The file keeps the bytes between the pieces. If pieces
+    /// Writes pieces that lie near each other by a single write. The file keeps the bytes between the pieces. If pieces
     /// overlap, the last piece counts.
     pub fn write_pieces<'a>(
         &mut self,
@@ -70,7 +69,7 @@ impl Disk {
         let mut block = Vec::new();
         block.try_reserve_exact((range.end - range.start) as usize)?;
         block.resize((range.end - range.start) as usize, 0);
-        // If the first piece fills the range, there are no bytes between pieces, so nothing need be read.
+        // If the first piece fills the range, no bytes lie between pieces, so no bytes are read.
         let mut first = pieces.next();
         if first.is_none_or(|(_, bytes)| bytes.len() < block.len()) {
             self.file.read_exact_at(&mut block, range.start)?;

@@ -1,4 +1,4 @@
-//! Tests that the file is valid between any two writes, and that failed writes are repeated.
+//! Tests that a region's file is valid between any two writes, and that failed writes are repeated.
 
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use super::seen::units;
 use super::*;
 use crate::format::code_info::Info;
 
-/// Adds code in random order, some of it over older code, and writes at random times.
+/// Adds code in random order, partly over older code, and writes the file at random times.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn the_file_is_in_order_between_any_two_writes() {
@@ -26,8 +26,8 @@ fn the_file_is_in_order_between_any_two_writes() {
             *reads = (reads.0 + 1, reads.1.max(names));
         };
         read();
-        // A reader may also read in the middle of a write. The kernel writes the header page, a symbol or an address in one
-        // step.
+        // A reader may also read in the middle of a write, except for writes that the kernel makes in one step: the header
+        // page, a symbol or an address.
         if at > 0 && bytes.len() > SYMBOL_SIZE {
             file.write_all_at(&bytes[..bytes.len() / 2], at)?;
             read();
@@ -41,8 +41,7 @@ fn the_file_is_in_order_between_any_two_writes() {
         if random.below(3) == 0 {
             region.file.write(random.below(2) == 0).unwrap();
         } else if random.below(3) == 0 {
-            // If much code is added at once, `add` calls `write_parts`, and does not write the header page. This branch does
-            // not write the header page either.
+            // Like `add` when much code is added at once, this branch calls `write_parts`, and does not write the header page.
             region.file.write_parts().unwrap();
         }
         if number % 130 == 100 {
@@ -64,7 +63,7 @@ fn the_file_is_in_order_between_any_two_writes() {
     assert!(count > 1000 && most > 100, "{count} {most}");
 }
 
-/// Checks that a reader can read every structure of the file to its end. This must be possible at any time. Until a new header
+/// Checks that a reader can read every structure of the file to its end, which must be possible at any time. Until a new header
 /// is written, the old header may lack rows, or may still describe dead code.
 fn read_anytime(bytes: &[u8]) -> usize {
     let elf = ElfFile64::<object::Endianness>::parse(bytes).unwrap();
@@ -97,8 +96,8 @@ fn read_anytime(bytes: &[u8]) -> usize {
     names
 }
 
-/// Each write fails once, in turn. No failed write leaves a torn structure, and after the next attempt the file has the same
-/// contents as without the failure.
+/// Each write fails once, in turn. A failed write leaves no incomplete structure, and after the next attempt the file has the
+/// same contents as without the failure.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn a_write_that_fails_is_made_up_for() {
@@ -123,7 +122,7 @@ fn add_with_failure(fail_at: u32, in_order: bool) -> bool {
     let mut random = Random(5);
     for number in 0..60 {
         let size = 20 + random.below(300);
-        // The names are long, so that sections move.
+        // The names are long, so that sections outgrow their ranges and move.
         let mut truth = Truth::new(number, size);
         truth.name += &"x".repeat(900);
         let anywhere = random.below((1 << 18) - size);

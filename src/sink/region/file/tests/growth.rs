@@ -1,4 +1,4 @@
-//! Tests how many writes a file with much code needs, and how many bytes these writes have.
+//! Tests how many writes a region's file with much code needs, and how many bytes are written.
 
 use std::sync::{Arc, Mutex};
 
@@ -44,7 +44,7 @@ fn assert_even_costs(numbers: &[u64], numbers_downwards: &[u64]) {
                 let at = match order {
                     0 => number,
                     1 => functions - 1 - number,
-                    // Each address occurs once, because the factor and the number of functions have no common divisor.
+                    // Each address occurs once, because the factor has no common divisor with the number of functions.
                     _ => number * 37_337 % functions,
                 };
                 let info = &info[number as usize % 30];
@@ -70,7 +70,7 @@ fn assert_even_costs(numbers: &[u64], numbers_downwards: &[u64]) {
             assert!(writes * 20 < functions * 11 + 4000, "{writes} writes");
             costs.push(bytes as f64 / functions as f64);
         }
-        // If code is added in order of addresses, bytes are written twice only when a section moves.
+        // If code is added in the order of its addresses, bytes are written twice only when a section moves.
         println!("{what}: {costs:?} bytes for each");
         assert!(order > 0 || costs[costs.len() - 1] < 2.0 * costs[0], "{costs:?}");
     }
@@ -102,7 +102,7 @@ fn a_few_functions_take_little_room() {
     region.check();
 }
 
-/// A new table is written at most once in 50 milliseconds, however much code is added below all other code.
+/// A new search table is written at most once in 50 milliseconds, however much code is added below all other code.
 #[test]
 fn new_tables_are_rare() {
     let mut region = Region::new(1 << 20);
@@ -125,7 +125,7 @@ fn new_tables_are_rare() {
     region.check();
 }
 
-/// If code is added in order of addresses, each function costs the same, even if a flush follows each call.
+/// If code is added in the order of its addresses, each function takes the same time, even if a flush follows each call.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn a_flush_for_each_function_costs_the_same() {
@@ -146,8 +146,8 @@ fn a_flush_for_each_function_costs_the_same() {
     assert!(costs[1] < 1.3 * costs[0], "{costs:?}");
 }
 
-/// The data for a new epoch has more bytes than the limit for waiting bytes. Until the file is complete for the new epoch,
-/// readers see the contents of the previous epoch.
+/// The data for a new epoch may have more bytes than may wait to be written. Until the file is complete for the new epoch,
+/// readers find the contents of the previous epoch.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn an_epoch_may_be_larger_than_what_waits() {
@@ -174,7 +174,7 @@ fn an_epoch_may_be_larger_than_what_waits() {
     region.check();
 }
 
-/// The earlier contents of a final file take no room on the disk.
+/// Once a file is final, its earlier contents take no room on the disk.
 #[test]
 #[ignore = "long: scripts/test.sh runs it"]
 fn older_epochs_take_no_room_in_the_end() {
@@ -193,7 +193,7 @@ fn older_epochs_take_no_room_in_the_end() {
     region.file.finish(Some(ID)).unwrap();
     region.check();
     assert!(blocks(&region) < 200_000, "{}", blocks(&region));
-    // The file can be used again.
+    // A final file can be changed again.
     for number in 0..40 {
         region.file.reset();
         region.truth.clear();

@@ -1,5 +1,5 @@
-//! Reads a region's file with independent readers (`object`, `gimli` and tools), and compares the results with the
-//! registered code.
+//! Tests of region files: compares what independent readers (`object`, `gimli` and tools) find in a file with the registered
+//! code.
 
 mod faults;
 mod growth;
@@ -26,13 +26,13 @@ use crate::format::code_info::Info;
 use crate::format::elf::SYMBOL_SIZE;
 use crate::format::jitdump::{inlines, Group, LOAD_FIXED_SIZE};
 
-/// The address where the code of these tests runs. The address is high, so that a test fails if the library confuses an address
-/// with an offset.
+/// The address of the code in these tests. The address is high, so that a test fails if the library confuses addresses with
+/// offsets.
 const BASE: u64 = 0x7f12_3450_0000;
 const ID: [u8; 20] = *b"twenty bytes of name";
 
-/// Makes a file without a name, so that no file remains. The file is in memory, because other file systems differ in their
-/// abilities and in the disk space that a file takes.
+/// Makes a file without a name, so that no file remains after the test. The file is in memory, because file systems on disks
+/// differ in their abilities and in the disk space that a file takes.
 fn unnamed() -> File {
     // SAFETY: the name ends with a zero.
     let descriptor = unsafe { libc::memfd_create(c"jitsym-test".as_ptr(), libc::MFD_CLOEXEC) };
@@ -48,7 +48,7 @@ fn bytes_of(file: &File) -> Vec<u8> {
     bytes
 }
 
-/// Pseudo-random numbers, which are the same in each run.
+/// Makes pseudo-random numbers, which are the same in each run.
 struct Random(u64);
 
 impl Random {
@@ -60,20 +60,20 @@ impl Random {
     }
 }
 
-/// A piece of code, as it was registered.
+/// A registered piece of code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Truth {
     size: u64,
     name: String,
     /// The offset of the CFA, if there are unwind tables.
     cfa: Option<i32>,
-    /// Offset, line and file.
+    /// The lines: an offset in the code, a line number and a file for each.
     lines: Vec<(u32, u32, &'static str)>,
     /// The inlined functions in the order of their addresses.
     inlines: Vec<Inline<'static>>,
 }
 
-/// Two levels of inlined functions. One function is inlined twice.
+/// Returns two levels of inlined functions. One function is inlined twice.
 fn inlines(size: u32) -> Vec<Inline<'static>> {
     let inline = |begin, end, name, call_line, parent| {
         let call_file = if call_line == 7 { &b"/src/one.js"[..] } else { b"/src/three.js" };
@@ -216,7 +216,7 @@ fn code_in_any_order_is_found_after_each_write() {
         let mut random = Random(9);
         for number in 0..400 {
             let slot = order(number, &mut random);
-            // The sizes are arbitrary. If the order is random, some code replaces older code.
+            // The sizes are random. If the order is random, some code replaces older code.
             let size = 20 + random.below(1200);
             let begin = slot * 2000 + random.below(700);
             region.add(begin, Truth::new(number, size));
@@ -240,8 +240,8 @@ fn what_is_not_due_waits_and_names_do_not() {
         let begin = Instant::now();
         region.file.write(false).unwrap();
         region.check();
-        // Adds a function above all other code, and a function below all other code. After the write, the file has all data
-        // of the upper function. The lower function has no row in the search table yet.
+        // Adds a function above all other code, and a function below all other code. After the write, the file has all data of
+        // the upper function, but the search table has no row for the lower function yet.
         region.add(0x9000, Truth::new(1, 100));
         region.add(0x1000, Truth::new(2, 100));
         region.file.write(false).unwrap();
@@ -308,7 +308,7 @@ fn final_copy(is_private: bool) {
     // Replaces code that is in the file, and code that is not in the file yet.
     region.add(5000, Truth::new(500, 10));
     region.add(5000 * (199 * 1001 % 200), Truth::new(501, 20));
-    // The first copy brings the file itself up to date, and later copies leave it unchanged.
+    // The first copy brings the original file up to date, and later copies leave the original file unchanged.
     assert!(region.file.has_work());
     region.file.snapshot(unnamed(), |_| true, Some(ID)).unwrap();
     assert!(!region.file.has_work());
@@ -344,8 +344,8 @@ fn breakpoints() -> [u8; 4] {
     NATIVE.map_or([0; 4], |arch| arch.abi().breakpoints)
 }
 
-/// If the host has not written to a page of zeros, the page shows the contents of the file. So if a page of code has only
-/// zeros, the file also has zeros for this page.
+/// A page of code that has only zeros may show the contents of the file, because the host may not have written to the page. So
+/// the file has zeros for this page, and no breakpoints.
 #[test]
 fn the_text_of_private_memory_has_breakpoints_where_code_is() {
     const FOUR_KIB: usize = 4096;
@@ -380,8 +380,8 @@ fn all_copies_have_their_tables_at_the_same_place() {
     let mut region = Region::new(1 << 20);
     let (mut own, mut copies) = (Vec::new(), Vec::new());
     for number in 0..4 {
-        // Each new function lies below the earlier functions, so a new search table is written to the unused one of the two
-        // ranges for search tables.
+        // Each new function lies below the earlier functions, so a new search table is written to the unused range for search
+        // tables.
         region.add((100 - number) * 1000, Truth::new(1, 300));
         let copy = unnamed();
         region.file.snapshot(copy.try_clone().unwrap(), |_| true, None).unwrap();
@@ -422,8 +422,8 @@ fn text_can_grow_within_its_room() {
 
 #[test]
 fn full_tables_leave_names_and_lines() {
-    // The tables have room for 2046 rows and for 64 KiB of FDEs. The simplest code has small FDEs, so the room for rows is used
-    // up first.
+    // The tables have room for 2046 rows and for 64 KiB of FDEs. The FDEs of this simple code are small, so the room for rows
+    // is used up first.
     let mut region = Region::with_least_tables();
     for number in 0..4000 {
         region.add(number * 100, Truth::new(5 * number + 1, 90));

@@ -1,4 +1,4 @@
-//! Tests code that lies in two regions. Each of the two files describes a part of the code.
+//! Tests code that lies in two regions, so that the file of each region describes a part of the code.
 
 use gimli::read::{BaseAddresses, CfaRule, EhFrame, EhFrameHdr, EndianSlice, UnwindContext, UnwindSection};
 use gimli::{LittleEndian, Register, X86_64};
@@ -9,8 +9,8 @@ use super::*;
 
 const SIZE: u64 = 0x400;
 
-/// The records of a piece of code. The code has inlined functions and lines, and its prologue builds the frame in the first
-/// four bytes.
+/// Returns the records of a piece of code that has inlined functions and lines, and whose prologue builds the frame in the
+/// first four bytes.
 fn records() -> Vec<u8> {
     let unwind = Unwind::FramePointer(FramePointer::default());
     let tables = cfi::encode(Arch::X86_64, &unwind, BASE, SIZE).unwrap();
@@ -19,7 +19,7 @@ fn records() -> Vec<u8> {
     [inlines::record(&inlines(SIZE as u32), SIZE).unwrap(), info(BASE, SIZE, "both", &lines, tables.as_ref())].concat()
 }
 
-/// Returns the CFA rule that applies at an offset in the text: a register and an offset.
+/// Returns the CFA rule at an offset in the text: a register, and an offset from the register.
 fn cfa_at(bytes: &[u8], text: u64, offset: u64) -> (Register, i64) {
     let elf = ElfFile64::<object::Endianness>::parse(bytes).unwrap();
     let section = |name| {
@@ -53,8 +53,7 @@ fn each_region_describes_its_part() {
                 [(&mut first.file, ends_at - before, 0, before), (&mut second.file, 0, before, SIZE - before)]
             {
                 if is_again {
-                    // The code has replaced dead code at this offset. The part is newer than the dead code, so the part stays
-                    // after the rewrite.
+                    // The part has replaced dead code at this offset. A rewrite adds the dead code, but the newer part stays.
                     let dead = Code { offset, size: 1, name: b"dead", info: Info::NOTHING };
                     file.reset_to(|file| file.add(&dead));
                 }
@@ -85,7 +84,7 @@ fn each_region_describes_its_part() {
                         assert_eq!(line_at(at - from), line, "{before:#x} {at:#x}");
                     }
                 }
-                // The innermost inlined function at each byte.
+                // Returns the innermost inlined function at a byte of the code.
                 let inlined_at = |all: &[Inline<'static>], at: u64| {
                     let has = |inline: &&Inline<'_>| u64::from(inline.begin) <= at && at < u64::from(inline.end);
                     all.iter().rfind(has).map(|inline| (inline.name, inline.call_line))
@@ -95,10 +94,10 @@ fn each_region_describes_its_part() {
                 }
             }
         }
-        // Other code replaces the part, so a rewrite does not bring the part back.
+        // Other code replaces the part, so a rewrite must not add the part again.
         second.file.add(&Code { offset: 0, size: 1, name: b"new", info: Info::NOTHING });
         assert!(second.file.parts_of_code.is_empty());
-        // A part that could not be added is not kept for a rewrite.
+        // A part that cannot be added is not kept for a rewrite.
         second.file.add_part(&code(second.file.layout.text_len, 1), Whole { before: 0, size: SIZE });
         assert!(second.file.parts_of_code.is_empty() && second.file.left_out() == 1);
         second.file.reset_to(|_| ());

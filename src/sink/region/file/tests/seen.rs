@@ -17,10 +17,10 @@ pub struct Seen {
     pub text: Range<u64>,
     /// The symbols. Each key is the address of a symbol, and each value is the name and the size of this symbol.
     pub names: BTreeMap<u64, (String, u64)>,
-    /// The rows of the search table. Each key is the start of a row. Each value describes the row's FDE by its size and its CFA
-    /// offset.
+    /// The rows of the search table. Each key is the start of a row. Each value is the size and the CFA offset in the row's
+    /// FDE.
     pub frames: BTreeMap<u64, (u64, i32)>,
-    /// The units. Each key is the address of the function of a unit.
+    /// The DWARF units. Each key is the address of the function that a unit describes.
     pub units: Units,
     pub build_id: Option<Vec<u8>>,
 }
@@ -41,7 +41,7 @@ impl Seen {
         let &(flags, code, load) = loads.last().unwrap();
         assert_eq!((flags, loads.len()), (object::elf::PF_R | object::elf::PF_X, 1 + usize::from(begin < code)));
         assert!(code == text.start || code == begin);
-        // Room without code may lie after the segment.
+        // The text may reach beyond the end of the segment.
         let end = code + load.p_memsz(endian);
         assert_eq!((load.p_offset(endian), load.p_filesz(endian)), (code, text.end.min(end) - code));
         for section in elf.sections() {
@@ -91,8 +91,8 @@ impl Seen {
 
 /// Looks up each row of the search table as an unwinder does, and then reads `.eh_frame` from its start as libdw does.
 fn frames(elf: &ElfFile64<'_>, eh_frame: &[u8], hdr: &[u8]) -> BTreeMap<u64, (u64, i32)> {
-    // The address of loaded bytes is their offset in the file. perf needs another address in the section header of
-    // `.eh_frame_hdr`, so this address may differ from the offset in the file. So this function uses the offset in the file.
+    // The address of loaded bytes is their offset in the file. This function uses the offsets, because perf needs another
+    // address in the section header of `.eh_frame_hdr`.
     let address =
         |name: &str| elf.section_by_name(name).and_then(|section| section.file_range()).map_or(0, |(at, _)| at);
     let bases = BaseAddresses::default().set_eh_frame(address(".eh_frame")).set_eh_frame_hdr(address(".eh_frame_hdr"));
@@ -139,10 +139,10 @@ fn frames(elf: &ElfFile64<'_>, eh_frame: &[u8], hdr: &[u8]) -> BTreeMap<u64, (u6
     found
 }
 
-/// Offset, line and file.
+/// An offset in the code, a line number and a file for each row.
 type Rows = Vec<(u32, u32, String)>;
 
-/// The contents of a unit.
+/// The contents of a DWARF unit.
 #[derive(Debug)]
 pub struct Unit {
     pub name: String,
@@ -153,7 +153,7 @@ pub struct Unit {
 
 pub type Units = BTreeMap<u64, Unit>;
 
-/// Reads all units. `settled` is false while dead code is being removed.
+/// Reads all DWARF units. `settled` is false while dead code is being removed.
 pub fn units<'a>(data: &dyn Fn(&str) -> &'a [u8], settled: bool) -> Units {
     let dwarf = Dwarf::load(|id| Ok::<_, gimli::Error>(EndianSlice::new(data(id.name()), LittleEndian))).unwrap();
     let mut aranges = BTreeMap::new();
@@ -201,7 +201,7 @@ pub fn units<'a>(data: &dyn Fn(&str) -> &'a [u8], settled: bool) -> Units {
         let name = dwarf.attr_string(&unit, root.attr_value(gimli::DW_AT_name).unwrap()).unwrap();
         assert_eq!(name.to_string().unwrap(), lines[0].2);
         entries.next_entry().unwrap();
-        // The entries of functions that were inlined come before the entry of the function itself.
+        // The entries that describe the inlined functions come before the entry of the unit's function.
         while entries.current().unwrap().attr(gimli::DW_AT_inline).is_some() {
             entries.next_entry().unwrap();
         }
@@ -223,8 +223,7 @@ pub fn units<'a>(data: &dyn Fn(&str) -> &'a [u8], settled: bool) -> Units {
 
 type Reader<'a> = EndianSlice<'a, LittleEndian>;
 
-/// Returns the inlined functions. The entries of the inlined functions follow the entry of their function, and are the last
-/// entries of the unit.
+/// Returns the inlined functions, whose entries follow the entry of the unit's function, and are the last entries of the unit.
 fn inlines<'a>(
     dwarf: &Dwarf<Reader<'a>>,
     unit: &gimli::Unit<Reader<'a>>,

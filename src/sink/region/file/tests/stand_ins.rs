@@ -1,4 +1,4 @@
-//! Tests the unwind tables for parts of the text that have no code.
+//! Tests the unwind tables for those parts of the text that have no code.
 
 use std::collections::BTreeSet;
 
@@ -9,8 +9,8 @@ use super::*;
 
 const PART: u64 = 64 << 10;
 
-/// Reads `.eh_frame` from its start to its end, as continuous profilers do. Returns the start and the size of each entry, as
-/// offsets in the text. Checks that each entry of `PART` bytes describes code with a frame pointer.
+/// Reads `.eh_frame` from its start to its end, as continuous profilers do. Returns the offset in the text and the size of each
+/// entry. Checks that each entry of `PART` bytes describes code with a frame pointer.
 fn entries(region: &Region) -> BTreeSet<(u64, u64)> {
     let bytes = region.bytes();
     let elf = ElfFile64::<object::Endianness>::parse(&bytes[..]).unwrap();

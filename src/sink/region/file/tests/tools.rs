@@ -7,7 +7,7 @@ use std::process::Command;
 use super::*;
 use crate::format::code_info::Info;
 
-/// A file with a name, for tools. Dropping this value removes the file.
+/// A file with a name, so that tools can read the file. Dropping this value removes the file.
 struct Named(PathBuf);
 
 impl Named {
@@ -28,7 +28,8 @@ impl Drop for Named {
     }
 }
 
-/// Runs a tool, and returns its output. The tool must report no error. Only the output of eu-elflint may contain findings.
+/// Runs a tool, and returns its output. The tool must print nothing to stderr. Every tool except eu-elflint must exit with
+/// success.
 fn tool(program: &str, arguments: &[&str], path: &Path) -> String {
     let output = Command::new(program).env("LC_ALL", "C").args(arguments).arg(path).output().expect(program);
     let (said, complaint) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
@@ -70,15 +71,15 @@ fn check_with_tools(path: &Path, region: &Region) {
     let debug = ["-a", "-N", "--debug-dump=info", "--debug-dump=decodedline", "--debug-dump=aranges"];
     let has_lines = region.truth.values().any(|truth| !truth.lines.is_empty());
     tool("eu-readelf", &debug[..if has_lines { debug.len() } else { 2 }], path);
-    // The tables lie outside of the loaded segments, because loaded tables could overlap other objects. eu-elflint reports
-    // tables outside of the loaded segments.
+    // eu-elflint reports that the tables lie outside of the loaded segments. This is intended, because loaded tables could
+    // overlap other objects.
     let is_known = |line: &str| line.is_empty() || line == "No errors" || line.ends_with("not in any loaded segment");
     let lint = tool("eu-elflint", &["--gnu-ld"], path);
     assert!(lint.lines().all(is_known), "{lint}");
     let frames = tool("eu-readelf", &["--debug-dump=frames"], path);
     let tables = region.truth.values().filter(|truth| truth.cfa.is_some()).count();
-    // Only the FDEs of live code are counted. The FDE of dead code has the range 0. An FDE that describes 64 KiB without code
-    // has the range 0x10000.
+    // Counts only the FDEs of live code. An FDE of dead code has the range 0, and an FDE that describes 64 KiB without code has
+    // the range 0x10000.
     let is_live = |line: &&str| !line.contains(" 0 (") && !line.contains(" 0x10000 (");
     let live = frames.lines().filter(|line| line.contains("address_range:")).filter(is_live);
     assert_eq!(live.count(), tables, "{frames}");
@@ -97,7 +98,6 @@ fn check_with_tools(path: &Path, region: &Region) {
             let name = inlined.map_or(truth.name.clone(), |inline| text(inline.name));
             let expected = format!("{name}\n{file}:{line}");
             let place = format!("{:#x}", addr + u64::from(at));
-            // The last argument is the file.
             for (program, arguments) in [("addr2line", ["-f", "-e"]), ("eu-addr2line", ["-f", "-e"])] {
                 let output = Command::new(program).args(arguments).arg(path).arg(&place).output().unwrap();
                 let found = String::from_utf8(output.stdout).unwrap();
@@ -158,7 +158,7 @@ fn frames_at(truth: &Truth, at: u32, place: &str) -> String {
     frames + &format!("{}\n{place}\n", truth.name)
 }
 
-/// Removes the text that only elfutils prints: the columns, and ` inlined at ` with a source line after the name of a function.
+/// Removes the text that only elfutils prints: the columns, and after the name of a function ` inlined at ` with a source line.
 fn plain(frames: &str) -> String {
     let cut = |line: &str| match line.splitn(3, ':').collect::<Vec<_>>()[..] {
         _ if line.contains(" inlined at ") => line.split_once(" inlined at ").unwrap().0.to_owned(),
@@ -168,9 +168,9 @@ fn plain(frames: &str) -> String {
     frames.lines().map(|line| cut(line) + "\n").collect()
 }
 
-/// The header may take the place of the first code in the file. This code begins at address 0. Some readers skip symbols with
-/// address 0, so the file has a second symbol of another type for this code. After each address, perf 6 also passes address 0
-/// to addr2line, to find the end of the answer for the previous address. So addr2line must find no name for address 0.
+/// The header may take the place of the first code in the file, which then begins at address 0. Some readers skip symbols with
+/// address 0, so the file has a second symbol of another type for this code. perf 6 passes address 0 to addr2line after each
+/// address, to find the end of the answer. So addr2line must find no name for address 0.
 #[test]
 fn code_below_the_header_page() {
     let (live, copy) = (Named::new("below"), Named::new("below-copy"));
@@ -218,7 +218,7 @@ fn code_below_the_header_page() {
     file.add(&Code { offset: 0, size: 1, name: b"byte", info: Info::NOTHING });
     file.write(true).unwrap();
     assert_eq!(named(&live.0), ["20 16 FUNC new2", "00 1 FUNC byte"]);
-    // If code at address 0 changes several times before a write, the last code counts.
+    // If code at address 0 is replaced several times before a write, the file describes the last code.
     for last in [4, 1] {
         for size in (5..300).chain([last]) {
             file.add(&Code { offset: 0, size: size % 30 + 1, name: b"many", info: Info::NOTHING });
