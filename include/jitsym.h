@@ -45,27 +45,27 @@ extern "C" {
 #define JITSYM_VERSION_NUMBER \
   (JITSYM_VERSION_MAJOR * 1000000 + JITSYM_VERSION_MINOR * 1000 + JITSYM_VERSION_PATCH)
 
-/* The version of the running library: major * 1000000 + minor * 1000 + patch. JITSYM_VERSION_NUMBER is the version
-   of the header that the program was compiled with.
+/* The version of the running library: major * 1000000 + minor * 1000 + patch. JITSYM_VERSION_NUMBER is the header's
+   version.
    Any thread, and from a signal handler. */
 JITSYM_API uint32_t jitsym_version_number(void);
 
 /* ---- Results ----------------------------------------------------------------------------------------------------- */
 
-/* The result of a call. Every function that can fail returns a status. */
+/* The result of a call. */
 typedef enum jitsym_status {
   JITSYM_OK = 0,                     /* Done. */
-  JITSYM_ERR_NULL = 1,               /* A pointer that must not be NULL is NULL. */
+  JITSYM_ERR_NULL = 1,               /* A required pointer is NULL. */
   JITSYM_ERR_STRUCT_SIZE = 2,        /* A struct_size, or the size of an element, is smaller than in version 0.1. */
-  JITSYM_ERR_STRUCT_TAIL = 3,        /* A struct has nonzero bytes after the fields that the library knows. */
-  JITSYM_ERR_FLAGS = 4,              /* An unknown flag bit, a reserved field that is not 0, a file mode above 0777. */
-  JITSYM_ERR_ENUM = 5,               /* An enum field or argument has an unknown value. */
-  JITSYM_ERR_SIZE_ZERO = 6,          /* The size of the code, or of the range, is 0. */
+  JITSYM_ERR_STRUCT_TAIL = 3,        /* A struct has nonzero bytes after the known fields, or exceeds 4096 bytes. */
+  JITSYM_ERR_FLAGS = 4,              /* An unknown flag bit, a nonzero reserved field, or a file mode above 0777. */
+  JITSYM_ERR_ENUM = 5,               /* An enum has an unknown value. */
+  JITSYM_ERR_SIZE_ZERO = 6,          /* The size of the code or range is 0. */
   JITSYM_ERR_ADDRESS_RANGE = 7,      /* Address plus size exceeds the address space, or the address of code is 0. */
-  JITSYM_ERR_TOO_LARGE = 8,          /* A size is above the limit of the function, or of a record. */
-  JITSYM_ERR_LINE_OFFSET = 9,        /* The offset of a row of the line table lies outside the code. */
-  JITSYM_ERR_LINE_FILE = 10,         /* A row of the line table has no file name. */
-  JITSYM_ERR_UNWIND_ORDER = 11,      /* Offsets for unwinding lie outside the code, or are not in order. */
+  JITSYM_ERR_TOO_LARGE = 8,          /* A size or alignment exceeds the limit of the function or record. */
+  JITSYM_ERR_LINE_OFFSET = 9,        /* A line table row has an offset outside the code. */
+  JITSYM_ERR_LINE_FILE = 10,         /* A line table row has no file name. */
+  JITSYM_ERR_UNWIND_ORDER = 11,      /* Unwind offsets lie outside the code or are not in order. */
   JITSYM_ERR_UNWIND_REGISTER = 12,   /* An unwind description names an unsuitable register. */
   JITSYM_ERR_UNWIND_FORMAT = 13,     /* An unwind description cannot be converted into unwind tables. */
   JITSYM_ERR_ARCH = 14,              /* Unwind descriptions are not supported on this architecture. */
@@ -74,16 +74,16 @@ typedef enum jitsym_status {
   JITSYM_ERR_UNKNOWN_ID = 17,        /* No code with this id is registered now. */
   JITSYM_ERR_TIMEOUT = 18,           /* The wait was too long. The operation continues in the background. */
   JITSYM_ERR_DROPPED = 19,           /* The writer could not keep up, and the record was dropped. */
-  JITSYM_ERR_NO_MEMORY = 20,         /* No memory, or more code than jitsym_options.max_memory allows. */
+  JITSYM_ERR_NO_MEMORY = 20,         /* Memory is short, or jitsym_options.max_memory is too small. */
   JITSYM_ERR_NO_SINK = 21,           /* No requested sink could start. jitsym_last_error(NULL, ...) gives the reason. */
   JITSYM_ERR_SINK_FAILED = 22,       /* A sink failed and lacks some code. jitsym_last_error gives the reason. */
-  JITSYM_ERR_FORKED = 23,            /* The session is the parent's, and this child cannot continue it. */
-  JITSYM_ERR_THREAD = 24,            /* The background thread could not be started. */
-  JITSYM_ERR_CONFLICT = 25,          /* A running sink has another directory or dialect than the call asks for. */
+  JITSYM_ERR_FORKED = 23,            /* This forked child cannot continue its parent's session. */
+  JITSYM_ERR_THREAD = 24,            /* The background thread could not start. */
+  JITSYM_ERR_CONFLICT = 25,          /* A running sink has another directory or dialect than requested. */
   JITSYM_ERR_TOO_MANY_SESSIONS = 26, /* All session handles are in use. */
-  JITSYM_ERR_PATH = 27,              /* A directory is too long, or is not absolute. */
+  JITSYM_ERR_PATH = 27,              /* A directory's path is too long or not absolute. */
   JITSYM_ERR_BUFFER = 28,            /* The buffer is too small for the result. */
-  JITSYM_ERR_NOT_RUNNING = 29,       /* The sink in question does not run, or no sink runs. */
+  JITSYM_ERR_NOT_RUNNING = 29,       /* The requested sink does not run, or no sink runs. */
   JITSYM_ERR_BUSY = 30,              /* The calling signal handler has interrupted another call of its thread. */
   JITSYM_ERR_INTERNAL = 31,          /* A bug in the library. The session does nothing from now on. */
   JITSYM_ERR_WRITER = 32,            /* The call came from the writer, or from a signal handler that may have
@@ -92,8 +92,8 @@ typedef enum jitsym_status {
   JITSYM_ERR_LIBRARY = 34,           /* The shared library is missing or has another ABI (only with jitsym_dl.h). */
   JITSYM_ERR_NOT_PLAIN = 35,         /* The memory cannot be adopted: a part is shared or belongs to a file. */
   JITSYM_ERR_LOCKED = 36,            /* No memory is adopted while the process has locked memory (mlock, mlockall). */
-  JITSYM_ERR_REGION = 37,            /* The call found no region or jitsym_alloc memory at the address. For
-                                        jitsym_region_adopt: the address is already in a region. */
+  JITSYM_ERR_REGION = 37,            /* No region or jitsym_alloc memory is at the address. For jitsym_region_adopt:
+                                        the address is already in a region. */
   JITSYM_ERR_ALIGNMENT = 38,         /* A value is no multiple of the page size, or an alignment is no power of two. */
   JITSYM_ERR_INLINE = 39,            /* An entry of jitsym_code.inlines is invalid. */
 } jitsym_status;
@@ -102,8 +102,7 @@ typedef enum jitsym_status {
    Any thread, concurrently, and from a signal handler. */
 JITSYM_API const char *jitsym_status_text(int32_t status);
 
-/* The name of a status, such as "JITSYM_OK", or "JITSYM_?" if the status is unknown. The string is static, never
-   NULL.
+/* The name of a status, such as "JITSYM_OK", or "JITSYM_?" if unknown. The string is static, never NULL.
    Any thread, concurrently, and from a signal handler. */
 JITSYM_API const char *jitsym_status_name(int32_t status);
 
@@ -133,7 +132,7 @@ typedef enum jitsym_init_flag {
   JITSYM_INIT_ENV_WINS = 1,        /* The environment takes precedence over the options. */
   JITSYM_INIT_OFF_BY_DEFAULT = 2,  /* If sinks is 0, start only the sinks that JITSYM names. */
   JITSYM_INIT_NO_UNWIND = 4,       /* Write no unwinding records to the jitdump (ddprof stops at them). */
-  JITSYM_INIT_DROP_WHEN_FULL = 32, /* When all memory for records is full, drop records at once, without waiting. */
+  JITSYM_INIT_DROP_WHEN_FULL = 32, /* When memory for records is full, drop records without waiting. */
   JITSYM_INIT_NO_SPOOL = 64,       /* Keep records in private memory. After SIGKILL, unwritten records are lost. */
   JITSYM_INIT_RECOVER = 128,       /* Complete the files of killed processes first, as jitsym recover does. */
   JITSYM_INIT_FORK_NOW = 256,      /* fork writes all code to the child's files. */
@@ -145,32 +144,35 @@ typedef enum jitsym_init_flag {
   JITSYM_INIT_NO_THREADS = 16384,  /* Start no thread in this process and its children: calls write pending records. */
 } jitsym_init_flag;
 
-/* The options of a session. NULL, or a struct with 0 in all fields except struct_size, selects the defaults. */
+/* The options of a session. NULL, or a struct with only struct_size set, selects the defaults. */
 typedef struct jitsym_options {
   size_t struct_size;      /* sizeof(jitsym_options). */
   uint32_t sinks;          /* JITSYM_SINK_* bits. 0: the sinks in JITSYM, or map, jitdump, region if JITSYM is unset. */
   uint32_t flags;          /* JITSYM_INIT_* bits. */
   const char *map_dir;     /* Absolute directory of the perf map. NULL: JITSYM_DIR, else /tmp. */
-  const char *jitdump_dir; /* Directory of jitdump and regions. NULL: JITSYM_DIR, else JITDUMPDIR, else /tmp. */
+  const char *jitdump_dir; /* Absolute directory of jitdump and regions. NULL: JITSYM_DIR, else JITDUMPDIR, else
+                              /tmp. */
   uint32_t map_dialect;    /* One of JITSYM_MAP_* (jitsym_control.h). */
   uint32_t file_mode;      /* Permission bits of files before the umask, at most 0777. 0 means 0644. */
   uint64_t max_memory;     /* Bound in bytes for pending records, 1 MiB to 16 GiB. 0 means 64 MiB. */
   uint32_t max_wait_ms;    /* Milliseconds that a call waits if memory for records is full. 0 means 10. */
   uint32_t reserved;       /* Must be 0. */
   const char *spool_dir;   /* Absolute directory of the spool. NULL: JITSYM_SPOOL_DIR, else /dev/shm. */
-  uint64_t map_max;        /* Largest size of the perf map in bytes, from 4096. 0 means JITSYM_MAP_MAX, or no limit
-                              if JITSYM_MAP_MAX is unset. */
-  uint64_t jitdump_max;    /* Largest size of the jitdump in bytes, from 65536. 0 means JITSYM_JITDUMP_MAX, or no
-                              limit if JITSYM_JITDUMP_MAX is unset. */
+  uint64_t map_max;        /* Largest perf map in bytes, from 4096. 0 means JITSYM_MAP_MAX, or no limit if that is
+                              unset. */
+  uint64_t jitdump_max;    /* Largest jitdump in bytes, from 65536. 0 means JITSYM_JITDUMP_MAX, or no limit if that
+                              is unset. */
 } jitsym_options;
 
 #define JITSYM_OPTIONS \
   { sizeof(jitsym_options), 0, 0, NULL, NULL, 0, 0, 0, 0, 0, NULL, 0, 0 }
 
-/* Opens a session. The first session also starts the sinks, and the background thread that writes their files. If at
-   least one sink starts, the call succeeds: jitsym_get_stats and jitsym_last_error report the sinks that failed.
+/* Opens a session. The first session also starts the sinks, and the thread that writes their files. The call
+   succeeds if at least one sink starts; jitsym_get_stats and jitsym_last_error report failed sinks.
    Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _STRUCT_TAIL, _FLAGS, _ENUM, _PATH for bad options;
-   JITSYM_ERR_CONFLICT, _TIMEOUT (10 seconds), _NO_SINK, _NO_MEMORY, _THREAD, _TOO_MANY_SESSIONS. Does file I/O. */
+   JITSYM_ERR_CONFLICT, also if the variable JITSYM_LATE forbids a later session's sinks; JITSYM_ERR_TIMEOUT if a
+   disk blocks opening or closing sessions or enabling sinks for 10 seconds; JITSYM_ERR_NO_SINK, _NO_MEMORY, _THREAD,
+   _TOO_MANY_SESSIONS. Does file I/O. */
 JITSYM_API jitsym_status jitsym_init(const jitsym_options *options, jitsym **out);
 
 /* Fork: a child continues its parent's sessions and ids. Its first call (except jitsym_close and jitsym_wanted)
@@ -179,19 +181,19 @@ JITSYM_API jitsym_status jitsym_init(const jitsym_options *options, jitsym **out
    copied, and for the child's copy of code memory (jitsym_region.h). In a child that cannot continue its parent's
    sessions, calls return JITSYM_ERR_FORKED, and jitsym_init opens a new session. */
 
-/* Waits until everything that was registered before the call is in the files. timeout_ms: the longest wait in
-   milliseconds; 0 means 10 seconds. Call this before _exit and exec, which run no exit handlers.
-   Returns JITSYM_OK; JITSYM_ERR_TIMEOUT; JITSYM_ERR_SINK_FAILED if a sink cannot write (other sinks are up to date);
-   JITSYM_ERR_NO_MEMORY if the writer lacks memory; JITSYM_ERR_SESSION, _CLOSED, _FORKED. */
+/* Waits until everything registered before the call is in the files. timeout_ms: the longest wait in milliseconds; 0
+   means 10 seconds. Call this before _exit and exec, which run no exit handlers.
+   Returns JITSYM_OK; JITSYM_ERR_SINK_FAILED if a sink cannot start or write (other sinks are up to date);
+   JITSYM_ERR_TIMEOUT, _NO_MEMORY, _SESSION, _CLOSED, _FORKED. */
 JITSYM_API jitsym_status jitsym_flush(jitsym *session, uint32_t timeout_ms);
 
 /* Process end: exit writes pending records, for 20 seconds at most. Once exit has begun, calls of other threads return
    JITSYM_ERR_CLOSED or JITSYM_ERR_TIMEOUT. After _exit, abort or a signal, pending records are in the spool. The
    command jitsym recover completes the files from the spool. */
 
-/* Closes a session: everything registered is written. The files stay. Code stays registered as long as another
-   session is open. The last close also ends the background thread.
-   Returns JITSYM_OK; JITSYM_ERR_TIMEOUT after 10 seconds, and JITSYM_ERR_SINK_FAILED (the session is closed anyway);
+/* Writes everything registered, and closes a session. The files stay. Code stays registered while another session is
+   open. The last close ends the background thread.
+   Returns JITSYM_OK; JITSYM_ERR_TIMEOUT after 10 seconds, or JITSYM_ERR_SINK_FAILED (the session is closed anyway);
    JITSYM_ERR_SESSION, also for NULL; JITSYM_ERR_CLOSED, _FORKED. */
 JITSYM_API jitsym_status jitsym_close(jitsym *session);
 
@@ -200,13 +202,13 @@ JITSYM_API jitsym_status jitsym_close(jitsym *session);
 /* How to find the caller's frame. */
 typedef enum jitsym_unwind_kind {
   JITSYM_UNWIND_NONE = 0,          /* Unknown: readers guess. */
-  JITSYM_UNWIND_FRAME_POINTER = 1, /* A frame pointer, as in C that is compiled with -fno-omit-frame-pointer. */
+  JITSYM_UNWIND_FRAME_POINTER = 1, /* A frame pointer, as in C code compiled with -fno-omit-frame-pointer. */
   JITSYM_UNWIND_FIXED_FRAME = 2,   /* The CFA is a fixed number of bytes above the stack pointer. */
   JITSYM_UNWIND_ROWS = 3,          /* A table of rows. */
   JITSYM_UNWIND_EH_FRAME = 4,      /* An .eh_frame section that the compiler made. */
 } jitsym_unwind_kind;
 
-/* Flags of an unwind description. At most one of these flags may be set. */
+/* Flags of an unwind description. At most one may be set. */
 typedef enum jitsym_unwind_flag {
   JITSYM_UNWIND_PACIASP = 1, /* FRAME_POINTER, FIXED_FRAME on aarch64: paciasp signs the return address. */
   JITSYM_UNWIND_PACIBSP = 2, /* Like JITSYM_UNWIND_PACIASP, but with key B: pacibsp and autibsp. */
@@ -220,16 +222,15 @@ typedef struct jitsym_saved_register {
 
 /* One row of JITSYM_UNWIND_ROWS: the whole state from offset up to the next row. */
 typedef struct jitsym_unwind_row {
-  uint32_t offset;                           /* Offset in the code in bytes. Each row has a higher offset than the
-                                                row before. */
+  uint32_t offset;                           /* Offset in the code in bytes, higher than in the row before. */
   uint32_t cfa_reg;                          /* DWARF number of the register from which the CFA is computed. */
   int32_t cfa_offset;                        /* CFA = register + this many bytes. */
   uint32_t saved_count;                      /* Number of entries of saved. */
   const struct jitsym_saved_register *saved; /* Registers saved in this state. */
 } jitsym_unwind_row;
 
-/* An unwind description. The library reads only the fields that belong to kind. A field that says where an
-   instruction ends is an offset from the start of the code, in bytes. */
+/* An unwind description. The library reads only the fields that belong to kind. A field for the end of an
+   instruction is an offset from the start of the code, in bytes. */
 typedef struct jitsym_unwind {
   size_t struct_size;                        /* sizeof(jitsym_unwind). */
   uint32_t kind;                             /* One of JITSYM_UNWIND_*. */
@@ -239,19 +240,20 @@ typedef struct jitsym_unwind {
   uint32_t fp_set;                           /* FRAME_POINTER: the end of mov rbp, rsp, which sets the frame pointer. */
   uint32_t epilogue_begin;                   /* FRAME_POINTER, FIXED_FRAME: where pop rbp or leave ends. 0: no
                                                 epilogue. */
-  uint32_t epilogue_end;                     /* FRAME_POINTER, FIXED_FRAME: where the return instruction ends. 0
-                                                means the end of the code. */
+  uint32_t epilogue_end;                     /* FRAME_POINTER, FIXED_FRAME: where the return instruction ends. 0: the
+                                                code's end. */
   int32_t cfa_offset;                        /* FIXED_FRAME: CFA = SP + this. FRAME_POINTER: CFA = FP + this. */
   uint32_t saved_count;                      /* FRAME_POINTER, FIXED_FRAME: number of entries of saved. */
-  const struct jitsym_saved_register *saved; /* See saved_count. */
+  const struct jitsym_saved_register *saved; /* FRAME_POINTER, FIXED_FRAME: the saved registers. */
   uint32_t saved_from;                       /* From this offset in the code on, the registers in saved are saved. 0
                                                 means fp_set or sp_set. */
   uint32_t row_count;                        /* ROWS: number of entries of rows. */
   const struct jitsym_unwind_row *rows;      /* ROWS: the table. */
   size_t row_size;                           /* sizeof(jitsym_unwind_row); 0 stands for the size in version 0.1. */
   const void *eh_frame;                      /* EH_FRAME: the section's bytes. */
-  size_t eh_frame_size;                      /* EH_FRAME: the size of the section in bytes. */
-  uint64_t eh_frame_addr;                    /* EH_FRAME: the section's own address. 0 means eh_frame. */
+  size_t eh_frame_size;                      /* EH_FRAME: the section's size in bytes. */
+  uint64_t eh_frame_addr;                    /* EH_FRAME: the section's own address, for its pc-relative pointers. 0
+                                                means eh_frame. */
   uint32_t sp_set;                           /* FIXED_FRAME: where sub rsp, n ends. 0: the frame exists from the
                                                 start. */
   uint32_t sp_reset;                         /* FIXED_FRAME: end of the add rsp, n before pop rbp. 0: no such add. */
@@ -264,13 +266,13 @@ typedef enum jitsym_limit {
   JITSYM_NAME_MAX = 1000,            /* The longest name of code. A longer name is cut. */
   JITSYM_DIR_MAX = 1023,             /* The longest directory, without the terminating NUL. */
   JITSYM_CODE_SIZE_MAX = 2147483647, /* The largest code: 2 GiB - 1, minus the size of its unwind tables. */
-  JITSYM_CODE_GAP_SIZE = 256,        /* The number of free bytes after code with the flag JITSYM_CODE_GAP. */
+  JITSYM_CODE_GAP_SIZE = 256,        /* The free bytes after code with JITSYM_CODE_GAP. */
 } jitsym_limit;
 
 /* One row of a line table. The code from offset up to the next row belongs to this line. */
 typedef struct jitsym_line {
-  uint32_t offset;   /* Offset in the code in bytes, less than the size of the code. Rows may be in any order. */
-  uint32_t line;     /* Line number, from 1. A row whose line is 0 is left out (jitsym_stats.lines_left_out). */
+  uint32_t offset;   /* Offset in the code in bytes, below the code's size. Rows may be in any order. */
+  uint32_t line;     /* Line number, from 1. A row with line 0 is left out (jitsym_stats.lines_left_out). */
   uint32_t column;   /* Column, from 1; 0 if unknown. */
   uint32_t reserved; /* Must be 0. */
   const char *file;  /* Source file, NUL-terminated; preferably an absolute path, for perf annotate. */
@@ -292,7 +294,8 @@ typedef struct jitsym_code {
   uint64_t size;                       /* Size in bytes, 1 to JITSYM_CODE_SIZE_MAX. */
   const char *name;                    /* Name in UTF-8: cleaned, never refused. NULL or empty: jit_ADDRESS. */
   size_t name_len;                     /* Length of name in bytes; 0 if a NUL ends name. */
-  const void *bytes;                   /* The code's bytes: at addr, or in a writable view. NULL: the bytes at addr. */
+  const void *bytes;                   /* size readable bytes of code, at addr or in a writable view. NULL: the bytes
+                                          at addr. */
   const struct jitsym_unwind *unwind;  /* How to unwind; NULL if unknown. */
   const struct jitsym_line *lines;     /* Line table; may be NULL if line_count is 0. */
   size_t line_count;                   /* Number of entries of lines. */
@@ -322,15 +325,15 @@ typedef struct jitsym_code {
 #define JITSYM_MOVE_TARGET(addr) \
   { sizeof(jitsym_move_target), JITSYM_CAST(uintptr_t, addr), NULL, 0, 0 }
 
-/* Identifies one registration, for jitsym_move and jitsym_unregister. An id is never 0, and is unique in a process. */
+/* Identifies one registration. A valid id is not 0, and is unique in a process. */
 typedef uint64_t jitsym_id;
 
 /* Registers code: from now on, samples in [addr, addr + size) belong to name. Call this when the bytes are final and
-   before the code runs. The call ends all earlier code that overlaps this range. The call writes the id to out_id,
-   unless out_id is NULL. The id is 0 if no sink runs and no code is remembered (JITSYM_INIT_REMEMBER).
-   Returns JITSYM_OK; a status that names what is wrong with code; JITSYM_ERR_DROPPED or _NO_MEMORY if there was no
-   room; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY; for some sinks JITSYM_ERR_TIMEOUT and _SINK_FAILED. If
-   code->bytes is set, the call takes no lock and makes no system call in the steady state. */
+   before the code runs. Earlier code that overlaps this range ends. The id is written to out_id, which may be NULL.
+   If no sink runs and no code is remembered (JITSYM_INIT_REMEMBER), the id is 0, and code is not read.
+   Returns JITSYM_OK; a status for the fault in code; JITSYM_ERR_DROPPED, _NO_MEMORY, _SESSION, _CLOSED, _FORKED,
+   _BUSY; for some sinks JITSYM_ERR_TIMEOUT, _SINK_FAILED. If code->bytes is set, the call takes no lock and makes no
+   system call in the steady state. */
 JITSYM_API jitsym_status jitsym_register(jitsym *session, const jitsym_code *code, jitsym_id *out_id);
 
 /* The new address of code that has moved. */
@@ -343,13 +346,13 @@ typedef struct jitsym_move_target {
 } jitsym_move_target;
 
 /* Reports that code now runs at another address. The code keeps its id, name, lines and unwind description. Call
-   this after the bytes are copied and before the code runs at the new address.
-   Returns JITSYM_ERR_UNKNOWN_ID; a status that names what is wrong with target; or a status of jitsym_register. */
+   this after the bytes are copied and before the code runs there.
+   Returns JITSYM_ERR_UNKNOWN_ID; a status for the fault in target; or a status of jitsym_register. */
 JITSYM_API jitsym_status jitsym_move(jitsym *session, jitsym_id id, const jitsym_move_target *target);
 
 /* Reports that code is no longer in use. Call this before the code's memory is freed or overwritten.
-   Returns JITSYM_ERR_UNKNOWN_ID if no code has this id, also if newer code was registered over the code; or a status
-   of jitsym_register. */
+   Returns JITSYM_ERR_UNKNOWN_ID if no code has this id, for example because newer code overwrote it; or a status of
+   jitsym_register. */
 JITSYM_API jitsym_status jitsym_unregister(jitsym *session, jitsym_id id);
 
 /* Bit flags of a range of code. */
@@ -357,14 +360,14 @@ typedef enum jitsym_range_flag {
   JITSYM_RANGE_UNMAP = 1, /* The caller unmaps the memory next (munmap). */
 } jitsym_range_flag;
 
-/* Unregisters all code that has any byte in [addr, addr + size). A range without code is no error. flags: 0, or
-   JITSYM_RANGE_UNMAP.
+/* Unregisters all sessions' code that has any byte in [addr, addr + size). A range without code is no error. flags:
+   0 or JITSYM_RANGE_UNMAP.
    Returns JITSYM_ERR_FLAGS, JITSYM_ERR_SIZE_ZERO, JITSYM_ERR_ADDRESS_RANGE; or a status of jitsym_register. */
 JITSYM_API jitsym_status jitsym_unregister_range(jitsym *session, uint64_t addr, uint64_t size, uint32_t flags);
 
 /* ---- Answers ----------------------------------------------------------------------------------------------------- */
 
-/* The result of jitsym_wanted: bit flags for the information that sinks can use. Later versions may have more flags. */
+/* The result of jitsym_wanted: bit flags for information that sinks can use. Later versions may have more flags. */
 typedef enum jitsym_want {
   JITSYM_WANT_CODE = 1,    /* Code. Without this bit no other bit is set, and jitsym_register does nothing. */
   JITSYM_WANT_LINES = 2,   /* jitsym_code.lines. */
@@ -374,14 +377,13 @@ typedef enum jitsym_want {
   JITSYM_WANT_REGION = 16, /* Memory from jitsym_region_create and jitsym_alloc has a file. */
 } jitsym_want;
 
-/* Reports which information about code is of use now, for all sessions: JITSYM_WANT_* bits. 0 means that registering
-   is of no use. Call this before each registration, because jitsym_enable and jitsym_disable change the result.
+/* Reports which information is useful now, for all sessions: JITSYM_WANT_* bits. 0: registering is useless. Call
+   this before each registration, because jitsym_enable and jitsym_disable change the result.
    Any thread, concurrently, and from a signal handler. The call takes no lock and makes no system call. */
 JITSYM_API uint32_t jitsym_wanted(jitsym *session);
 
-/* Copies a text to buf. The text describes the last failure of a sink or of jitsym_init, or this thread's last call
-   with bad arguments. The text is cut to fit, and NUL-terminated. An empty text means that nothing failed. session
-   may be NULL, for instance after a failed jitsym_init.
+/* Copies a description of the last failure of a sink or jitsym_init, or of this thread's last call with bad
+   arguments, to buf. The NUL-terminated text is cut to fit, and is empty if nothing failed. session may be NULL.
    Returns JITSYM_OK; JITSYM_ERR_NULL; JITSYM_ERR_BUFFER if size is 0; JITSYM_ERR_SESSION, _CLOSED, _FORKED. */
 JITSYM_API jitsym_status jitsym_last_error(jitsym *session, char *buf, size_t size);
 
@@ -392,50 +394,49 @@ typedef struct jitsym_stats {
   uint32_t sinks_failed;       /* Bits of sinks that could not start, or cannot write now. */
   uint64_t registered;         /* Registrations that reached the writer. */
   uint64_t moved;              /* Moves that reached the writer. */
-  uint64_t unregistered;       /* Pieces of code that were unregistered, by id or by range. */
-  uint64_t overwritten;        /* Pieces of code over which newer code was registered. */
-  uint64_t live;               /* Pieces of code that are live now. */
+  uint64_t unregistered;       /* Pieces of code unregistered by id or by range. */
+  uint64_t overwritten;        /* Pieces of code that newer code overwrote. */
+  uint64_t live;               /* Live pieces of code. */
   uint64_t dropped;            /* Records dropped because the writer could not keep up. */
-  uint64_t unreadable;         /* Registrations and moves whose bytes could not all be read. */
+  uint64_t unreadable;         /* Registrations and moves with unreadable bytes. */
   uint64_t names_changed;      /* Names that were cleaned or cut. */
   uint64_t jitdump_bytes;      /* Bytes written to the jitdump after its header. */
   uint64_t jitdump_records;    /* Code records written to the jitdump. */
   uint64_t map_bytes;          /* Bytes written to the perf map, rewrites included. */
   uint64_t map_entries;        /* Entries in the perf map. */
   uint64_t map_rewrites;       /* Rewrites of the perf map. */
-  uint64_t map_forgotten;      /* Entries of dead code that the perf map left out because of jitsym_options.map_max. */
-  uint64_t write_errors;       /* Write errors, over all sinks. */
-  uint64_t memory;             /* Bytes in use for records on their way to the writer. */
+  uint64_t map_forgotten;      /* Entries of dead code that the perf map omitted because of jitsym_options.map_max. */
+  uint64_t write_errors;       /* Write errors of all sinks. */
+  uint64_t memory;             /* Bytes of records on their way to the writer. */
   uint64_t memory_held;        /* Bytes held for pending records, in use or not; at most jitsym_options.max_memory. */
-  uint64_t waited;             /* Records that had to wait because jitsym_options.max_memory was reached. */
-  uint64_t recovered;          /* Number of records that JITSYM_INIT_RECOVER has written to files of killed
-                                  processes. */
+  uint64_t waited;             /* Records that waited because jitsym_options.max_memory was reached. */
+  uint64_t recovered;          /* Records that JITSYM_INIT_RECOVER wrote to files of killed processes. */
   uint32_t spool;              /* One of JITSYM_SPOOL_* (jitsym_control.h). */
-  uint32_t inherited;          /* Code that this forked child has taken over; not counted in registered. */
+  uint32_t inherited;          /* Pieces of code that this forked child inherited; not counted in registered. */
   uint64_t jitdump_lost;       /* Records that could not be written to the jitdump. */
   uint64_t jitdump_held;       /* Bytes of records that wait because the jitdump cannot be written. */
   uint64_t jitdump_rewrites;   /* Rewrites of the jitdump. */
-  uint64_t map_omitted;        /* Entries of live code for which the perf map has no room now. */
-  uint64_t regions;            /* Created and adopted regions that have a file now. */
-  uint64_t region_code;        /* Registrations and moves that were written to the file of a region. */
-  uint64_t region_bytes;       /* Bytes written to the files of regions, earlier generations included. */
+  uint64_t map_omitted;        /* Entries of live code that the perf map omits now. */
+  uint64_t regions;            /* Regions that have a file now. */
+  uint64_t region_code;        /* Registrations and moves written to regions' files. */
+  uint64_t region_bytes;       /* Bytes written to regions' files, earlier generations included. */
   uint64_t region_generations; /* How often a region's file got a new name, to separate new code from dead code. */
   uint64_t region_late;        /* Generations that began late or not at all. Samples may then have wrong names or
                                   stacks. */
   uint64_t region_refused;     /* Regions that got no file, and memory that could not be adopted. */
-  uint64_t region_left_out;    /* Names, unwind tables and line tables that have no room in a region's file now. */
-  uint64_t calls_refused;      /* Calls refused because of their arguments: see jitsym_last_error. */
+  uint64_t region_left_out;    /* Names, unwind tables and line tables without room in a region's file now. */
+  uint64_t calls_refused;      /* Calls refused for bad arguments (jitsym_last_error). */
   uint64_t region_put_off;     /* How often the adoption of memory was postponed. */
   uint64_t region_limit;       /* How often making or adopting a region failed because 768 regions existed. */
-  uint64_t threads;            /* Permanent threads of this library. 0 under JITSYM_INIT_NO_THREADS. */
-  uint64_t lines_left_out;     /* Rows of line tables that were left out. */
+  uint64_t threads;            /* Permanent threads of this library. Under JITSYM_INIT_NO_THREADS, only the bridge's. */
+  uint64_t lines_left_out;     /* Rows of line tables that were left out (jitsym_line). */
 } jitsym_stats;
 
 #define JITSYM_STATS \
   { sizeof(jitsym_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
-/* Copies the counters to out. For exact numbers call jitsym_flush first.
+/* Copies the counters to out. For exact numbers, call jitsym_flush first.
    Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _SESSION, _CLOSED, _FORKED. */
 JITSYM_API jitsym_status jitsym_get_stats(jitsym *session, jitsym_stats *out);
 

@@ -36,27 +36,24 @@ typedef struct jitsym_region {
 #define JITSYM_REGION \
   { sizeof(jitsym_region), NULL, NULL, 0 }
 
-/* Allocates memory for one piece of code, as malloc does for data. Write the code at out->write; register and run it
-   at out->exec. The caller owns the memory until jitsym_free, even if the session is closed. size: in bytes, at most
-   1 GiB, rounded up to a multiple of 64. alignment: a power of two up to 4096, or 0; values below 64 count as 64.
-   near_addr: all of the memory is within 2 GiB of this address; 0: anywhere.
-   Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _SIZE_ZERO, _TOO_LARGE, _ALIGNMENT; JITSYM_ERR_NO_MEMORY if
-   memory is short, if no address space is free near near_addr, or if 768 regions exist; JITSYM_ERR_SESSION, _CLOSED,
-   _FORKED, _BUSY, _TIMEOUT. Does file I/O at times. */
+/* Allocates memory for one piece of code. Write the code at out->write; register and run it at out->exec. The memory
+   stays until jitsym_free, even if the session is closed. size: in bytes, at most 1 GiB, rounded up to a multiple of
+   64. alignment: a power of two up to 4096, or 0; values below 64 count as 64. near_addr: all of the memory is
+   within 2 GiB of this address; 0: anywhere.
+   Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _SIZE_ZERO, _TOO_LARGE, _ALIGNMENT, _NO_MEMORY, _SESSION,
+   _CLOSED, _FORKED, _BUSY, _TIMEOUT. Does file I/O at times. */
 JITSYM_API jitsym_status jitsym_alloc(jitsym *session, uint64_t size, uint64_t alignment, uint64_t near_addr,
                                       jitsym_region *out);
 
-/* Makes memory from jitsym_alloc smaller, and frees the rest. Call this when the size of the compiled code is known,
-   and before the code is registered. exec: where the memory begins, in the executable view. size: bytes still
-   needed, rounded up to a multiple of 64.
-   Returns JITSYM_OK; JITSYM_ERR_SIZE_ZERO; JITSYM_ERR_TOO_LARGE if size exceeds the memory's size; JITSYM_ERR_REGION
-   if no such memory begins at exec; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY, _TIMEOUT. */
+/* Makes memory from jitsym_alloc smaller, and frees the rest. Call this before the code is registered. exec: start
+   of the memory in the executable view. size: bytes still needed, at most the memory's size; rounded up to a
+   multiple of 64.
+   Returns JITSYM_OK; JITSYM_ERR_SIZE_ZERO, _TOO_LARGE, _REGION, _SESSION, _CLOSED, _FORKED, _BUSY, _TIMEOUT. */
 JITSYM_API jitsym_status jitsym_shrink(jitsym *session, void *exec, uint64_t size);
 
-/* Frees memory from jitsym_alloc. No thread may still run code in the memory. The call first unregisters all code in
-   the memory. exec: where the memory begins, in the executable view. session: any open session.
-   Returns JITSYM_OK; JITSYM_ERR_REGION if no such memory begins at exec; JITSYM_ERR_SESSION, _CLOSED, _FORKED,
-   _BUSY, _TIMEOUT. Does file I/O at times. */
+/* Unregisters all code in memory from jitsym_alloc, and frees the memory. No thread may still run this code. exec:
+   start of the memory in the executable view. session: any open session.
+   Returns JITSYM_OK; JITSYM_ERR_REGION, _SESSION, _CLOSED, _FORKED, _BUSY, _TIMEOUT. Does file I/O at times. */
 JITSYM_API jitsym_status jitsym_free(jitsym *session, void *exec);
 
 /* ---- Regions ----------------------------------------------------------------------------------------------------- */
@@ -72,7 +69,7 @@ typedef enum jitsym_region_flag {
 typedef struct jitsym_region_options {
   size_t struct_size; /* sizeof(jitsym_region_options). */
   uint64_t size;      /* Size in bytes, rounded up to whole pages; at most 1 GiB. */
-  uint64_t max_size;  /* Largest size in bytes, for jitsym_region_grow. 0 means size. */
+  uint64_t max_size;  /* Largest size in bytes, for jitsym_region_grow; at most 1 GiB. 0 means size. */
   uint64_t alignment; /* Alignment of the executable view: a power of two, at most 512 MiB. 0: a page. */
   uint64_t near_addr; /* All of the executable view is within 2 GiB of this address. 0: anywhere. */
   uint32_t flags;     /* JITSYM_REGION_* bits. */
@@ -84,29 +81,27 @@ typedef struct jitsym_region_options {
 
 /* Makes a region of code memory: a mapping of an ELF file that the library writes. The memory stays until
    jitsym_region_release, even if the session is closed.
-   Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _STRUCT_TAIL, _FLAGS, _SIZE_ZERO, _ALIGNMENT;
-   JITSYM_ERR_TOO_LARGE for sizes above 1 GiB or alignments above 512 MiB; JITSYM_ERR_NO_MEMORY if memory is short,
-   if no address space is free near near_addr, or if 768 regions exist; JITSYM_ERR_SESSION, _CLOSED, _FORKED,
-   _TIMEOUT. Does file I/O. */
+   Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _STRUCT_TAIL, _FLAGS, _SIZE_ZERO, _TOO_LARGE, _ALIGNMENT,
+   _NO_MEMORY, _SESSION, _CLOSED, _FORKED, _TIMEOUT. Does file I/O. */
 JITSYM_API jitsym_status jitsym_region_create(jitsym *session, const jitsym_region_options *options,
                                               jitsym_region *out);
 
 /* Adds memory at the end of a region with two views, up to jitsym_region_options.max_size. Existing memory does not
-   move. exec: where the region begins. size: the new size in bytes, rounded up to whole pages; a size below the
-   current size changes nothing.
-   Returns JITSYM_OK; JITSYM_ERR_REGION if no region begins at exec, or the region has one view;
-   JITSYM_ERR_TOO_LARGE, _NO_MEMORY, _SINK_FAILED, _SESSION, _CLOSED, _FORKED, _TIMEOUT. Does file I/O. */
+   move. exec: where the region begins. size: the new size in bytes, rounded up to whole pages; a smaller size
+   changes nothing.
+   Returns JITSYM_OK; JITSYM_ERR_REGION, also if the region has one view; JITSYM_ERR_SINK_FAILED if the host has
+   closed the region's file, and the library cannot reopen it; JITSYM_ERR_TOO_LARGE, _NO_MEMORY, _SESSION, _CLOSED,
+   _FORKED, _TIMEOUT. Does file I/O. */
 JITSYM_API jitsym_status jitsym_region_grow(jitsym *session, void *exec, uint64_t size);
 
-/* Frees the memory of whole pages of a region. The pages then read as zero. No code in these pages may still be
+/* Frees the memory of whole pages of a region. The pages then read as zero. No code in the pages may still be
    registered or run. addr, size: the pages, in the executable view.
-   Returns JITSYM_OK; JITSYM_ERR_SIZE_ZERO, _ALIGNMENT; JITSYM_ERR_REGION if the pages do not lie in a region;
-   JITSYM_ERR_NO_MEMORY if the file system cannot discard pages, or some pages are unmapped; JITSYM_ERR_SINK_FAILED
-   if the host has closed the file and the library cannot reopen it, or if this forked child has no file for the
-   region; JITSYM_ERR_SESSION, _CLOSED, _FORKED. Does file I/O. */
+   Returns JITSYM_OK; JITSYM_ERR_NO_MEMORY if the file system cannot discard pages, or some pages are unmapped;
+   JITSYM_ERR_SINK_FAILED if the host has closed the file and the library cannot reopen it, or this forked child has
+   no file for the region; JITSYM_ERR_SIZE_ZERO, _ALIGNMENT, _REGION, _SESSION, _CLOSED, _FORKED. Does file I/O. */
 JITSYM_API jitsym_status jitsym_region_discard(jitsym *session, void *addr, uint64_t size);
 
-/* Ends a region. A created region is unmapped. An adopted region becomes plain memory again, with the same bytes,
+/* Ends a region. A created region is unmapped. An adopted region becomes plain memory with the same bytes,
    protections, locks and advice. exec: where the region begins. During the call, other threads may execute adopted
    memory, but must not write to it or change its protection. The call unregisters no code.
    Returns JITSYM_OK; JITSYM_ERR_REGION, _NO_MEMORY, _SESSION, _CLOSED, _FORKED, _TIMEOUT. Does file I/O. */
@@ -114,26 +109,26 @@ JITSYM_API jitsym_status jitsym_region_release(jitsym *session, void *exec);
 
 /* ---- Memory of the runtime --------------------------------------------------------------------------------------- */
 
-/* Turns existing memory of the runtime into a region: a private mapping of an ELF file with the same bytes and
-   protections replaces the memory. addr, size: whole pages. During the call, other threads may execute the memory,
-   but must not write to it or change its protection. After a failure the memory is unchanged.
-   Returns JITSYM_OK; JITSYM_ERR_SIZE_ZERO, _ALIGNMENT, _ADDRESS_RANGE; JITSYM_ERR_TOO_LARGE above 1 GiB;
-   JITSYM_ERR_NOT_PLAIN, _LOCKED, _REGION if the memory cannot be adopted; JITSYM_ERR_NO_MEMORY, _NOT_RUNNING,
-   _SINK_FAILED, _SESSION, _CLOSED, _FORKED, _TIMEOUT. Does file I/O. */
+/* Turns existing memory into a region: a private mapping of an ELF file with the same bytes and protections replaces
+   the memory. addr, size: whole pages, at most 1 GiB. During the call, other threads may execute the memory, but
+   must not write to it or change its protection. After a failure the memory is unchanged.
+   Returns JITSYM_OK; JITSYM_ERR_SINK_FAILED if the file cannot be made or must not be executed (noexec, SELinux
+   execmod); JITSYM_ERR_SIZE_ZERO, _ALIGNMENT, _ADDRESS_RANGE, _TOO_LARGE, _NOT_PLAIN, _LOCKED, _REGION, _NO_MEMORY,
+   _NOT_RUNNING, _SESSION, _CLOSED, _FORKED, _TIMEOUT. Does file I/O. */
 JITSYM_API jitsym_status jitsym_region_adopt(jitsym *session, void *addr, uint64_t size);
 
 /* ---- Inlined functions ------------------------------------------------------------------------------------------- */
 
-/* A range of code that comes from another function, which the compiler has inlined. */
+/* A range of code that was inlined from another function. */
 typedef struct jitsym_inline {
-  uint32_t begin;        /* Bytes from the start of the code to the first byte of the range. */
-  uint32_t end;          /* Bytes from the start of the code to the end of the range. */
+  uint32_t begin;        /* Offset in the code, in bytes, of the first byte of the range. */
+  uint32_t end;          /* Offset in the code, in bytes, of the first byte after the range. */
   const char *name;      /* Name of the inlined function, cleaned like jitsym_code.name. The cleaned name must not be
                             empty. */
   size_t name_len;       /* Length of name in bytes; 0 if a NUL ends name. */
-  const char *call_file; /* Source file of the inlined call, NUL-terminated; see jitsym_line.file. */
-  uint32_t call_line;    /* Line of the inlined call, from 1. */
-  uint32_t call_column;  /* Column of the inlined call, from 1; 0 if unknown. */
+  const char *call_file; /* Source file of the call, NUL-terminated; see jitsym_line.file. */
+  uint32_t call_line;    /* Line of the call, from 1. */
+  uint32_t call_column;  /* Column of the call, from 1; 0 if unknown. */
   uint32_t parent;       /* Index of the earlier entry that contains this entry. UINT32_MAX: none. */
   uint32_t reserved;     /* Must be 0. */
 } jitsym_inline;
