@@ -207,7 +207,7 @@ impl Pool {
         Some(self.begin(chunk))
     }
 
-    /// Notes that threads no longer need larger chunks, so that returned chunks are not enlarged.
+    /// Called when threads no longer need larger chunks. From now on, the pool does not enlarge returned chunks.
     pub fn forget_asked(&self) {
         self.asked.store(0, Ordering::Relaxed);
     }

@@ -57,7 +57,7 @@ pub fn not_registered(addr: u64, size: u64, flags: u8) {
 }
 
 impl Ref {
-    /// The sinks that want records, with the flags of [`Sinks`]. `None` if no sink runs and no code is remembered.
+    /// The sinks that want records, as a set of [`Sinks`] bits. `None` if no sink runs and no code is remembered.
     #[inline]
     fn wanted(&self) -> Result<Option<Sinks>> {
         match self.shared.wanted() {

@@ -83,7 +83,7 @@ impl Session {
         told(|| find(self.0)?.unregister_range(addr, size, true))
     }
 
-    /// Returns which parts of a description of code the sinks want now; `jitsym_wanted` in C. The host can omit the parts that
+    /// Returns the parts of a registration that the sinks use at present (in C: `jitsym_wanted`). The host can omit the parts that
     /// no sink wants. The call takes no lock, makes no system call and changes nothing, even in a forked child.
     ///
     /// ```

@@ -1,4 +1,4 @@
-//! Reports which parts of a description of code the sinks want, so that hosts can leave out the other parts.
+//! Reports which parts of a registration the sinks use, so that hosts can leave out the other parts.
 
 use super::handle::{is_off, place_of, TAG};
 use super::{fork, process};

@@ -37,8 +37,8 @@ pub unsafe fn map_over(
     file: &File,
     offset: u64,
 ) -> io::Result<()> {
-    // Without `MAP_NORESERVE`, the kernel counts private pages as used memory once they have been writable. If the kernel
-    // counts the pages of only one of two mappings, it never merges these mappings.
+    // Without `MAP_NORESERVE`, the kernel charges private pages to the commit limit once they have been writable. The kernel
+    // never merges two mappings if only one of them is charged.
     let private = libc::MAP_PRIVATE | libc::MAP_NORESERVE;
     let flags = if sharing == Sharing::Shared { libc::MAP_SHARED } else { private };
     // SAFETY: the caller's promise.

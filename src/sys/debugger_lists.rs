@@ -55,7 +55,7 @@ impl Lists {
         self.changes
     }
 
-    /// Returns the lists of the libraries in `loaded`. Searches only the files of libraries that are not in `self`.
+    /// Returns the debugger lists that the libraries in `loaded` define. Searches only the files of libraries that are not in `self`.
     /// `value_of` returns the value of a symbol in a file. The first argument of `value_of` is the symbol's name. The second
     /// argument is a function that reads a part of the file, given the offset and the length of the part.
     pub fn updated(&self, loaded: Loaded, value_of: ValueOf) -> Lists {

@@ -9,8 +9,8 @@
 //! between this library's handler and the fork. A thread waits only once for the same fork, because the waits of many calls
 //! would otherwise add up while the thread holds a lock of the host.
 //!
-//! A thread that is about to change bytes of a file has a `Parting` as long as code memory still maps these bytes. A child that
-//! is forked while the thread has the `Parting` would execute the changed bytes of the file. A thread has a `Parting` only for
+//! Before a thread changes bytes of a file that code memory maps, the thread takes a `Parting`. The thread holds this guard until
+//! code memory no longer maps these bytes. A child that is forked meanwhile would execute the changed bytes of the file. A thread has a `Parting` only for
 //! a short time, because the thread does not wait for a disk meanwhile. So a fork may wait longer for a thread with a `Parting`
 //! than for a thread inside the lock. If a fork stops waiting while the thread still has the `Parting`, the thread detects
 //! this, and does not change the file.

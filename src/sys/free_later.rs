@@ -17,7 +17,7 @@ pub(super) struct FreeLater<T>(Mutex<Kept<T>>);
 struct Kept<T> {
     /// The pieces of memory, the oldest first. Each piece is stored with the value that `age` had when the piece was added.
     all: VecDeque<(Duration, T)>,
-    /// The sum of the times between the calls of `keep`. If a time is longer than `STEP`, only `STEP` is added. `looked` is the
+    /// The sum of the intervals between the calls of `keep`. An interval counts as at most `STEP`. `looked` is the
     /// time of the last call of `keep`.
     age: Duration,
     looked: Option<Instant>,

@@ -303,7 +303,7 @@ pub struct Thread(libc::pthread_t);
 unsafe impl Send for Thread {}
 
 impl Thread {
-    /// Waits until the thread ends. The thread must already be about to end. A thread of the library that exits the process
+    /// Waits until the thread ends. The thread must already be about to end. A library thread that is about to exit the process
     /// (`end_process`) may call this function for itself. The function then returns at once, because a thread cannot wait for
     /// its own end.
     pub fn join(self) {

@@ -23,6 +23,7 @@ mod shapes;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -129,6 +130,28 @@ fn compressed_with_several_events() {
     let options = ["-k", "1", "-z", "-e", "task-clock", "--call-graph", "dwarf,16384", "-m", "4M"];
     let arguments = ["scenario=reuse", "layout=packed", "sinks=jitdump", "seconds=1"];
     check_whole(&perf::Recording::new("inject-several", perf::program(), &options, &arguments));
+}
+
+/// In the jitdump's name and records, a process of a container has another pid than in the recording.
+#[test]
+fn a_process_of_a_container() {
+    let arguments = ["scenario=reuse", "layout=packed", "sinks=jitdump", "seconds=1"];
+    let recording = perf::Recording::of("inject-container", 1.0, perf::WITH_STACKS, |record, dir| {
+        record.args(["unshare", "--pid", "--fork", "--mount-proc"]).arg(perf::program());
+        record.arg(format!("dir={}", dir.display())).args(arguments);
+    });
+    // Files in /tmp with the pid of the container are not this test's.
+    let mut recording = ManuallyDrop::new(recording);
+    let text = stdout(&run(perf::perf("script").args(["-G", "-F", "pid,ip", "-i"]).arg(&recording.data)));
+    let pid_of_code = |line: &str| {
+        let (pid, addr) = line.trim_start().split_once(char::is_whitespace)?;
+        let addr = u64::from_str_radix(addr.trim(), 16).ok()?;
+        recording.truth.in_arena(addr).then(|| pid.parse().expect("a pid"))
+    };
+    let pid = text.lines().find_map(pid_of_code).expect("a sample in code");
+    assert_ne!(pid, recording.truth.pid);
+    recording.truth.pid = pid;
+    check_whole(&recording);
 }
 
 /// Every frame of known stacks is there.

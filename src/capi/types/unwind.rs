@@ -143,9 +143,9 @@ pub struct jitsym_unwind {
     pub sp_set: u32,
     /// FIXED_FRAME: end of the `add rsp, n` before `pop rbp`. 0: no such `add`.
     ///
-    /// `add rsp, n` (or `mov rsp, rbp`) releases the frame, except the values from `push rbp` or `stp`. From `sp_reset` on,
-    /// registers in `saved` have the caller's values again. Use 0 if a single instruction, such as `leave`, removes the whole
-    /// frame.
+    /// `add rsp, n` (or `mov rsp, rbp`) releases the frame, but not the registers that `push rbp` or `stp` has saved. From
+    /// `sp_reset` on, registers in `saved` have the caller's values again. Use 0 if a single instruction, such as `leave`,
+    /// removes the whole frame.
     pub sp_reset: u32,
 }
 

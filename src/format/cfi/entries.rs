@@ -49,8 +49,8 @@ pub(super) struct Entries {
     pub table: FrameTable,
     /// For each FDE, in the order of the table: the offset of its code from the start of the whole code, and its handler.
     pub fdes: Vec<(u64, Option<Handler>)>,
-    /// Whether the letter `S` in the table's CIEs stands for `B` (code that signs its return addresses with key B). gimli
-    /// cannot write `B`, so `S` is replaced after encoding.
+    /// Whether the CIEs need the augmentation letter `B` (return addresses are signed with key B). gimli cannot write `B`. So
+    /// gimli writes `S`, and this module then replaces `S` by `B`.
     pub b_key: bool,
 }
 

@@ -1,8 +1,8 @@
 //! Hides personality routines and LSDAs in unwind entries, so that only this library finds them.
 //!
 //! The addresses of personality routines and LSDAs are valid only in this process, and only its own unwinder uses them. But the
-//! unwind entries are also written to files, which other processes read. If an augmentation string contains the letters for the
-//! addresses, perf with libunwind follows the addresses as indirect pointers, and unwinds nothing. If the augmentation string
+//! unwind entries are also written to files, which other processes read. If an augmentation string contains `P` or `L`,
+//! which announce the addresses, perf with libunwind dereferences the addresses as pointers, and unwinds nothing. If the string
 //! lacks these letters, some readers do not skip the addresses in the augmentation data. gdb 13 does not skip addresses in a
 //! CIE, and llvm-dwarfdump does not skip addresses in an FDE.
 //!

@@ -359,7 +359,7 @@ pub struct RawUnwinding<'a> {
     pub size: u64,
     /// Size of `.eh_frame_hdr` alone.
     pub hdr_size: u64,
-    /// The number of bytes after the code into which perf maps the tables.
+    /// The size of the mapping in which perf puts the tables, right after the code.
     pub mapped_size: u64,
     /// The tables, and the bytes after them.
     pub tail: &'a [u8],

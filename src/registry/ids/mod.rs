@@ -229,7 +229,7 @@ impl Ids {
             // that the session has ended.
             match place.word.compare_exchange(word, dead, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return true,
-                // Another thread has just retired the id, or has recorded that the code's bytes are read.
+                // Another thread has just retired the id, or has recorded that the writer has read the code's bytes.
                 Err(_) => std::hint::spin_loop(),
             }
         }

@@ -20,8 +20,8 @@ use crate::sys::reserve;
 type Reader<'a> = EndianSlice<'a, LittleEndian>;
 
 /// The limit for the data that is copied from an object, as a multiple of the object's size. The limit is high enough for a
-/// line table with a path in each row, and for an unwind table with a CIE for each function. Objects of compilers need a tenth
-/// of the limit.
+/// line table with a path in each row, and for an unwind table with a CIE for each function. Object files of compilers use
+/// about a tenth of the limit.
 const GROWTH: usize = 64;
 /// The number of bytes that may be copied even from a very small object.
 const GROWTH_LEAST: usize = 64 << 10;

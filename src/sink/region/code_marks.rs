@@ -136,7 +136,8 @@ impl Marks {
     /// Records that the code in a range is dead in `epoch` and in all later epochs.
     pub fn set(&self, offset: u64, len: u64, epoch: u32) {
         for (mark, from, to) in self.pieces(offset, len) {
-            // If a piece has dead code at both ends, the bytes between the two ends count as dead too.
+            // A mark has one range of dead bytes. If two parts of the piece are dead, the range covers both, and the bytes
+            // between them.
             let (_, begin, end) = read(mark.load(Ordering::Relaxed));
             let (begin, end) = if end == 0 { (from, to) } else { (begin.min(from), end.max(to)) };
             mark.store(epoch << 8 | begin << 4 | (end - 1), Ordering::Relaxed);

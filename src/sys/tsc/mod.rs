@@ -12,10 +12,10 @@
 //! * A thread reads the counter after all its earlier instructions have completed (`clock::arch_ticks`).
 //! * For the counter value at which a new line begins, the new line gives the same time as the old line, or a later time. If a
 //!   new line begins ahead of the clock, its slope is reduced, so that the clock catches up with the line.
-//! * A line begins at the clock's time, or at a later time. So a stamp from the line is never before a stamp that was taken
-//!   from the clock earlier. After the end of a line, threads take stamps from the clock again, but adjust these stamps: no
-//!   stamp is before the last time of the line (`Line::height`). Threads adjust stamps until the clock is more than `HELD_NS`
-//!   past `Line::height`. Until then, each stamp is at least a nanosecond later than the previous stamp.
+//! * A line begins at the clock's time, or at a later time. So a time stamp from the line is never smaller than a time stamp
+//!   that was taken from the clock earlier. After the end of a line, threads take stamps from the clock again, but adjust these
+//!   stamps: no stamp is before the last time of the line (`Line::height`). Threads adjust stamps until the clock is more than
+//!   `HELD_NS` past `Line::height`. Until then, each stamp is at least a nanosecond later than the previous stamp.
 //! * The clock stands still while the machine is suspended. During a suspend, the counter may continue or restart. If the
 //!   counter continues, it may jump past the line's end. All stamps from the line are then at or before the clock's time, so
 //!   threads do not adjust stamps from the clock. A restarted counter could, hours later, have a value that the old line

@@ -29,7 +29,7 @@ pub struct Replay {
     ids: BTreeMap<u64, u64>,
     /// Set if a file could not be taken over, and another attempt may succeed.
     pub lacks_a_file: bool,
-    /// Why the jitdump could not be read, so that code may be missing. `None` if there was no error.
+    /// Why the jitdump could not be read. In this case, code may be missing. `None` if there was no error.
     unread: Option<String>,
     is_short: bool,
 }

@@ -21,8 +21,7 @@ const GAP: u64 = 256;
 /// The smallest page size of the supported systems.
 const PAGE: usize = 4096;
 
-/// Breakpoint instructions for a whole page. The array has four more bytes, because a slice of it may begin at any of the first
-/// four bytes.
+/// Breakpoint instructions for a whole page. The array is longer than a page, because a slice of it may begin at offset 0 to 3.
 static BREAKPOINTS: [u8; PAGE + 4] = {
     let mut all = [0; PAGE + 4];
     if let Some(arch) = NATIVE {
