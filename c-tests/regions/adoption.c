@@ -620,13 +620,30 @@ static void beside_a_region(void) {
   CHECK_OK(jitsym_close(session));
 }
 
-/* The kernel places a mapping for each of many functions. All get a file, and few files serve them. */
+/* Free addresses for many mappings, which go down from the result, and above them for the tables of some mapping groups. */
+static unsigned char *room_for_mappings(size_t below) {
+  enum { ABOVE = 256 << 20 };
+  unsigned char *space = memory_of(below + ABOVE, PROT_NONE);
+  CHECK(munmap(space, below + ABOVE) == 0);
+  return space + below;
+}
+
+/* Maps the next free page below. */
+static unsigned char *page_below(unsigned char *at) {
+  int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+  do {
+    at -= PAGE;
+  } while (mmap(at, PAGE, PROT_READ | PROT_WRITE, how, -1, 0) != at && errno == EEXIST);
+  return at;
+}
+
+/* Each of many functions has a mapping of its own. All get a file, and few files serve them. */
 static void many_mappings(void) {
   enum { FUNCTIONS = 20000 };
   jitsym *session = open_adopting();
-  unsigned char *first = NULL, *last = NULL;
+  unsigned char *first = NULL, *last = room_for_mappings((FUNCTIONS + 10000ul) * PAGE);
   for (uint32_t i = 0; i < FUNCTIONS; i++) {
-    last = memory_of(PAGE, PROT_READ | PROT_WRITE);
+    last = page_below(last);
     first = first == NULL ? last : first;
     put_code(last, i);
     CHECK(mprotect(last, PAGE, PROT_READ | PROT_EXEC) == 0);
@@ -639,9 +656,39 @@ static void many_mappings(void) {
   CHECK_OK(jitsym_close(session));
 }
 
+/* Each of many mappings has many functions. If the unwind tables of a mapping group fill their room, the next mapping joins another
+ * group. */
+static void many_in_each_mapping(void) {
+  enum { MAPPINGS = 1200, IN_EACH = PAGE / 64, AT_ONCE = 50 };
+  jitsym *session = open_adopting();
+  unsigned char *memory = room_for_mappings((MAPPINGS + 10000ul) * PAGE);
+  for (uint32_t i = 0; i < MAPPINGS; i++) {
+    memory = page_below(memory);
+    for (uint32_t at = 0; at < IN_EACH; at++) {
+      put_code(memory + 64 * at, at);
+    }
+    CHECK(mprotect(memory, PAGE, PROT_READ | PROT_EXEC) == 0);
+    for (uint32_t at = 0; at < IN_EACH; at++) {
+      jitsym_unwind unwind = JITSYM_UNWIND(JITSYM_UNWIND_FIXED_FRAME);
+      unwind.cfa_offset = 8;
+      jitsym_code code = test_code((uintptr_t)memory + 64 * at, CODE_SIZE, "one_of_many");
+      code.unwind = &unwind;
+      CHECK_OK(jitsym_register(session, &code, NULL));
+    }
+    if (i % AT_ONCE == 0) {
+      CHECK_OK(test_flush(session));
+    }
+  }
+  CHECK_OK(test_flush(session));
+  jitsym_stats stats = test_stats(session);
+  CHECK(stats.region_code == MAPPINGS * IN_EACH && stats.region_left_out == 0 && stats.region_limit == 0);
+  CHECK_OK(jitsym_close(session));
+}
+
 int main(int argc, char **argv) {
   test_begin(argc, argv);
   test_child(adopted_when_executable);
+  test_child(many_in_each_mapping);
   test_child(many_mappings);
   test_child(adopted_with_all_that_is_known);
   test_child(adopted_at_the_end_of_code);

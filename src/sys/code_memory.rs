@@ -289,14 +289,6 @@ pub fn whole_pages(len: u64) -> Option<u64> {
     len.checked_next_multiple_of(page_size() as u64)
 }
 
-/// Whether any memory in a range is locked (mlock(2), mlockall(2)). The range must contain whole pages of private memory without
-/// a file. For such memory, msync(2) has no other effect than this check.
-pub fn is_locked(addr: u64, len: u64) -> bool {
-    // SAFETY: msync changes neither the content nor the mapping of the memory.
-    let result = unsafe { libc::msync(addr as *mut libc::c_void, len as usize, libc::MS_ASYNC | libc::MS_INVALIDATE) };
-    result != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EBUSY)
-}
-
 /// Whether the process has locked memory (mlock(2)). If a file mapping replaces locked memory, the file mapping is not locked.
 /// So callers call this function before they replace memory with a file mapping.
 pub fn has_locked_memory() -> bool {

@@ -23,7 +23,7 @@ pub enum Timekeeper {
 }
 
 impl Timekeeper {
-    /// Makes the clock. The first `rebase` determines whether the time stamp counter of this machine is usable as a clock.
+    /// Makes the clock. A later `rebase` determines whether the time stamp counter of this machine is usable as a clock.
     pub fn new(clock: Clock) -> Timekeeper {
         #[cfg(target_arch = "x86_64")]
         if clock == Clock::Monotonic {

@@ -79,14 +79,19 @@ fn injected(data: &Path) -> PathBuf {
 
 /// The names of all samples in compiled code are right, and the stacks reach the start of the program.
 fn check_whole(recording: &perf::Recording) -> PathBuf {
+    check_up_to(recording, "_start")
+}
+
+/// The names of all samples in compiled code are right, and each stack has a frame of this function.
+fn check_up_to(recording: &perf::Recording, first: &str) -> PathBuf {
     let new = injected(&recording.data);
     let samples = perf::samples(&recording.truth, &new, true);
     let found = perf::guest_samples(&recording.truth, &samples);
     perf::check_names(&found, 500);
-    let mut whole = perf::Verdict::new("stacks that reach _start");
+    let mut whole = perf::Verdict::new("stacks that reach the function");
     for (sample, place) in &found {
-        let last = sample.frames.last().map_or("", |frame| &frame.sym);
-        whole.check(last == "_start", || format!("{}: {:?}", place.name, sample.frames));
+        let is_whole = sample.frames.iter().any(|frame| frame.sym == first);
+        whole.check(is_whole, || format!("{}: {:?}", place.name, sample.frames));
     }
     whole.decide(500, 1.0);
     new
@@ -151,7 +156,8 @@ fn a_process_of_a_container() {
     let pid = text.lines().find_map(pid_of_code).expect("a sample in code");
     assert_ne!(pid, recording.truth.pid);
     recording.truth.pid = pid;
-    check_whole(&recording);
+    // Of such a process, perf 6.1 shows no caller of `__libc_start_call_main`.
+    check_up_to(&recording, "main");
 }
 
 /// Every frame of known stacks is there.

@@ -64,7 +64,8 @@ pub(super) fn place(tables_len: u64, max_len: u64, alignment: u64, near: u64) ->
     let room = |base: u64, write: u64| {
         let tables = base + text + max_len + page..base + code;
         let start = base + text;
-        Room { place: Placement { start, max_len, base, header_len: text, tables, has_object_above: false }, write }
+        let (header_len, has_object_above, marks_hint) = (text, false, 0);
+        Room { place: Placement { start, max_len, base, header_len, tables, has_object_above, marks_hint }, write }
     };
     if near == 0 {
         let total = code + max_len;

@@ -23,6 +23,8 @@ pub struct Placement {
     pub tables: Range<u64>,
     /// Whether libdw may assume that the object right above this region already begins in the last page of the region.
     pub has_object_above: bool,
+    /// Where the marks of the region should lie; 0 if the kernel may choose.
+    pub marks_hint: u64,
 }
 
 impl Placement {

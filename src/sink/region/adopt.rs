@@ -144,7 +144,8 @@ impl Regions {
                 let begins_below = |above: &Region| above.place.header_len == 0 && above.text() > 0;
                 let has_object_above = self.all().any(|above| above.start() == end && begins_below(above));
                 let tables = tables..tables + tables_len;
-                return Ok(Placement { start, max_len: end - start, base, header_len, tables, has_object_above });
+                let max_len = end - start;
+                return Ok(Placement { start, max_len, base, header_len, tables, has_object_above, marks_hint: 0 });
             }
             again = maps::all().map_err(|_| Error::NoMemory)?;
             maps = &again;

@@ -29,9 +29,16 @@ impl Marks {
         let count = usize::try_from(len.div_ceil(PIECE)).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let len = count * size_of::<AtomicU32>();
         let memory = Region::private_at(hint, len)?;
-        let after = if hint == 0 { 0 } else { hint + len.next_multiple_of(page_size()) as u64 };
-        let ends = Region::private_at(after, words_for(count) * size_of::<AtomicU64>())?;
+        let after = memory.start().as_ptr() as u64 + len.next_multiple_of(page_size()) as u64;
+        let ends = Region::private_at(if hint == 0 { 0 } else { after }, words_for(count) * size_of::<AtomicU64>())?;
         Ok(Marks { memory, ends, count, newest: AtomicU32::new(0) })
+    }
+
+    /// The address space that the marks of a region of `len` bytes take.
+    pub fn size_for(len: u64) -> u64 {
+        let (page, count) = (page_size() as u64, len.div_ceil(PIECE));
+        (count * size_of::<AtomicU32>() as u64).next_multiple_of(page)
+            + (words_for(count as usize) * size_of::<AtomicU64>()).next_multiple_of(page as usize) as u64
     }
 
     /// Whether there are enough marks for a region with a maximum length of `len` bytes.

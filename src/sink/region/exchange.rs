@@ -14,8 +14,7 @@ use crate::sys::maps::Mapping;
 use crate::sys::page_facts::{Untouched, Witness};
 use crate::sys::{file, process_memory};
 
-/// How many bytes are copied at a time. Blocks never come from the memory reserve (`sys::reserve`), because a block is larger
-/// than the largest piece of the reserve.
+/// How many bytes are copied at a time.
 pub(super) const BLOCK: usize = 128 << 10;
 
 /// Replaces a piece of memory by a mapping of the file, with the same bytes, protection and attributes. After an error the

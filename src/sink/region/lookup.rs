@@ -178,7 +178,7 @@ pub(super) mod tests {
     pub fn region(start: u64, len: u64) -> &'static Region {
         let kind = Backing::Private { adopted: false, never_flips: false };
         let (base, header_len, tables, has_object_above) = (start, 0, 0..0, false);
-        let place = Placement { start, max_len: len, base, header_len, tables, has_object_above };
+        let place = Placement { start, max_len: len, base, header_len, tables, has_object_above, marks_hint: 0 };
         let (pages, naming) = (Pages::new(start, len), Naming::nameless(None));
         let parts = Parts { place, kind, len, pages, naming, file: None };
         let marks = Arc::new(Marks::new(0, len).unwrap());

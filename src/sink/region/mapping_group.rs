@@ -18,6 +18,7 @@ use std::sync::atomic::Ordering;
 use super::address_space::reach_above;
 use super::addresses::Placement;
 use super::adopt::{is_object, look_up_attributes, reserve_both, swap, REACH as TABLES_REACH};
+use super::code_marks::Marks;
 use super::exchange::{exchange, take_back};
 use super::file::RegionFile;
 use super::lost_pages::Pages;
@@ -36,11 +37,13 @@ use crate::sys::{debug, reserve};
 /// How far a mapping group reaches in both directions from its first mapping. The limit exists because perf may copy the
 /// group's file, holes included.
 const REACH: u64 = 4 << 20;
+/// How far the marks of a mapping group may lie beyond the reach of its tables.
+const MARKS_REACH: u64 = 64 << 30;
 /// A mapping larger than this becomes a separate region.
 const MAPPING_MOST: u64 = 1 << 20;
-/// The room for tables is this many times smaller than that of other regions of the same size. Each function of a mapping group
-/// has at least a page. The tables lie above the group, where a process may have only some hundred MiB of free addresses.
-const TABLES_SHARE: u64 = 8;
+/// The room for tables is this many times smaller than that of other regions of the same size, because most functions of a
+/// mapping group have a page of their own. The tables must lie near the group, where few addresses may be free.
+const TABLES_SHARE: u64 = 4;
 
 impl Regions {
     /// Adds the mapping `it`, which contains a single function, to a mapping group. The function was registered at the time
@@ -63,13 +66,14 @@ impl Regions {
         if !is_functions
             || reserve::is_short()
             || thread::has_stack_in(addr, end)
-            || code_memory::is_locked(addr, end - addr)
+            || code_memory::has_locked(addr, end - addr)
         {
             return None;
         }
         let can_take = |region: &Region| {
             region.gone() == NEVER
                 && !region.has_failed.load(Ordering::Relaxed)
+                && !region.has_little_room.load(Ordering::Relaxed)
                 && region.spans(addr, end - addr)
                 && region.pages.are_unused(addr, end)
         };
@@ -80,7 +84,8 @@ impl Regions {
 
     /// Makes a new mapping group around a mapping.
     fn open_mapping_group(&self, status: &Status, it: &Mapping, since: u64) -> Option<&'static Region> {
-        if self.rests_at_limit(monotonic_ns()) {
+        // `mlockall` may have asked for locked memory, and would then also lock the tables of the group.
+        if self.rests_at_limit(monotonic_ns()) || code_memory::has_locked_memory() {
             return None;
         }
         let maps = self.all_mapped(status).ok()?;
@@ -132,11 +137,15 @@ impl Regions {
             };
             let (start, max_len) = (base + page, end - (base + page));
             let len = RegionFile::tables_room(max_len / TABLES_SHARE);
-            let at = maps::gap(&maps, end, reach_above(end, TABLES_REACH), len, page, end)?;
+            let reach = reach_above(end, TABLES_REACH);
+            let at = maps::gap(&maps, end, reach, len, page, end)?;
+            // The marks neither take room from tables, nor lie where the kernel would map the next functions of the group.
+            let far = reach_above(reach, MARKS_REACH);
+            let marks_hint = maps::gap(&maps, reach, far, Marks::size_for(max_len), page, reach).unwrap_or(0);
             // Another thread may have mapped memory in these ranges since `maps` was read.
             if reserve_both((base, page), (at, len)) {
                 let (header_len, tables, has_object_above) = (page, at..at + len, false);
-                return Some(Placement { start, max_len, base, header_len, tables, has_object_above });
+                return Some(Placement { start, max_len, base, header_len, tables, has_object_above, marks_hint });
             }
             maps = maps::all().ok()?;
         }

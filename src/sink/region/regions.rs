@@ -272,9 +272,7 @@ impl Regions {
     /// may still end it.
     pub(super) fn publish(&self, status: &Status, parts: Parts) -> Result<&'static Region> {
         let has_file = parts.file.is_some();
-        // The marks of a mapping group lie above its tables, not where the kernel would map the next functions of the group.
-        let hint = if parts.pages.are_of_group() { parts.place.tables.end } else { 0 };
-        let marks = self.marks_for(hint, parts.place.max_len)?;
+        let marks = self.marks_for(parts.place.marks_hint, parts.place.max_len)?;
         let region = Region::new(parts, marks, self.room.clone())?;
         if self.places.is_full() {
             return Err(Error::NoMemory);

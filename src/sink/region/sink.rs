@@ -176,7 +176,9 @@ impl RegionSink {
             let Some(file) = guard.as_mut() else { continue };
             // The file of a mapping group is never rewritten, because code that replaces dead code of a group joins another
             // group.
-            if !region.is_mapping_group() && (file.is_wasteful(400, 512) || file.is_nearly_full()) {
+            if region.is_mapping_group() {
+                region.has_little_room.fetch_or(file.has_little_room(), Ordering::Relaxed);
+            } else if file.is_wasteful(400, 512) || file.is_nearly_full() {
                 Self::write_anew(registry, region, file);
             }
             left_out += file.left_out();

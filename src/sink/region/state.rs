@@ -76,6 +76,8 @@ pub struct Region {
     pub(super) gone: AtomicU64,
     /// Whether the region's file is missing or could not be written. If so, the other sinks report new code in the region.
     pub has_failed: AtomicBool,
+    /// Whether the unwind tables of a mapping group have nearly filled their room, so that no further mapping joins the group.
+    pub has_little_room: AtomicBool,
     /// The earliest time for the next epoch that needs a copy of the file.
     pub(super) not_before: AtomicU64,
     /// The minimum time, in nanoseconds, between two epochs that need a copy of the file.
@@ -130,6 +132,7 @@ impl Region {
             is_new: AtomicBool::new(true),
             gone: AtomicU64::new(NEVER),
             has_failed: AtomicBool::new(file.is_none()),
+            has_little_room: AtomicBool::new(false),
             not_before: AtomicU64::new(0),
             pause: AtomicU64::new(0),
             never_merges: AtomicBool::new(false),

@@ -20,6 +20,8 @@ use std::os::fd::AsRawFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use crate::sys::process::limit;
+
 pub const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 /// Flags for private memory without a file.
 pub const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -33,6 +35,13 @@ pub(super) fn checked(start: *mut libc::c_void) -> io::Result<NonNull<u8>> {
 /// Converts the result of a call that returns 0 for success.
 pub(super) fn done(result: libc::c_int) -> io::Result<()> {
     (result == 0).then_some(()).ok_or_else(io::Error::last_os_error)
+}
+
+/// Whether a mapping of `len` bytes could use up a limit on locked memory until the mapping is unlocked.
+fn may_take_from_others(len: usize) -> bool {
+    /// Shorter mappings are like those of the host.
+    const FEW: usize = 1 << 20;
+    len > FEW && limit(libc::RLIMIT_MEMLOCK).is_some_and(|most| most >= len as u64)
 }
 
 /// A mapping that is unmapped when this value is dropped.
@@ -89,21 +98,19 @@ impl OwnedMapping {
             let start = unsafe { libc::mmap(at, len, libc::PROT_NONE, flags, file, offset) };
             Ok(OwnedMapping { start: checked(start)?, len })
         };
-        match map(len) {
-            Ok(mapping) => {
-                mapping.unlock();
-                Ok(mapping)
+        // In a process that has asked for locked memory, a mapping counts towards `RLIMIT_MEMLOCK` until it is unlocked. If the
+        // limit is below `len`, the kernel refuses the mapping. If the limit is higher, calls of other threads could fail in the
+        // meantime. In both cases, a single page is mapped and unlocked, and then grows.
+        if !may_take_from_others(len) {
+            match map(len) {
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
+                result => return result.inspect(OwnedMapping::unlock),
             }
-            // Until the mapping is unlocked, it counts towards `RLIMIT_MEMLOCK`. So a single page is mapped and unlocked, and
-            // then grows.
-            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
-                let mut mapping = map(page_size())?;
-                mapping.unlock();
-                mapping.resize(len, libc::MREMAP_MAYMOVE)?;
-                Ok(mapping)
-            }
-            failed => failed,
         }
+        let mut mapping = map(page_size())?;
+        mapping.unlock();
+        mapping.resize(len, libc::MREMAP_MAYMOVE)?;
+        Ok(mapping)
     }
 
     pub fn start(&self) -> NonNull<u8> {

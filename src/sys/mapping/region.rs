@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{checked, done, OwnedMapping, PRIVATE, READ_WRITE};
+use super::{checked, done, may_take_from_others, OwnedMapping, PRIVATE, READ_WRITE};
 use crate::sys::process_memory;
 use crate::sys::thread::uncancelled;
 
@@ -168,17 +168,19 @@ impl Region {
         let flags = file.map_or(PRIVATE, |_| libc::MAP_SHARED) | libc::MAP_NORESERVE;
         let (at, fixed, number) =
             (self.mapping.at(&range), flags | libc::MAP_FIXED, file.map_or(-1, AsRawFd::as_raw_fd));
+        let offset = if file.is_some() { range.start as libc::off_t } else { 0 };
         // SAFETY: the range lies in the region, and by contract nobody uses it.
-        let mapped = unsafe { libc::mmap(at, range.len(), libc::PROT_NONE, fixed, number, range.start as libc::off_t) };
-        match checked(mapped) {
+        let map = || checked(unsafe { libc::mmap(at, range.len(), libc::PROT_NONE, fixed, number, offset) });
+        match if may_take_from_others(range.len()) { Err(io::Error::from_raw_os_error(libc::EAGAIN)) } else { map() } {
             // SAFETY: munlock does not change the content of memory.
             Ok(_) => _ = unsafe { libc::munlock(at, range.len()) },
-            // `OwnedMapping::closed` can make a mapping that exceeds `RLIMIT_MEMLOCK`.
-            Err(_) => {
-                let part = OwnedMapping::closed(0, range.len(), flags, file, range.start)?;
+            // `OwnedMapping::closed` makes a mapping in spite of `RLIMIT_MEMLOCK`.
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
+                let part = OwnedMapping::closed(0, range.len(), flags, file, offset as usize)?;
                 self.replace(&range, part.start.as_ptr().cast())?;
                 part.leak();
             }
+            Err(error) => return Err(error),
         }
         self.mapping.advise(range, libc::MADV_DONTFORK);
         Ok(())

@@ -155,14 +155,14 @@ impl<T: Copy> Deref for Table<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: `len` values have been written to the mapping. If `len` is 0, the pointer may be dangling, but is aligned.
+        // SAFETY: `len` values have been written to the array. If `len` is 0, the pointer may be dangling, but is aligned.
         unsafe { slice::from_raw_parts(self.start(), self.len) }
     }
 }
 
 impl<T: Copy> DerefMut for Table<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: `len` values have been written to the mapping. If `len` is 0, the pointer may be dangling, but is aligned.
+        // SAFETY: `len` values have been written to the array. If `len` is 0, the pointer may be dangling, but is aligned.
         unsafe { slice::from_raw_parts_mut(self.start(), self.len) }
     }
 }

@@ -367,7 +367,11 @@ impl Calibrated {
             Counter::Fit(calibration) => calibration,
             Counter::Unfit => return,
             Counter::Unknown(Some(sample)) if monotonic_ns().wrapping_sub(sample.ns) < SHORTEST_SPAN_NS => return,
-            Counter::Unknown(Some(sample)) if is_fit() => Calibration::start(sample, 0),
+            Counter::Unknown(Some(sample)) if is_fit() => {
+                let first = Calibration::start(sample, 0);
+                *counter = Counter::Fit(first);
+                first
+            }
             Counter::Unknown(Some(_)) => {
                 *counter = Counter::Unfit;
                 return;

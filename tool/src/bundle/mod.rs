@@ -4,6 +4,7 @@
 pub mod archive;
 mod chains;
 mod names;
+mod object;
 mod recording;
 mod sample;
 mod sources;
@@ -12,7 +13,7 @@ mod symbols;
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -36,8 +37,6 @@ pub const KALLSYMS: &str = "kallsyms";
 pub const SYMBOLS: &str = "symbols";
 pub const SOURCES: &str = "sources";
 const README: &str = "README";
-/// The maximum size of an object of compiled code that is copied. If an object is larger, only its symbols are copied.
-const OBJECT_MAX: u64 = 256 << 20;
 
 const ABOUT: &str = "\
 A recording of perf, made by `jitsym bundle`. It has no copies of stacks, no registers, and no command line.
@@ -177,7 +176,9 @@ impl Objects<'_> {
             taken.insert(below.to_owned());
             let place = Path::new(SYMBOLS).join(below);
             let is_code = injector(name).is_some() || is_region(name);
-            let object = if is_code { object(name) } else { None };
+            // If an object is too large, only its symbols are copied.
+            let file = if is_code { open::of_anyone(Path::new(name)).ok() } else { None };
+            let object = file.and_then(|file| object::without_tables(&file));
             match object {
                 Some(bytes) => {
                     if let Ok(region) = Region::read(&bytes) {
@@ -193,13 +194,4 @@ impl Objects<'_> {
         }
         Ok(())
     }
-}
-
-/// The contents of an object of compiled code.
-fn object(path: &str) -> Option<Vec<u8>> {
-    let file = open::of_anyone(Path::new(path)).ok()?;
-    let len = file.metadata().ok()?.len();
-    let mut bytes = Vec::new();
-    file.take(OBJECT_MAX + 1).read_to_end(&mut bytes).ok()?;
-    (len == bytes.len() as u64 && len <= OBJECT_MAX).then_some(bytes)
 }

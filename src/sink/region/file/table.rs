@@ -56,6 +56,12 @@ impl SearchTable {
         }
     }
 
+    /// Whether the rows have nearly filled the room of the table.
+    pub fn is_nearly_full(&self) -> bool {
+        let room = (self.slots[0].end - self.slots[0].start) as usize;
+        HEAD_SIZE + ROW_SIZE * (self.rows.len() + self.fresh.len()) > room / 4 * 3
+    }
+
     /// Whether the table has room for `more` further rows. Also allocates memory for these rows.
     pub fn has_room(&mut self, more: usize) -> bool {
         let room = (self.slots[0].end - self.slots[0].start) as usize;

@@ -55,9 +55,14 @@ impl RegionFile {
         self.symbols.len() as u64 >= self.known.len() as u64 * percent / 100 + more
     }
 
+    /// Whether the unwind tables have nearly filled their room.
+    pub fn has_little_room(&self) -> bool {
+        let eh_frame = &self.parts.eh_frame;
+        eh_frame.end() > eh_frame.room() / 4 * 3 || self.table.is_nearly_full()
+    }
+
     /// Whether the unwind tables have nearly filled their room, and many of the tables belong to replaced code.
     pub fn is_nearly_full(&self) -> bool {
-        let eh_frame = &self.parts.eh_frame;
-        eh_frame.end() > eh_frame.room() / 4 * 3 && self.symbols.len() > self.known.len() * 5 / 4
+        self.has_little_room() && self.symbols.len() > self.known.len() * 5 / 4
     }
 }
