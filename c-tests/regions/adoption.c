@@ -630,11 +630,14 @@ static unsigned char *room_for_mappings(size_t below) {
 
 /* Maps the next free page below. */
 static unsigned char *page_below(unsigned char *at) {
-  int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
-  do {
+  for (;;) {
     at -= PAGE;
-  } while (mmap(at, PAGE, PROT_READ | PROT_WRITE, how, -1, 0) != at && errno == EEXIST);
-  return at;
+    void *got = mmap(at, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    if (got == at) {
+      return at;
+    }
+    CHECK(got == MAP_FAILED && errno == EEXIST);
+  }
 }
 
 /* Each of many functions has a mapping of its own. All get a file, and few files serve them. */

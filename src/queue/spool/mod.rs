@@ -104,7 +104,7 @@ impl Memory {
         for (unit, chunk) in self.chunks() {
             let bytes = self.bytes(unit, chunk.size());
             close(end..bytes.start)?;
-            end = bytes.end;
+            end = bytes.end.next_multiple_of(page_size());
         }
         close(end..self.start + self.units * CHUNK_SIZE)
     }

@@ -109,8 +109,11 @@ impl OwnedMapping {
         }
         let mut mapping = map(page_size())?;
         mapping.unlock();
-        mapping.resize(len, libc::MREMAP_MAYMOVE)?;
-        Ok(mapping)
+        match mapping.resize(len, libc::MREMAP_MAYMOVE) {
+            Ok(()) => Ok(mapping),
+            // A sandbox may refuse mremap, and an emulator may not implement mremap.
+            Err(_) => map(len).inspect(OwnedMapping::unlock),
+        }
     }
 
     pub fn start(&self) -> NonNull<u8> {

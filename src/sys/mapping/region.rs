@@ -158,6 +158,7 @@ impl Region {
             first.provide(0..head)?;
         }
         self.replace(&(0..head), first.mapping.start.as_ptr().cast())?;
+        self.is_inherited.fetch_or(first.is_inherited.load(Ordering::Relaxed), Ordering::Relaxed);
         // The pages have moved, so `first` must not unmap them at their old address.
         first.mapping.leak();
         self.map_closed(head..self.mapping.len, file)
@@ -169,20 +170,30 @@ impl Region {
         let (at, fixed, number) =
             (self.mapping.at(&range), flags | libc::MAP_FIXED, file.map_or(-1, AsRawFd::as_raw_fd));
         let offset = if file.is_some() { range.start as libc::off_t } else { 0 };
-        // SAFETY: the range lies in the region, and by contract nobody uses it.
-        let map = || checked(unsafe { libc::mmap(at, range.len(), libc::PROT_NONE, fixed, number, offset) });
-        match if may_take_from_others(range.len()) { Err(io::Error::from_raw_os_error(libc::EAGAIN)) } else { map() } {
+        let map = || -> io::Result<()> {
+            // SAFETY: the range lies in the region, and by contract nobody uses it.
+            checked(unsafe { libc::mmap(at, range.len(), libc::PROT_NONE, fixed, number, offset) })?;
             // SAFETY: munlock does not change the content of memory.
-            Ok(_) => _ = unsafe { libc::munlock(at, range.len()) },
-            // `OwnedMapping::closed` makes a mapping in spite of `RLIMIT_MEMLOCK`.
-            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
-                let part = OwnedMapping::closed(0, range.len(), flags, file, offset as usize)?;
-                self.replace(&range, part.start.as_ptr().cast())?;
-                part.leak();
+            unsafe { libc::munlock(at, range.len()) };
+            Ok(())
+        };
+        // `OwnedMapping::closed` makes a mapping in spite of `RLIMIT_MEMLOCK`.
+        let move_there = || -> io::Result<()> {
+            let part = OwnedMapping::closed(0, range.len(), flags, file, offset as usize)?;
+            self.replace(&range, part.start.as_ptr().cast())?;
+            part.leak();
+            Ok(())
+        };
+        if may_take_from_others(range.len()) {
+            // A sandbox may refuse mremap.
+            move_there().or_else(|_| map())?;
+        } else {
+            match map() {
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => move_there()?,
+                result => result?,
             }
-            Err(error) => return Err(error),
         }
-        self.mapping.advise(range, libc::MADV_DONTFORK);
+        self.is_inherited.fetch_or(!self.mapping.advise(range, libc::MADV_DONTFORK), Ordering::Relaxed);
         Ok(())
     }
 

@@ -176,9 +176,8 @@ impl Objects<'_> {
             taken.insert(below.to_owned());
             let place = Path::new(SYMBOLS).join(below);
             let is_code = injector(name).is_some() || is_region(name);
-            // If an object is too large, only its symbols are copied.
             let file = if is_code { open::of_anyone(Path::new(name)).ok() } else { None };
-            let object = file.and_then(|file| object::without_tables(&file));
+            let object = file.and_then(|file| object::contents(&file));
             match object {
                 Some(bytes) => {
                     if let Ok(region) = Region::read(&bytes) {

@@ -1,61 +1,95 @@
-//! Copies an object of compiled code into a bundle, without unwind tables.
+//! Copies an object of compiled code into a bundle.
 //!
-//! Readers of a bundle need no unwind tables, because the bundle has call chains. In the object, the tables may lie hundreds of
-//! megabytes behind the code. All data behind the code is therefore moved together.
+//! The unwind tables of an object may lie hundreds of megabytes behind the code. Readers of a bundle need no tables, because the
+//! bundle has call chains. So the copy of a long object has no tables, and the other data behind the code are moved together.
 
 use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
 
 use object::elf::{FileHeader64, ProgramHeader64, SectionHeader64, PT_GNU_EH_FRAME, PT_LOAD, PT_NULL};
-use object::elf::{SHF_ALLOC, SHT_NOBITS, SHT_NULL};
-use object::read::elf::{FileHeader, ProgramHeader};
-use object::{pod, Endianness, ReadCache, ReadRef, U64};
+use object::elf::{SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS, SHT_NOTE, SHT_NULL};
+use object::read::elf::FileHeader;
+use object::{pod, Endianness, U64};
 
-/// The maximum size of an object in a bundle.
-const MOST: u64 = 256 << 20;
+use crate::region::Region;
 
-/// The code, symbols and lines of an ELF file. `None` if the file is no ELF file of 64 bits, or too large.
-pub fn without_tables(file: &File) -> Option<Vec<u8>> {
-    let cache = ReadCache::new(file);
-    let header = FileHeader64::<Endianness>::parse(&cache).ok()?;
+/// A file of at most this size is copied unchanged.
+const UNCHANGED_MOST: u64 = 256 << 20;
+/// The maximum size of a copy without tables.
+const MOST: u64 = 64 << 20;
+/// The maximum number of program headers or section headers.
+const HEADERS_MOST: u16 = 64;
+
+/// The contents of an object, or its code, symbols and lines if the object is long. `None` if even these are too large, or if
+/// the file is damaged.
+pub fn contents(file: &File) -> Option<Vec<u8>> {
+    let len = file.metadata().ok()?.len();
+    if len > UNCHANGED_MOST {
+        return without_tables(file).filter(|bytes| Region::read(bytes).is_ok());
+    }
+    let mut bytes = Vec::new();
+    file.take(len + 1).read_to_end(&mut bytes).ok()?;
+    (len == bytes.len() as u64).then_some(bytes)
+}
+
+fn without_tables(file: &File) -> Option<Vec<u8>> {
+    let head = part(file, 0, size_of::<FileHeader64<Endianness>>() as u64, MOST)?;
+    let header = FileHeader64::<Endianness>::parse(&*head).ok()?;
     let endian = header.endian().ok()?;
-    let segments = header.program_headers(endian, &cache).ok()?;
-    let end_of = |segment: &ProgramHeader64<_>| segment.p_offset(endian).checked_add(segment.p_filesz(endian));
-    let loaded = segments.iter().filter(|segment| segment.p_type(endian) == PT_LOAD).map(end_of);
-    let loaded = loaded.collect::<Option<Vec<u64>>>()?.into_iter().max().filter(|&end| end <= MOST)?;
-    let mut out = cache.read_bytes_at(0, loaded).ok()?.to_vec();
+    let mut segments: Vec<ProgramHeader64<_>> = headers(file, header.e_phoff(endian), header.e_phnum(endian))?;
+    let mut sections: Vec<SectionHeader64<_>> = headers(file, header.e_shoff(endian), header.e_shnum(endian))?;
+    let segment_ends = segments
+        .iter()
+        .filter(|segment| segment.p_type.get(endian) == PT_LOAD)
+        .map(|segment| segment.p_offset.get(endian).checked_add(segment.p_filesz.get(endian)));
+    // The last page of code may lie behind the segment.
+    let section_ends = sections
+        .iter()
+        .filter(|section| section.sh_flags.get(endian).contains(SHF_EXECINSTR))
+        .filter(|section| section.sh_addr.get(endian) == section.sh_offset.get(endian))
+        .map(|section| section.sh_offset.get(endian).checked_add(section.sh_size.get(endian)));
+    let loaded = segment_ends.chain(section_ends).collect::<Option<Vec<u64>>>()?.into_iter().max()?;
+    let mut out = part(file, 0, loaded, MOST)?;
 
-    let mut segments = segments.to_vec();
-    for segment in segments.iter_mut().filter(|segment| segment.p_type(endian) == PT_GNU_EH_FRAME) {
+    for segment in segments.iter_mut().filter(|segment| segment.p_type.get(endian) == PT_GNU_EH_FRAME) {
         segment.p_type.set(endian, PT_NULL);
     }
     replace(&mut out, header.e_phoff(endian), pod::bytes_of_slice(&segments))?;
-
-    let mut sections = header.section_headers(endian, &cache).ok()?.to_vec();
     for section in &mut sections {
-        let (at, size) = (section.sh_offset.get(endian), section.sh_size.get(endian));
-        let has_bytes = !matches!(section.sh_type.get(endian), SHT_NULL | SHT_NOBITS);
-        if !has_bytes || at.checked_add(size)? <= loaded {
+        let (at, size, kind) =
+            (section.sh_offset.get(endian), section.sh_size.get(endian), section.sh_type.get(endian));
+        if matches!(kind, SHT_NULL | SHT_NOBITS) || at.checked_add(size)? <= loaded {
             continue;
         }
-        if section.sh_flags.get(endian).contains(SHF_ALLOC) {
+        let flags = section.sh_flags.get(endian);
+        if flags.contains(SHF_ALLOC) && !flags.contains(SHF_EXECINSTR) && kind != SHT_NOTE {
             section.sh_type.set(endian, SHT_NOBITS);
-            section.sh_offset.set(endian, loaded);
-        } else {
-            align(&mut out, section.sh_addralign.get(endian));
-            section.sh_offset.set(endian, out.len() as u64);
-            append(&mut out, cache.read_bytes_at(at, size).ok()?)?;
+            continue;
         }
+        align(&mut out, section.sh_addralign.get(endian));
+        let bytes = part(file, at, size, MOST.checked_sub(out.len() as u64)?)?;
+        section.sh_offset.set(endian, out.len() as u64);
+        out.extend_from_slice(&bytes);
     }
     align(&mut out, align_of::<u64>() as u64);
     let place = U64::new(endian, out.len() as u64);
-    append(&mut out, pod::bytes_of_slice::<SectionHeader64<Endianness>>(&sections))?;
+    out.extend_from_slice(pod::bytes_of_slice(&sections));
     replace(&mut out, std::mem::offset_of!(FileHeader64<Endianness>, e_shoff) as u64, pod::bytes_of(&place))?;
     Some(out)
 }
 
-fn append(out: &mut Vec<u8>, bytes: &[u8]) -> Option<()> {
-    out.extend_from_slice(bytes);
-    (out.len() as u64 <= MOST).then_some(())
+/// Reads a part of the file that has at most `most` bytes.
+fn part(file: &File, at: u64, size: u64, most: u64) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(size).ok().filter(|_| size <= most)?];
+    file.read_exact_at(&mut bytes, at).ok()?;
+    Some(bytes)
+}
+
+fn headers<T: pod::Pod>(file: &File, at: u64, count: u16) -> Option<Vec<T>> {
+    let count = (1..=HEADERS_MOST).contains(&count).then_some(count)?;
+    let bytes = part(file, at, u64::from(count) * size_of::<T>() as u64, MOST)?;
+    Some(pod::slice_from_bytes(&bytes, count.into()).ok()?.0.to_vec())
 }
 
 fn align(out: &mut Vec<u8>, align: u64) {
@@ -70,42 +104,52 @@ fn replace(out: &mut [u8], at: u64, bytes: &[u8]) -> Option<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::FileExt;
-
-    use object::{Object, ObjectSection, ObjectSymbol};
+    use object::{Object, ObjectSection, SectionKind};
 
     use super::*;
-    use crate::bundle::chains::Symbols;
-    use crate::bundle::names::Names;
-    use crate::bundle::symbols::elf;
 
-    /// Code, symbols and names of sections are there, and the distance of the tables is not.
-    #[test]
-    fn the_hole_is_gone() {
-        const FAR: u64 = 300 << 20;
-        // A file of symbols. A segment and the section after the symbols become those of tables.
-        let mut names = Names::default();
-        let symbols = Symbols::from([(0x40, (0x50, names.id("function")))]);
-        let bytes = elf(&symbols, &names, Some(&[7; 20]));
+    const FAR: u64 = 300 << 20;
+
+    /// A file with `.text`, tables far away, and a section without an address behind the tables.
+    fn far_tables() -> File {
         let path = std::env::temp_dir().join(format!("jitsym-object-{}", std::process::id()));
         let file = File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
-        file.write_all_at(&bytes, 0).unwrap();
-        let before = object::File::parse(&*bytes).unwrap();
-        let all: Vec<_> = before.sections().map(|section| section.name().unwrap().to_owned()).collect();
-        // The section headers move far away, as behind tables.
-        let header = FileHeader64::<Endianness>::parse(&*bytes).unwrap();
-        let (endian, at) = (header.endian().unwrap(), header.e_shoff(header.endian().unwrap()));
-        file.write_all_at(&bytes[at as usize..], FAR).unwrap();
-        file.write_all_at(pod::bytes_of(&U64::new(endian, FAR)), 40).unwrap();
-        let copy = without_tables(&file).unwrap();
-        assert!(copy.len() < bytes.len() + 1000, "{}", copy.len());
-        let after = object::File::parse(&*copy).unwrap();
-        assert_eq!(after.sections().map(|section| section.name().unwrap().to_owned()).collect::<Vec<_>>(), all);
-        let symbol = after.symbols().find(|symbol| symbol.name() == Ok("function")).unwrap();
-        assert_eq!((symbol.address(), symbol.size()), (0x40, 0x10));
-        assert_eq!(after.build_id().unwrap(), Some(&[7; 20][..]));
-        assert!(without_tables(&File::open("/proc/self/exe").unwrap()).is_some());
-        assert!(without_tables(&File::open("/dev/null").unwrap()).is_none());
+        let words = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+        // Type DYN, x86-64; no entry; program headers at 64, section headers at FAR + 64.
+        let head = [words(&[0x1_0102_464c_457f, 0, 0x1_003e_0003, 0, 64, FAR + 64]), vec![0; 4]].concat();
+        let sizes: Vec<u8> = [64u16, 56, 2, 64, 4, 3].iter().flat_map(|size| size.to_le_bytes()).collect();
+        let load = words(&[5 << 32 | 1, 0, 0, 0, 0x100, 0x100, 4096]);
+        let tables = words(&[4 << 32 | 0x6474_e550, FAR, FAR, FAR, 8, 8, 4]);
+        file.write_all_at(&[head, sizes, load, tables].concat(), 0).unwrap();
+        file.write_all_at(&[0xc3; 16], 0xf0).unwrap();
+        file.write_all_at(b"tables..", FAR).unwrap();
+        file.write_all_at(b"\0.text\0.eh_frame_hdr\0.shstrtab\0", FAR + 8).unwrap();
+        let section = |name: u64, kind: u64, flags, at, size| words(&[kind << 32 | name, flags, at, at, size, 0, 1, 0]);
+        let all = [
+            section(0, 0, 0, 0, 0),
+            section(1, 1, 6, 0xf0, 16),
+            section(7, 1, 2, FAR, 8),
+            section(21, 3, 0, FAR + 8, 31),
+        ];
+        file.write_all_at(&all.concat(), FAR + 64).unwrap();
+        file
+    }
+
+    #[test]
+    fn the_hole_and_the_tables_are_gone() {
+        let file = far_tables();
+        let bytes = without_tables(&file).unwrap();
+        assert!(bytes.len() < 1000, "{}", bytes.len());
+        let copy = object::File::parse(&*bytes).unwrap();
+        let text = copy.section_by_name(".text").unwrap();
+        assert_eq!((text.address(), text.data().unwrap()), (0xf0, &[0xc3; 16][..]));
+        let tables = copy.section_by_name(".eh_frame_hdr").unwrap();
+        assert_eq!((tables.address(), tables.kind()), (FAR, SectionKind::UninitializedData));
+        assert!(contents(&file).is_some());
+        // A section that is larger than a copy may be.
+        file.write_all_at(&(1u64 << 40).to_le_bytes(), FAR + 64 + 3 * 64 + 32).unwrap();
+        assert!(contents(&file).is_none());
+        assert!(contents(&File::open("/dev/null").unwrap()).is_some_and(|bytes| bytes.is_empty()));
     }
 }
