@@ -159,6 +159,36 @@ fn a_process_of_a_container() {
     check(&recording, |frames| frames.iter().any(|frame| frame.sym == "main"));
 }
 
+/// perf shows the inlined functions of a jitdump as frames.
+#[test]
+fn inlined_functions() {
+    let arguments = ["scenario=stacks", "layout=packed", "sinks=jitdump", "seconds=1", "inlined=1"];
+    let recording = perf::Recording::with_stacks("inject-inlined", perf::program(), &arguments);
+    let (truth, new) = (&recording.truth, injected(&recording.data));
+    let text = stdout(&run(perf::perf("script").args(["--ns", "--inline", "-F", "time,ip,sym", "-i"]).arg(&new)));
+    let mut blocks = text.split("\n\n").map(|block| block.trim_matches('\n').lines());
+    let (mut frames, mut count) = (perf::Verdict::new("inlined frames"), 0);
+    for sample in perf::samples(truth, &new, false) {
+        let time = format!("{}.{:09}:", sample.time / 1_000_000_000, sample.time % 1_000_000_000);
+        let block = blocks.find(|block| block.clone().next().is_some_and(|line| line.trim() == time));
+        let shown: Vec<&str> = block.expect("the same sample").skip(1).take(3).map(|line| line.trim()).collect();
+        let Some(place) = truth.place_at(sample.ip, sample.time) else { continue };
+        let (function, offset) = (&truth.functions[place.function.expect("it runs")], sample.ip - place.addr);
+        let mut expected = vec![place.name.clone()];
+        for (row, name) in [(1, "outer (inlined)"), (function.rows.len().wrapping_sub(1), "inner (inlined)")] {
+            if function.rows.len() > 2 && offset >= function.rows[row].0 {
+                expected.insert(0, name.to_owned());
+            }
+        }
+        let names: Vec<&str> = shown.iter().filter_map(|frame| Some(frame.split_once(' ')?.1)).collect();
+        let is_right = names.len() >= expected.len() && names.iter().zip(&expected).all(|(one, other)| one == other);
+        frames.check(is_right, || format!("{expected:?}: {names:?}"));
+        count += usize::from(expected.len() > 1);
+    }
+    frames.decide(500, 1.0);
+    assert!(count > 100, "{count} samples in inlined functions");
+}
+
 /// Every frame of known stacks is there.
 #[test]
 fn known_stacks() {
