@@ -141,10 +141,10 @@ fn compressed_with_several_events() {
 fn a_process_of_a_container() {
     let arguments = ["scenario=reuse", "layout=packed", "sinks=jitdump", "seconds=1"];
     let recording = perf::Recording::of("inject-container", 1.0, perf::WITH_STACKS, |record, dir| {
-        record.args(["unshare", "--pid", "--fork", "--mount-proc"]).arg(perf::program());
+        record.args(["unshare", "--pid", "--fork", "--mount-proc"]).arg(perf::program()).env("JITSYM_DIR", dir);
         record.arg(format!("dir={}", dir.display())).args(arguments);
     });
-    // Files in /tmp with the pid of the container are not this test's.
+    // The files are in the test's directory. Files in /tmp with this pid are not the test's.
     let mut recording = ManuallyDrop::new(recording);
     let text = stdout(&run(perf::perf("script").args(["-G", "-F", "pid,ip", "-i"]).arg(&recording.data)));
     let pid_of_code = |line: &str| {
