@@ -116,7 +116,7 @@ impl Memory {
     /// Frees all memory, and removes the spool. The memory must contain no chunk at the time of this call.
     pub fn detach(&self) {
         let spool = self.spool().take();
-        // If there is no address space for the new mapping, the old mapping stays.
+        // If there is no memory for the new mappings, the old mapping or a part of it stays.
         let _ = self.region.renew(None, self.start);
         spool.inspect(|spool| spool.remove());
         self.private.iter().for_each(|private| private.store(false, Ordering::Relaxed));

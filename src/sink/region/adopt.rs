@@ -25,7 +25,7 @@ use crate::sys::page_facts::Untouched;
 use crate::sys::{debug, reserve, thread};
 
 /// The maximum distance from code to its unwind tables, which contain this distance as a 32-bit number.
-pub(super) const REACH: u64 = 0x7000_0000;
+pub(super) const TABLES_REACH: u64 = 0x7000_0000;
 /// The library maps nothing below this address.
 const LOWEST: u64 = 1 << 16;
 /// The maximum distance from the header page up to the code, and thus the maximum size of the hole between them in the file.
@@ -115,7 +115,8 @@ impl Regions {
         let mut again;
         let mut maps = maps;
         let (page, tables_len) = (page_size() as u64, RegionFile::tables_room(end - start));
-        let (lowest, highest) = (start.saturating_sub(REACH - (end - start)).max(LOWEST), reach_above(start, REACH));
+        let (lowest, highest) =
+            (start.saturating_sub(TABLES_REACH - (end - start)).max(LOWEST), reach_above(start, TABLES_REACH));
         for _ in 0..8 {
             let wish = end + (end - start).min(GROWTH_NEAR);
             let tables = maps::gap(maps, end + page, highest, tables_len, page, wish);

@@ -16,8 +16,8 @@ pub const EPOCH_MOST: u32 = 1 << 24;
 /// without dead code is 0. `ends` has one bit for each byte, which is set if live code begins or ends at this byte.
 #[derive(Debug)]
 pub struct Marks {
+    /// The marks, and from the offset `ends_at` on the words of `ends`.
     memory: Region,
-    ends: Region,
     count: usize,
     /// The newest epoch in any mark. A search for epochs after this epoch need not read the marks.
     newest: AtomicU32,
@@ -27,18 +27,13 @@ impl Marks {
     /// Makes marks for a region of `len` bytes. The marks lie at the address `hint` if nothing is mapped there.
     pub fn new(hint: u64, len: u64) -> io::Result<Marks> {
         let count = usize::try_from(len.div_ceil(PIECE)).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        let len = count * size_of::<AtomicU32>();
-        let memory = Region::private_at(hint, len)?;
-        let after = memory.start().as_ptr() as u64 + len.next_multiple_of(page_size()) as u64;
-        let ends = Region::private_at(if hint == 0 { 0 } else { after }, words_for(count) * size_of::<AtomicU64>())?;
-        Ok(Marks { memory, ends, count, newest: AtomicU32::new(0) })
+        let memory = Region::private_at(hint, size_for(count))?;
+        Ok(Marks { memory, count, newest: AtomicU32::new(0) })
     }
 
     /// The address space that the marks of a region of `len` bytes take.
     pub fn size_for(len: u64) -> u64 {
-        let (page, count) = (page_size() as u64, len.div_ceil(PIECE));
-        (count * size_of::<AtomicU32>() as u64).next_multiple_of(page)
-            + (words_for(count as usize) * size_of::<AtomicU64>()).next_multiple_of(page as usize) as u64
+        size_for(len.div_ceil(PIECE) as usize) as u64
     }
 
     /// Whether there are enough marks for a region with a maximum length of `len` bytes.
@@ -85,13 +80,16 @@ impl Marks {
 
     /// Records that the region has no live code.
     pub fn no_code(&self) {
-        self.ends.discard(0..words_for(self.count) * size_of::<AtomicU64>());
+        self.memory.discard(ends_at(self.count)..size_for(self.count));
     }
 
     fn all_words(&self) -> &[AtomicU64] {
         // SAFETY: the memory has this length, is zeroed and aligned to pages, and lives as long as `self`. Any bit pattern is a
         // valid atomic integer.
-        unsafe { std::slice::from_raw_parts(self.ends.start().as_ptr().cast(), words_for(self.count)) }
+        unsafe {
+            let ends = self.memory.start().byte_add(ends_at(self.count));
+            std::slice::from_raw_parts(ends.as_ptr().cast(), words_for(self.count))
+        }
     }
 
     /// The words that contain the bits of a range, each with a mask of these bits.
@@ -159,6 +157,16 @@ impl Marks {
 /// Returns how many words of `ends` a number of pieces needs.
 fn words_for(pieces: usize) -> usize {
     pieces.div_ceil(64 / PIECE as usize)
+}
+
+/// The offset of `ends` behind the marks of a number of pieces. The two sets are on separate pages, because each is freed alone.
+fn ends_at(pieces: usize) -> usize {
+    (pieces * size_of::<AtomicU32>()).next_multiple_of(page_size())
+}
+
+/// The size of the memory for the marks and the ends of a number of pieces.
+fn size_for(pieces: usize) -> usize {
+    ends_at(pieces) + (words_for(pieces) * size_of::<AtomicU64>()).next_multiple_of(page_size())
 }
 
 /// Returns the epoch of a mark, and where the dead code begins and ends in the piece.

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 
 use super::address_space::reach_above;
 use super::addresses::Placement;
-use super::adopt::{is_object, look_up_attributes, reserve_both, swap, REACH as TABLES_REACH};
+use super::adopt::{is_object, look_up_attributes, reserve_both, swap, TABLES_REACH};
 use super::code_marks::Marks;
 use super::exchange::{exchange, take_back};
 use super::file::RegionFile;

@@ -37,11 +37,27 @@ pub(super) fn done(result: libc::c_int) -> io::Result<()> {
     (result == 0).then_some(()).ok_or_else(io::Error::last_os_error)
 }
 
-/// Whether a mapping of `len` bytes could use up a limit on locked memory until the mapping is unlocked.
-fn may_take_from_others(len: usize) -> bool {
-    /// Shorter mappings are like those of the host.
+/// Maps `len` bytes of memory that does not stay locked. `directly` maps the memory and unlocks it. `by_growth` maps and unlocks
+/// a single page, which then grows by mremap.
+///
+/// In a process that has asked for locked memory (mlockall(2), `MCL_FUTURE`), a mapping counts towards `RLIMIT_MEMLOCK` until it
+/// is unlocked. If the limit is below `len`, the kernel refuses the mapping. If the limit is higher, calls of other threads could
+/// fail in the meantime. In both cases, the memory is mapped by growth. However, a sandbox may refuse mremap, and an emulator may
+/// not implement mremap.
+fn without_lock<T>(
+    len: usize,
+    directly: impl Fn() -> io::Result<T>,
+    by_growth: impl Fn() -> io::Result<T>,
+) -> io::Result<T> {
+    /// A shorter mapping is like any mapping of the host.
     const FEW: usize = 1 << 20;
-    len > FEW && limit(libc::RLIMIT_MEMLOCK).is_some_and(|most| most >= len as u64)
+    if len > FEW && limit(libc::RLIMIT_MEMLOCK).is_some_and(|most| most >= len as u64) {
+        return by_growth().or_else(|_| directly());
+    }
+    match directly() {
+        Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => by_growth(),
+        result => result,
+    }
 }
 
 /// A mapping that is unmapped when this value is dropped.
@@ -73,24 +89,29 @@ impl OwnedMapping {
     /// (mlockall(2), `MCL_FUTURE`). For locked memory, the kernel would provide every page at once, or refuse the mapping
     /// because of `RLIMIT_MEMLOCK`.
     pub fn unlocked(len: usize, protection: i32, flags: i32, file: Option<&File>) -> io::Result<OwnedMapping> {
-        // The kernel provides no pages for inaccessible memory, even if the memory is locked.
-        let mapping = OwnedMapping::closed(0, len, flags, file, 0)?;
-        mapping.protect(protection)?;
-        Ok(mapping)
+        OwnedMapping::unlocked_at(0, len, protection, flags, file)
     }
 
-    /// Changes the protection of inaccessible memory.
-    fn protect(&self, protection: i32) -> io::Result<()> {
+    /// Like `unlocked`, but the memory lies at the address `hint` if nothing is mapped there.
+    fn unlocked_at(
+        hint: u64,
+        len: usize,
+        protection: i32,
+        flags: i32,
+        file: Option<&File>,
+    ) -> io::Result<OwnedMapping> {
+        // The kernel provides no pages for inaccessible memory, even if the memory is locked.
+        let mapping = OwnedMapping::closed(hint, len, flags, file, 0)?;
         if protection != libc::PROT_NONE {
             // SAFETY: this value owns the mapping.
-            done(unsafe { libc::mprotect(self.start.as_ptr().cast(), self.len, protection) })?;
+            done(unsafe { libc::mprotect(mapping.start.as_ptr().cast(), len, protection) })?;
         }
-        Ok(())
+        Ok(mapping)
     }
 
     /// Maps inaccessible memory that is not locked (see `unlocked`). The memory lies at the address `hint` if nothing is mapped
     /// there. A file is mapped from `offset` on.
-    fn closed(hint: usize, len: usize, flags: i32, file: Option<&File>, offset: usize) -> io::Result<OwnedMapping> {
+    fn closed(hint: u64, len: usize, flags: i32, file: Option<&File>, offset: usize) -> io::Result<OwnedMapping> {
         let file = file.map_or(-1, AsRawFd::as_raw_fd);
         let map = |len| -> io::Result<OwnedMapping> {
             let (at, offset) = (hint as *mut libc::c_void, offset as libc::off_t);
@@ -98,22 +119,13 @@ impl OwnedMapping {
             let start = unsafe { libc::mmap(at, len, libc::PROT_NONE, flags, file, offset) };
             Ok(OwnedMapping { start: checked(start)?, len })
         };
-        // In a process that has asked for locked memory, a mapping counts towards `RLIMIT_MEMLOCK` until it is unlocked. If the
-        // limit is below `len`, the kernel refuses the mapping. If the limit is higher, calls of other threads could fail in the
-        // meantime. In both cases, a single page is mapped and unlocked, and then grows.
-        if !may_take_from_others(len) {
-            match map(len) {
-                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
-                result => return result.inspect(OwnedMapping::unlock),
-            }
-        }
-        let mut mapping = map(page_size())?;
-        mapping.unlock();
-        match mapping.resize(len, libc::MREMAP_MAYMOVE) {
-            Ok(()) => Ok(mapping),
-            // A sandbox may refuse mremap, and an emulator may not implement mremap.
-            Err(_) => map(len).inspect(OwnedMapping::unlock),
-        }
+        let by_growth = || {
+            let mut mapping = map(page_size())?;
+            mapping.unlock();
+            mapping.resize(len, libc::MREMAP_MAYMOVE)?;
+            Ok(mapping)
+        };
+        without_lock(len, || map(len).inspect(OwnedMapping::unlock), by_growth)
     }
 
     pub fn start(&self) -> NonNull<u8> {

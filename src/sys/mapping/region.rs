@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{checked, done, may_take_from_others, OwnedMapping, PRIVATE, READ_WRITE};
+use super::{checked, done, without_lock, OwnedMapping, PRIVATE, READ_WRITE};
 use crate::sys::process_memory;
 use crate::sys::thread::uncancelled;
 
@@ -25,28 +25,23 @@ pub struct Region {
 impl Region {
     /// Maps `len` bytes of private memory, all of which may be accessed.
     pub fn private(len: usize) -> io::Result<Region> {
-        Region::new(len, READ_WRITE, PRIVATE, None)
+        Region::private_at(0, len)
     }
 
     /// Like `private`, but the memory lies at the address `hint` if nothing is mapped there.
     pub fn private_at(hint: u64, len: usize) -> io::Result<Region> {
-        let mapping = OwnedMapping::closed(hint as usize, len, PRIVATE | libc::MAP_NORESERVE, None, 0)?;
-        mapping.protect(READ_WRITE)?;
-        Ok(Region::of(mapping))
+        Region::new(hint, len, READ_WRITE, PRIVATE, None)
     }
 
     /// Maps `len` bytes of private memory. Parts must be opened before they are accessed.
     pub fn closed(len: usize) -> io::Result<Region> {
-        Region::new(len, libc::PROT_NONE, PRIVATE, None)
+        Region::new(0, len, libc::PROT_NONE, PRIVATE, None)
     }
 
-    fn new(len: usize, protection: i32, flags: i32, file: Option<&File>) -> io::Result<Region> {
-        OwnedMapping::unlocked(len, protection, flags | libc::MAP_NORESERVE, file).map(Region::of)
-    }
-
-    fn of(mapping: OwnedMapping) -> Region {
-        let is_inherited = AtomicBool::new(!mapping.heeds(0..mapping.len, libc::MADV_DONTFORK));
-        Region { mapping, is_inherited }
+    fn new(hint: u64, len: usize, protection: i32, flags: i32, file: Option<&File>) -> io::Result<Region> {
+        let mapping = OwnedMapping::unlocked_at(hint, len, protection, flags | libc::MAP_NORESERVE, file)?;
+        let is_inherited = AtomicBool::new(!mapping.heeds(0..len, libc::MADV_DONTFORK));
+        Ok(Region { mapping, is_inherited })
     }
 
     /// Unmaps the memory in a forked child, if the child has inherited it. The child must not use the memory.
@@ -153,7 +148,7 @@ impl Region {
     /// access the rest.
     pub fn renew(&self, file: Option<&File>, head: usize) -> io::Result<()> {
         let kind = file.map_or(PRIVATE, |_| libc::MAP_SHARED);
-        let first = Region::new(head, READ_WRITE, kind, file)?;
+        let first = Region::new(0, head, READ_WRITE, kind, file)?;
         if file.is_some() {
             first.provide(0..head)?;
         }
@@ -170,29 +165,20 @@ impl Region {
         let (at, fixed, number) =
             (self.mapping.at(&range), flags | libc::MAP_FIXED, file.map_or(-1, AsRawFd::as_raw_fd));
         let offset = if file.is_some() { range.start as libc::off_t } else { 0 };
-        let map = || -> io::Result<()> {
+        let directly = || {
             // SAFETY: the range lies in the region, and by contract nobody uses it.
             checked(unsafe { libc::mmap(at, range.len(), libc::PROT_NONE, fixed, number, offset) })?;
             // SAFETY: munlock does not change the content of memory.
             unsafe { libc::munlock(at, range.len()) };
             Ok(())
         };
-        // `OwnedMapping::closed` makes a mapping in spite of `RLIMIT_MEMLOCK`.
-        let move_there = || -> io::Result<()> {
+        let by_growth = || {
             let part = OwnedMapping::closed(0, range.len(), flags, file, offset as usize)?;
             self.replace(&range, part.start.as_ptr().cast())?;
             part.leak();
             Ok(())
         };
-        if may_take_from_others(range.len()) {
-            // A sandbox may refuse mremap.
-            move_there().or_else(|_| map())?;
-        } else {
-            match map() {
-                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => move_there()?,
-                result => result?,
-            }
-        }
+        without_lock(range.len(), directly, by_growth)?;
         self.is_inherited.fetch_or(!self.mapping.advise(range, libc::MADV_DONTFORK), Ordering::Relaxed);
         Ok(())
     }

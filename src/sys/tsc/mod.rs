@@ -310,20 +310,17 @@ impl Published {
 }
 
 /// Whether this machine's counter is usable as a clock.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 enum Counter {
-    /// The usability is not determined yet, because the test takes 20 to 40 µs. The test is run when a line could be drawn
-    /// through this sample. So a process that ends sooner saves the test.
-    Unknown(Option<Sample>),
+    /// The usability is not determined yet.
+    #[default]
+    Unknown,
+    /// The usability is determined when a line could be drawn through this sample, because the test takes 20 to 40 µs. So a
+    /// process that ends sooner saves the test.
+    Sampled(Sample),
     Fit(Calibration),
     /// The counter was never usable, or the kernel no longer uses it.
     Unfit,
-}
-
-impl Default for Counter {
-    fn default() -> Counter {
-        Counter::Unknown(None)
-    }
 }
 
 /// A clock that is computed from the counter. Until the first line is published, this clock returns the time of the system's
@@ -363,24 +360,14 @@ impl Calibrated {
 
     fn change(&self, change: impl Fn(Calibration, Sample) -> Calibration) {
         let Ok(mut counter) = self.counter.try_lock() else { return };
-        let old = match *counter {
-            Counter::Fit(calibration) => calibration,
-            Counter::Unfit => return,
-            Counter::Unknown(Some(sample)) if monotonic_ns().wrapping_sub(sample.ns) < SHORTEST_SPAN_NS => return,
-            Counter::Unknown(Some(sample)) if is_fit() => {
-                let first = Calibration::start(sample, 0);
-                *counter = Counter::Fit(first);
-                first
+        match *counter {
+            Counter::Unknown => *counter = Sample::take().map_or(Counter::Unknown, Counter::Sampled),
+            Counter::Sampled(sample) if monotonic_ns().wrapping_sub(sample.ns) >= SHORTEST_SPAN_NS => {
+                *counter = if is_fit() { Counter::Fit(Calibration::start(sample, 0)) } else { Counter::Unfit };
             }
-            Counter::Unknown(Some(_)) => {
-                *counter = Counter::Unfit;
-                return;
-            }
-            Counter::Unknown(None) => {
-                *counter = Counter::Unknown(Sample::take());
-                return;
-            }
-        };
+            _ => {}
+        }
+        let Counter::Fit(old) = *counter else { return };
         for _ in 0..READINGS {
             let Some(sample) = Sample::take() else { continue };
             let new = change(old, sample);

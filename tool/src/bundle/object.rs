@@ -5,13 +5,13 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::FileExt;
 
 use object::elf::{FileHeader64, ProgramHeader64, SectionHeader64, PT_GNU_EH_FRAME, PT_LOAD, PT_NULL};
 use object::elf::{SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS, SHT_NOTE, SHT_NULL};
 use object::read::elf::FileHeader;
 use object::{pod, Endianness, U64};
 
+use crate::open;
 use crate::region::Region;
 
 /// A file of at most this size is copied unchanged.
@@ -81,9 +81,7 @@ fn without_tables(file: &File) -> Option<Vec<u8>> {
 
 /// Reads a part of the file that has at most `most` bytes.
 fn part(file: &File, at: u64, size: u64, most: u64) -> Option<Vec<u8>> {
-    let mut bytes = vec![0; usize::try_from(size).ok().filter(|_| size <= most)?];
-    file.read_exact_at(&mut bytes, at).ok()?;
-    Some(bytes)
+    (size <= most).then(|| open::read_at(file, at, size).ok())?
 }
 
 fn headers<T: pod::Pod>(file: &File, at: u64, count: u16) -> Option<Vec<T>> {
@@ -104,6 +102,8 @@ fn replace(out: &mut [u8], at: u64, bytes: &[u8]) -> Option<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt;
+
     use object::{Object, ObjectSection, SectionKind};
 
     use super::*;

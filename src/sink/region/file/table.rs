@@ -58,15 +58,21 @@ impl SearchTable {
 
     /// Whether the rows have nearly filled the room of the table.
     pub fn is_nearly_full(&self) -> bool {
-        let room = (self.slots[0].end - self.slots[0].start) as usize;
-        HEAD_SIZE + ROW_SIZE * (self.rows.len() + self.fresh.len()) > room / 4 * 3
+        self.size_with(0) > self.room() / 4 * 3
+    }
+
+    fn room(&self) -> usize {
+        (self.slots[0].end - self.slots[0].start) as usize
+    }
+
+    /// The size of the table with `more` further rows.
+    fn size_with(&self, more: usize) -> usize {
+        HEAD_SIZE + ROW_SIZE * (self.rows.len() + self.fresh.len() + more)
     }
 
     /// Whether the table has room for `more` further rows. Also allocates memory for these rows.
     pub fn has_room(&mut self, more: usize) -> bool {
-        let room = (self.slots[0].end - self.slots[0].start) as usize;
-        let count = self.rows.len() + self.fresh.len() + more;
-        HEAD_SIZE + ROW_SIZE * count <= room
+        self.size_with(more) <= self.room()
             && self.rows.try_reserve(self.fresh.len() + more).is_ok()
             && self.fresh.make_room(more)
     }
