@@ -1,7 +1,7 @@
-//! Removes files that the library made for forked children, once the files are not needed any more.
+//! Removes files that the library made for forked children, once the files are no longer needed.
 //!
-//! If a process has a region with two views, each forked child gets a separate file at the fork, so that profilers find the
-//! names of the child's code before the child first calls the library. Most children soon execute another program, and the
+//! If a process has a region with two views, each forked child gets a separate file at the fork. So profilers find the names of
+//! the child's code before the child first calls the library. Most children soon execute another program, and the
 //! parent's writer removes their files. The files of children that ran for longer stay, because a profile may need the files.
 
 use std::ffi::OsString;
@@ -92,8 +92,8 @@ impl Children {
     }
 }
 
-/// Whether a child still runs this program: a child that runs this program has mapped the file that was made for the child at
-/// the fork, or a file that the child has made itself since it took over its parent's state.
+/// Whether a child still runs this program. Such a child has mapped the file that was made for the child at the fork, or a file
+/// that the child has made itself.
 fn runs(child: u32) -> bool {
     match fs::read(format!("/proc/{child}/maps")) {
         Ok(maps) => beginnings_of_regions(child).iter().any(|name| contains(&maps, format!("/{name}").as_bytes())),

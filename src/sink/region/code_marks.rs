@@ -159,7 +159,7 @@ fn words_for(pieces: usize) -> usize {
     pieces.div_ceil(64 / PIECE as usize)
 }
 
-/// The offset of `ends` behind the marks of a number of pieces. The two sets are on separate pages, because each is freed alone.
+/// The offset of `ends`, which follows the marks of a number of pieces. The two sets are on separate pages, because each is freed alone.
 fn ends_at(pieces: usize) -> usize {
     (pieces * size_of::<AtomicU32>()).next_multiple_of(page_size())
 }

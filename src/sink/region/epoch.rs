@@ -245,8 +245,8 @@ impl Region {
             tables
         });
         if shown.is_err() {
-            // perf does not learn the new name for the mapping of the code or for the mapping of the tables. perf 6 does not
-            // find the tables if it knows the two mappings under different names.
+            // For the mapping of the code or of the tables, perf does not learn the new name. perf 6 finds the tables only if it
+            // knows both mappings under the same name.
             status.counters.region_late.add(1);
         }
         self.named_at.store(now, Ordering::Relaxed);

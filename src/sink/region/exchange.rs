@@ -17,11 +17,11 @@ use crate::sys::{file, process_memory};
 /// How many bytes are copied at a time.
 pub(super) const BLOCK: usize = 128 << 10;
 
-/// Replaces a piece of memory by a mapping of the file, with the same bytes, protection and attributes. After an error the
-/// memory is plain memory with the former bytes and protection.
+/// Replaces a piece of memory by a mapping of the file, with the same bytes, protection and attributes. After an error, the
+/// memory is plain memory with the bytes and the protection that it had before.
 ///
 /// Returns `WouldBlock` if the process was forked during the call. The child may execute the bytes of the file, so the caller
-/// must not change the file any more.
+/// must no longer change the file.
 ///
 /// `are_attributes_known` is true if `look_up_attributes` has accepted the piece. The contents of the piece then do not come
 /// from a userfaultfd, so untouched pages are zero, and are not read.

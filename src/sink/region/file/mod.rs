@@ -183,7 +183,7 @@ impl RegionFile {
     }
 
     /// Brings the file up to date. If `now` is false, code that lies below existing code is added to the search table only when
-    /// a new table is due. After an error, readers find the former contents of the file, and the next call tries again.
+    /// a new table is due. After an error, readers find the old contents of the file, and the next call tries again.
     pub fn write(&mut self, now: bool) -> io::Result<()> {
         let due = self.table.has_work() && (now || self.table.is_due());
         if !due && !self.has_news() {
@@ -243,8 +243,10 @@ impl RegionFile {
         self.layout.text..self.layout.text + self.layout.text_len
     }
 
-    /// How much of the room for the text belongs to the loaded segment. libdw may assume that an object directly above the text
-    /// begins in the last page of the text, and finds nothing in objects that overlap. So the segment leaves out the last page
+    /// How much of the room for the text belongs to the loaded segment.
+    ///
+    /// libdw finds nothing in objects that overlap, and may
+    /// assume that an object directly above the text begins in the last page of the text. So the segment leaves out the last page
     /// until the page has code.
     fn loaded_room(&self) -> u64 {
         let room = self.layout.text_room;
