@@ -96,6 +96,7 @@ typedef enum jitsym_status {
                                         the address is already in a region. */
   JITSYM_ERR_ALIGNMENT = 38,         /* A value is no multiple of the page size, or an alignment is no power of two. */
   JITSYM_ERR_INLINE = 39,            /* An entry of jitsym_code.inlines is invalid. */
+  JITSYM_ERR_NOT_FOUND = 40,         /* No registered code is at the address, or a frame has no caller. */
 } jitsym_status;
 
 /* An English sentence for any status, known or unknown. The string is static, never NULL.
@@ -125,6 +126,7 @@ typedef enum jitsym_sink {
                                 registered code. */
   JITSYM_SINK_VALGRIND = 32, /* valgrind's tools: names, lines, call stacks. The sink starts by itself, only under
                                 valgrind. */
+  JITSYM_SINK_LOOKUP = 64,   /* Memory that jitsym_lookup, jitsym_step and jitsym_print_stack read (jitsym_stack.h). */
 } jitsym_sink;
 
 /* Bit flags of a session. */

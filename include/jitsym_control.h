@@ -1,9 +1,9 @@
 /*
- * libjitsym: calls to start and stop sinks in a running process, to write in crash handlers, and to find the paths
- * of files. Few hosts need these calls.
+ * libjitsym: calls to start and stop sinks in a running process, to find the paths of files, to write in crash
+ * handlers, and to look up code and walk stacks in the process itself. Few hosts need these calls.
  *
- * Any thread may call all functions of this file at any time. Only jitsym_flush_from_signal may be called from a
- * signal handler.
+ * Any thread may call all functions of this file at any time. jitsym_enable, jitsym_disable and jitsym_path must not
+ * be called from a signal handler.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -49,6 +49,72 @@ JITSYM_API jitsym_status jitsym_path(jitsym *session, uint32_t sink, char *buf, 
    not continued its parent's sessions yet; JITSYM_ERR_TIMEOUT, _WRITER, _SINK_FAILED, _INTERNAL. Any thread,
    concurrently, and from a signal handler, even on an alternate stack. */
 JITSYM_API jitsym_status jitsym_flush_from_signal(uint32_t timeout_ms);
+
+/* Writes the stack as text to the descriptor fd, a line for each function: registered code, its inlined functions,
+   and functions of programs and libraries. context: as for jitsym_get_registers; NULL for the stack of the caller.
+   Returns JITSYM_OK; JITSYM_ERR_ARCH, _NOT_FOUND as jitsym_get_registers. Any thread, concurrently, and from a
+   signal handler that has 16 KiB of stack. The call takes no lock, allocates nothing and does not change errno. */
+JITSYM_API jitsym_status jitsym_print_stack(int32_t fd, const void *context);
+
+/* ---- Names and stacks in the process itself ---------------------------------------------------------------------- */
+
+/* A function that jitsym_lookup has found. */
+typedef struct jitsym_function {
+  size_t struct_size;  /* sizeof(jitsym_function), set by the caller. */
+  uint64_t addr;       /* Address of the registered code that contains the function. */
+  uint64_t size;       /* Size of this code in bytes. */
+  uint32_t line;       /* Line at the address; 0 if unknown. If an inlined function is at the address: the line of
+                          its call. */
+  uint32_t column;     /* Column in this line; 0 if unknown. */
+  uint32_t is_inlined; /* 1 if the function is inlined into the function with the next number, otherwise 0. */
+  uint32_t reserved;   /* 0. */
+  char *name;          /* Receives the name, with a NUL. A longer name is cut. May be NULL. */
+  size_t name_size;    /* Bytes at name. */
+  size_t name_length;  /* Length of the whole name, without a NUL. */
+  char *file;          /* Receives the file of line, which is empty if unknown, like name. May be NULL. */
+  size_t file_size;    /* Bytes at file. */
+  size_t file_length;  /* Length of the whole file name, without a NUL. */
+} jitsym_function;
+
+#define JITSYM_FUNCTION(name, name_size, file, file_size) \
+  { sizeof(jitsym_function), 0, 0, 0, 0, 0, 0, name, name_size, 0, file, file_size, 0 }
+
+/* Looks up the function at an address in registered code. number: 0 for the innermost inlined function at the
+   address, and so on, up to the function that is not inlined. The struct out is written, and the buffers that it
+   names.
+   Returns JITSYM_OK; JITSYM_ERR_NOT_FOUND if no registered code is at the address, or no function has this number;
+   JITSYM_ERR_NULL, _STRUCT_SIZE. Any thread, concurrently, and from a signal handler. The call takes no lock,
+   allocates nothing and makes no system call. */
+JITSYM_API jitsym_status jitsym_lookup(const void *pc, uint32_t number, jitsym_function *out);
+
+/* The registers of a frame. */
+typedef struct jitsym_registers {
+  size_t struct_size;  /* sizeof(jitsym_registers), set by the caller. */
+  uint64_t pc;         /* The instruction of the frame. */
+  uint32_t is_return;  /* 1 if pc is the address after a call: look up pc - 1. 0 if a signal interrupted the frame at
+                          pc. */
+  uint32_t known;      /* Bit n is set if values[n] is known. */
+  uint64_t values[32]; /* Indexed by the DWARF numbers of the registers. */
+} jitsym_registers;
+
+#define JITSYM_REGISTERS \
+  { sizeof(jitsym_registers), 0, 0, 0, { 0 } }
+
+/* Stores the registers of the caller of this function. If context is not NULL, stores the registers of the frame
+   that a signal has interrupted. context: the third argument of a signal handler (SA_SIGINFO), a ucontext_t.
+   Returns JITSYM_OK; JITSYM_ERR_ARCH if the library cannot unwind on this processor; JITSYM_ERR_NOT_FOUND if the
+   caller's frame cannot be found; JITSYM_ERR_NULL, _STRUCT_SIZE. Any thread, concurrently, and from a signal
+   handler. */
+JITSYM_API jitsym_status jitsym_get_registers(const void *context, jitsym_registers *out);
+
+/* Changes the registers of a frame to those of the frame's caller. Uses the unwind description of registered code
+   (JITSYM_SINK_LOOKUP), and the unwind tables of programs and libraries. Code without either must keep a frame
+   pointer.
+   Returns JITSYM_OK; JITSYM_ERR_NOT_FOUND if the frame has no caller, or if the caller cannot be found: registers is
+   unchanged; JITSYM_ERR_ARCH, _NULL, _STRUCT_SIZE. Any thread, concurrently, and from a signal handler that has 16
+   KiB of stack. The call takes no lock and allocates nothing. It reads memory of the stack by system calls, so a
+   damaged stack raises no signal. */
+JITSYM_API jitsym_status jitsym_step(jitsym_registers *registers);
 
 /* ---- Values of jitsym_options and jitsym_stats ------------------------------------------------------------------- */
 

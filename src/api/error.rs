@@ -68,6 +68,7 @@ errors! {
     37 Region, "JITSYM_ERR_REGION", "there is no region, or there is one already, or not of this kind";
     38 Alignment, "JITSYM_ERR_ALIGNMENT", "an address or size is no multiple of a page, or an alignment no power of two";
     39 Inline, "JITSYM_ERR_INLINE", "an inlined function has a bad range or parent, no name, or no call site";
+    40 NotFound, "JITSYM_ERR_NOT_FOUND", "no registered code is there, or the frame has no caller";
 }
 
 impl Error {

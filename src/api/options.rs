@@ -34,8 +34,10 @@ impl Sinks {
     pub const UNWINDER: Sinks = Sinks(16);
     /// valgrind.
     pub const VALGRIND: Sinks = Sinks(32);
+    /// Names, lines and unwind tables in memory, for calls such as `jitsym_lookup` in C.
+    pub const LOOKUP: Sinks = Sinks(64);
     /// Every sink.
-    pub const ALL: Sinks = Sinks(63);
+    pub const ALL: Sinks = Sinks(127);
     /// The bits that are reserved for sinks.
     pub(crate) const ANY: Sinks = Sinks((1 << 27) - 1);
     /// A flag, not a sink. If the set of running sinks contains this flag, a sink wants the bytes of the code.

@@ -1,7 +1,8 @@
 //! The functions of the C API. These functions take pointers and return statuses.
 //!
 //! Every function checks the input from C (`input`), calls the session, and turns the result into a status. All functions of
-//! this module except `jitsym_flush_from_signal` run inside the panic boundary, which turns a panic into a status.
+//! this module except `jitsym_flush_from_signal` run inside the panic boundary, which turns a panic into a status. So do the
+//! functions of the other modules except `stack` and `info`.
 
 #![allow(non_camel_case_types)]
 
@@ -13,6 +14,7 @@ pub mod info;
 mod input;
 mod output;
 pub mod region;
+pub mod stack;
 pub mod status;
 pub mod types;
 

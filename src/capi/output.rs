@@ -69,6 +69,38 @@ unsafe fn write_struct<T>(out: *mut T, least: usize, make: impl FnOnce(usize) ->
     Ok(())
 }
 
+/// Checks a struct of a C program whose first field is the struct's size.
+///
+/// # Safety
+/// The first field of `T` is the size of the struct in bytes. `place` is NULL, or points to as many bytes as the first field of
+/// `*place` says.
+pub unsafe fn read_struct_size<T>(place: *mut T) -> Result<*mut T> {
+    if place.is_null() {
+        return Err(Error::Null);
+    }
+    // SAFETY: the caller's promise.
+    let size = unsafe { place.cast::<usize>().read_unaligned() };
+    if size < size_of::<T>() { Err(Error::StructSize) } else { Ok(place) }
+}
+
+/// Copies as many bytes as fit into a buffer, and a NUL.
+///
+/// # Safety
+/// `buf` is NULL or points to `size` writable bytes.
+pub unsafe fn write_cut(bytes: &[u8], buf: *mut c_char, size: usize) {
+    let Some(room) = size.checked_sub(1).filter(|_| !buf.is_null()) else { return };
+    let mut len = bytes.len().min(room);
+    // Only whole characters of UTF-8 are copied: the first byte that is left out begins a character.
+    while len > 0 && bytes.get(len).is_some_and(|byte| byte & 0xc0 == 0x80) {
+        len -= 1;
+    }
+    // SAFETY: the bytes and the NUL fit.
+    unsafe {
+        ptr::copy_nonoverlapping(bytes.as_ptr(), buf.cast(), len);
+        buf.add(len).write(0);
+    }
+}
+
 /// Copies a text and a NUL to a buffer. If the text is too long, copies only as many whole characters as fit.
 ///
 /// # Safety

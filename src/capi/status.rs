@@ -115,6 +115,8 @@ pub enum jitsym_status {
     ///
     /// The name, call file or call line is missing, or the range or parent breaks a rule of `jitsym_inline`.
     JITSYM_ERR_INLINE = 39,
+    /// No registered code is at the address, or a frame has no caller.
+    JITSYM_ERR_NOT_FOUND = 40,
 }
 
 // `Error` and `jitsym_status` have the same numbers, and no number is left out.
@@ -124,7 +126,7 @@ const _: () = {
         index += 1;
         assert!(Error::ALL[index - 1] as usize == index);
     }
-    assert!(index == jitsym_status::JITSYM_ERR_INLINE as usize);
+    assert!(index == jitsym_status::JITSYM_ERR_NOT_FOUND as usize);
 };
 
 impl From<Error> for jitsym_status {

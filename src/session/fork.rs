@@ -24,6 +24,7 @@ use crate::session::handle;
 use crate::session::lifecycle::STOP_TIMEOUT;
 use crate::session::process::{self, Process};
 use crate::session::register::{unread_until, watch_thread_if_running};
+use crate::sink::lookup;
 use crate::sys::child_copy::ChildCopy;
 use crate::sys::futex::keeping_errno;
 use crate::sys::{clock, fork_lock, panic_guard, reserve, thread};
@@ -201,6 +202,7 @@ fn go_on_in_parent() {
 fn begin_in_child() {
     let underway = UNDERWAY.replace(Underway::NONE);
     fork_lock::begin_in_child();
+    lookup::begin_in_child();
     take_note_in_child(underway);
     if underway.is_alone {
         process::shielded(|| START_BRIDGE.get().into_iter().for_each(|start| start()));

@@ -18,6 +18,7 @@ mod opening;
 pub mod process;
 pub mod register;
 mod rust_api;
+pub mod stack;
 #[cfg(test)]
 mod tests;
 mod wanted;

@@ -9,6 +9,7 @@ pub mod gdb;
 mod interface;
 pub mod jitdump;
 mod owned_file;
+pub mod lookup;
 pub mod perf_map;
 pub mod region;
 pub mod retry;
@@ -31,6 +32,7 @@ pub static KINDS: &[&Kind] = &[
     &gdb::KIND,
     &unwinder::KIND,
     &valgrind::KIND,
+    &lookup::KIND,
     #[cfg(test)]
     &counting::KIND,
 ];

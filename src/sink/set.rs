@@ -161,7 +161,7 @@ impl SinkSet {
     /// code is remembered, sinks that are started later may need the info records too.
     pub fn keep_info(&self) -> bool {
         let sinks = self.status.sinks();
-        let of_use = Sinks::REGION.with(Sinks::GDB).with(Sinks::UNWINDER).with(Sinks::VALGRIND);
+        let of_use = Sinks::REGION.with(Sinks::GDB).with(Sinks::UNWINDER).with(Sinks::VALGRIND).with(Sinks::LOOKUP);
         !sinks.has(Sinks::JITDUMP) && (sinks.0 & of_use.0 != 0 || self.remember())
     }
 

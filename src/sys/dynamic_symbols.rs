@@ -139,20 +139,31 @@ pub fn function(name: &CStr) -> *mut c_void {
 /// Finds the loaded object that contains the address `place`, and returns the address of the object's first byte. `None` if no
 /// object contains `place`. Before glibc 2.35 this function takes the loader's lock.
 pub fn object_at(place: u64) -> Option<u64> {
-    /// `struct dl_find_object`: flags, begin, end, further fields, and spare room.
+    match object_without_lock(place) {
+        Some(found) => found.map(|(start, _)| start),
+        None => asked(place as usize as *const c_void).map(|object| object.dli_fbase as u64),
+    }
+}
+
+/// Like `object_at`, but takes no lock, so that signal handlers can call this function. Also returns the path of the object,
+/// which is empty for the program itself. The outer value is `None` if the C library cannot search without a lock.
+pub fn object_without_lock(place: u64) -> Option<Option<(u64, &'static CStr)>> {
+    /// `struct dl_find_object`: flags, begin, end, `struct link_map *`, further fields, and spare room.
     type Found = [u64; 16];
     type Find = unsafe extern "C" fn(*const c_void, *mut Found) -> c_int;
     // SAFETY: the function of that name has this type, and the pointer may be NULL.
     let find: Option<Find> = unsafe { std::mem::transmute(Optional::FindObject.get()) };
-    let place = place as usize as *const c_void;
-    match find {
-        Some(find) => {
-            let mut found: Found = [0; 16];
-            // SAFETY: the function takes any address, and there is room for the answer.
-            (unsafe { find(place, &mut found) } == 0).then_some(found[1])
-        }
-        None => asked(place).map(|object| object.dli_fbase as u64),
+    let mut found: Found = [0; 16];
+    // SAFETY: the function takes any address, and there is room for the answer.
+    if unsafe { find?(place as usize as *const c_void, &mut found) } != 0 {
+        return Some(None);
     }
+    let [_, start, _, link_map, ..] = found;
+    // SAFETY: the second field of a `struct link_map` (link.h) is the path of the object, which ends with a NUL, and stays as
+    // long as the object is loaded.
+    let path = unsafe { (link_map as usize as *const *const libc::c_char).add(1).read() };
+    // SAFETY: as above.
+    Some(Some((start, if path.is_null() { c"" } else { unsafe { CStr::from_ptr(path) } })))
 }
 
 /// The loader's information about the object that contains an address.

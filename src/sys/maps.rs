@@ -187,7 +187,8 @@ pub fn overlapping(maps: &[Mapping], start: u64, end: u64) -> &[Mapping] {
     &maps[first..behind.max(first)]
 }
 
-fn parse(line: &[u8]) -> Option<Mapping> {
+/// Reads a line of the list. A signal handler may call this function.
+pub fn parse(line: &[u8]) -> Option<Mapping> {
     let mut fields = line.split(|&byte| byte == b' ').filter(|field| !field.is_empty());
     let range = std::str::from_utf8(fields.next()?).ok()?;
     let (start, end) = range.split_once('-')?;

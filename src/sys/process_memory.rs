@@ -29,6 +29,11 @@ pub fn read(pid: u32, addr: u64, out: &mut [u8]) -> usize {
     read
 }
 
+/// Whether the byte at `addr` can be read.
+pub fn is_readable(pid: u32, addr: u64) -> bool {
+    read_some(pid, addr, &mut [0]) == 1
+}
+
 /// Like `read`, but allocates the memory for the bytes. Returns the bytes, and whether all of them could be read.
 pub fn copy(pid: u32, addr: u64, size: u64) -> io::Result<(Vec<u8>, bool)> {
     let mut bytes = Vec::new();

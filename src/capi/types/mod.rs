@@ -5,12 +5,14 @@
 mod code;
 mod options;
 mod region;
+mod stack;
 mod stats;
 mod unwind;
 
 pub use code::*;
 pub use options::*;
 pub use region::*;
+pub use stack::*;
 pub use stats::*;
 pub use unwind::*;
 
@@ -68,6 +70,8 @@ pub enum jitsym_sink {
     /// Calls wait for this sink as for `JITSYM_SINK_UNWINDER`. While this sink runs, `JITSYM_SINK_REGION` does not
     /// ([docs/valgrind.md](valgrind.md)).
     JITSYM_SINK_VALGRIND = 32,
+    /// Memory that `jitsym_lookup`, `jitsym_step` and `jitsym_print_stack` read (`jitsym_stack.h`).
+    JITSYM_SINK_LOOKUP = 64,
 }
 
 // C and Rust programs have the same limits.

@@ -13,6 +13,7 @@ mod eh_frame;
 mod entries;
 mod handlers;
 mod presets;
+pub mod step;
 #[cfg(test)]
 mod tests;
 

@@ -10,6 +10,7 @@ pub mod frames;
 pub mod header;
 pub mod inlines;
 pub mod line_program;
+pub mod loaded;
 mod name_numbers;
 pub mod object;
 pub mod read;

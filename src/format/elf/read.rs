@@ -9,7 +9,7 @@ pub use super::dwarf_function::Function;
 use super::header::{SHF_ALLOC, SHF_EXECINSTR, SHT_NOBITS, SHT_SYMTAB};
 use super::SYMBOL_SIZE;
 use crate::format::arch::ELF_MACHINE;
-use crate::format::get::{u32_at, u64_at};
+use crate::format::get::{u16_at, u32_at, u64_at};
 use crate::sys::reserve;
 
 const HEADER_SIZE: usize = 64;
@@ -271,10 +271,6 @@ fn kind_of(number: u32) -> Option<(usize, bool)> {
     } else {
         None
     }
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_ne_bytes(bytes.get(at..at.checked_add(2)?)?.try_into().ok()?))
 }
 
 /// The text at an offset. The text ends at a NUL, or after `most` bytes. If `strings` ends before the text ends, the result is

@@ -1,0 +1,191 @@
+//! Finds the program or library that contains an address, its unwind table, and the names of its functions. Signal handlers can
+//! call this module.
+
+use std::ffi::CStr;
+
+use crate::format::cfi::step::Section as UnwindTable;
+use crate::format::elf::loaded::{
+    eh_frame_addr, function_in, Header, Section, Segment, HEADER_SIZE, SECTION_SIZE, SEGMENT_SIZE,
+};
+use crate::sys::handler_file::{File, Lines};
+use crate::sys::mapping::page_size;
+use crate::sys::{dynamic_symbols, maps, process_memory};
+
+/// The maximum length of the path of an object. In an object with a longer path, no function has a name.
+const PATH_ROOM: usize = 1024;
+/// Further segments and sections of an object are ignored.
+const SEGMENTS_MAX: usize = 32;
+const SECTIONS_MAX: usize = 128;
+
+/// A program or library in memory.
+pub struct Object {
+    pid: u32,
+    /// The address of the ELF header.
+    start: u64,
+    path: [u8; PATH_ROOM],
+}
+
+impl Object {
+    /// The object that contains the address. `pid` is the pid of this process.
+    pub fn at(pid: u32, addr: u64) -> Option<Object> {
+        let Some(found) = dynamic_symbols::object_without_lock(addr) else { return Object::listed_at(pid, addr) };
+        let (start, path) = found?;
+        let path = if path.is_empty() { c"/proc/self/exe" } else { path };
+        Some(Object::new(pid, start, path.to_bytes()))
+    }
+
+    fn new(pid: u32, start: u64, path: &[u8]) -> Object {
+        let mut object = Object { pid, start, path: [0; PATH_ROOM] };
+        if let Some(place) = object.path[..PATH_ROOM - 1].get_mut(..path.len()) {
+            place.copy_from_slice(path);
+        }
+        object
+    }
+
+    /// Finds the object in the list of mappings.
+    fn listed_at(pid: u32, addr: u64) -> Option<Object> {
+        // The mapping of a file's first byte precedes the other mappings of the file.
+        let mut first = (0, 0);
+        let mut lines = Lines::<{ 2 * PATH_ROOM }>::of(File::open(c"/proc/thread-self/maps")?);
+        while let Some(line) = lines.next() {
+            let Some(mapping) = maps::parse(line) else { continue };
+            if mapping.offset == 0 {
+                first = (mapping.inode, mapping.start);
+            }
+            if mapping.start <= addr && addr < mapping.end {
+                let path = line.iter().position(|&byte| byte == b'/').and_then(|at| line.get(at..));
+                let is_object = mapping.inode != 0 && mapping.inode == first.0;
+                return is_object.then(|| Object::new(pid, first.1, path.unwrap_or_default()));
+            }
+        }
+        None
+    }
+
+    /// The path of the object. The path is empty if it is too long.
+    pub fn path(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.path).unwrap_or_default()
+    }
+
+    fn segments(&self) -> Option<Segments> {
+        let mut header = [0; HEADER_SIZE];
+        process_memory::read(self.pid, self.start, &mut header);
+        let header = Header::read(&header)?;
+        let mut segments = Segments { table: [0; SEGMENTS_MAX * SEGMENT_SIZE], bias: 0 };
+        let len = header.segment_count.min(SEGMENTS_MAX) * SEGMENT_SIZE;
+        let at = self.start.checked_add(header.segments_at)?;
+        process_memory::read(self.pid, at, segments.table.get_mut(..len)?);
+        let first = segments.all().find(|segment| segment.is_loaded)?.addr;
+        segments.bias = self.start.wrapping_sub(first - first % page_size() as u64);
+        Some(segments)
+    }
+
+    /// The unwind table of the object. `None` if the object has no table in the usual form.
+    ///
+    /// # Safety
+    /// The object must stay loaded as long as the table is used.
+    pub unsafe fn unwind_table(&self) -> Option<UnwindTable<'static>> {
+        let segments = self.segments()?;
+        let header = segments.all().find(|segment| segment.is_eh_frame_hdr)?;
+        let mut start = [0; 8];
+        process_memory::read(self.pid, header.addr, &mut start);
+        let addr = eh_frame_addr(&start, header.addr)?;
+        let around = |addr: u64| {
+            segments.all().find(|segment| segment.is_loaded && addr.wrapping_sub(segment.addr) < segment.size)
+        };
+        around(header.addr.checked_add(header.size)?.checked_sub(1)?)?;
+        let around = around(addr)?;
+        let len = around.addr.checked_add(around.size)? - addr;
+        // SAFETY: the loader has mapped these parts of the segments. The caller promises that they stay mapped.
+        let bytes = |addr: u64, len: u64| unsafe { std::slice::from_raw_parts(addr as usize as *const u8, len as usize) };
+        let header = (bytes(header.addr, header.size), header.addr);
+        Some(UnwindTable { eh_frame: bytes(addr, len), addr, header: Some(header) })
+    }
+
+    /// The address without the bias that the loader has chosen, for tools such as addr2line.
+    pub fn offset_of(&self, addr: u64) -> u64 {
+        addr.wrapping_sub(self.segments().map_or(self.start, |segments| segments.bias))
+    }
+
+    /// Finds the function at an address in the object's file, and reads its name into `name`. Returns the length of the name,
+    /// which is cut if `name` is too short, and the distance of the address from the function's beginning.
+    pub fn function_at(&self, addr: u64, name: &mut [u8]) -> Option<(usize, u64)> {
+        let offset = self.offset_of(addr);
+        let file = File::open(self.path())?;
+        let mut header = [0; HEADER_SIZE];
+        let header = Header::read(file.read_at(0, &mut header)?)?;
+        let mut table = [0; SECTIONS_MAX * SECTION_SIZE];
+        let len = header.section_count.min(SECTIONS_MAX) * SECTION_SIZE;
+        let table = file.read_at(header.sections_at, table.get_mut(..len)?)?;
+        let sections = || (0..SECTIONS_MAX).map_while(|number| Section::read(table, number));
+        // The table of all symbols has more functions, but may be missing.
+        let all = sections().filter(|section| section.has_all_symbols);
+        let exported = sections().filter(|section| section.has_exported_symbols);
+        all.chain(exported).find_map(|symbols| {
+            let names = Section::read(table, symbols.link as usize)?;
+            let (name_at, distance) = find_function(&file, &symbols, offset)?;
+            let read = file.read_at(names.offset.checked_add(name_at.into())?, name)?;
+            let len = read.iter().position(|&byte| byte == 0).unwrap_or(read.len());
+            (len > 0).then_some((len, distance))
+        })
+    }
+}
+
+fn find_function(file: &File, symbols: &Section, offset: u64) -> Option<(u32, u64)> {
+    /// A multiple of the size of a symbol.
+    const AT_ONCE: usize = 24 * 128;
+    let mut buffer = [0; AT_ONCE];
+    (0..symbols.size).step_by(AT_ONCE).find_map(|done| {
+        let len = AT_ONCE.min(usize::try_from(symbols.size - done).unwrap_or(AT_ONCE));
+        function_in(file.read_at(symbols.offset.checked_add(done)?, buffer.get_mut(..len)?)?, offset)
+    })
+}
+
+/// The segments of an object.
+struct Segments {
+    table: [u8; SEGMENTS_MAX * SEGMENT_SIZE],
+    /// The distance of the addresses in memory from those in the file.
+    bias: u64,
+}
+
+impl Segments {
+    /// The segments, with their addresses in memory.
+    fn all(&self) -> impl Iterator<Item = Segment> + '_ {
+        let segments = (0..SEGMENTS_MAX).map_while(|number| Segment::read(&self.table, number));
+        segments.map(|segment| Segment { addr: segment.addr.wrapping_add(self.bias), ..segment })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ways_find_the_same() {
+        dynamic_symbols::look_up();
+        let pid = std::process::id();
+        let own = both_ways_find_the_same as *const () as u64;
+        let of_the_c_library = dynamic_symbols::function(c"qsort") as u64;
+        for (addr, expected) in [(own, "both_ways_find_the_same"), (of_the_c_library, "qsort")] {
+            let (found, listed) = (Object::at(pid, addr).unwrap(), Object::listed_at(pid, addr).unwrap());
+            assert_eq!(found.start, listed.start);
+            for object in [found, listed] {
+                let mut name = [0; 512];
+                let (len, distance) = object.function_at(addr + 1, &mut name).unwrap();
+                assert!(String::from_utf8_lossy(&name[..len]).contains(expected));
+                assert_eq!(distance, 1);
+                // SAFETY: the program and the C library stay loaded.
+                let table = unsafe { object.unwind_table() }.unwrap();
+                assert!(table.eh_frame.len() > 1000);
+            }
+        }
+    }
+
+    #[test]
+    fn memory_without_a_file_is_no_object() {
+        dynamic_symbols::look_up();
+        let local = 0;
+        let addr = (&raw const local) as u64;
+        assert!(Object::at(std::process::id(), addr).is_none());
+        assert!(Object::listed_at(std::process::id(), addr).is_none());
+    }
+}
