@@ -175,6 +175,8 @@ programs! {
     #[ignore = "slow"] ends, "gcc", "c-tests/ends/ends.c", &["--leak-check=no"], &[];
     // Code changes in mappings of files, where valgrind expects that least. Children have the memory of the parent's threads.
     #[ignore = "slow"] region, "gcc", "c-tests/regions/region.c", &["--smc-check=all", "--leak-check=no"], &[];
+    // Children have the memory of the parent's thread.
+    #[ignore = "slow"] lookup, "gcc", "c-tests/stack/lookup.c", &["--leak-check=no"], &[];
     cxx, "g++", "c-tests/calls/cxx.cc", &[], &[];
     objects, "g++", "c-tests/calls/objects.cc", &[], &[];
 }

@@ -42,6 +42,7 @@ mod runtimes;
 mod several;
 mod several_wasmtime;
 mod soak;
+mod stack;
 mod static_libs;
 mod steady_state;
 mod support;

@@ -80,7 +80,11 @@ pub unsafe fn read_struct_size<T>(place: *mut T) -> Result<*mut T> {
     }
     // SAFETY: the caller's promise.
     let size = unsafe { place.cast::<usize>().read_unaligned() };
-    if size < size_of::<T>() { Err(Error::StructSize) } else { Ok(place) }
+    if size < size_of::<T>() {
+        Err(Error::StructSize)
+    } else {
+        Ok(place)
+    }
 }
 
 /// Copies as many bytes as fit into a buffer, and a NUL.

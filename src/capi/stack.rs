@@ -71,13 +71,12 @@ pub unsafe extern "C" fn jitsym_lookup(pc: *const c_void, number: u32, out: *mut
 /// Each pointer is NULL or valid, as docs/conventions.md describes.
 #[no_mangle]
 pub unsafe extern "C" fn jitsym_get_registers(context: *const c_void, out: *mut jitsym_registers) -> jitsym_status {
-    let place = 0_u64;
-    let place = (&raw const place) as u64;
+    let own = registers::here();
     status_of(|| {
         // SAFETY: the caller promises that `out` is NULL or valid, and that `context` is NULL or comes from the kernel.
         unsafe {
             let out = read_struct_size(out)?;
-            write_registers(out, &frame_of(context, place)?);
+            write_registers(out, &frame_of(context, own)?);
         }
         Ok(())
     })
@@ -124,24 +123,23 @@ pub unsafe extern "C" fn jitsym_step(registers: *mut jitsym_registers) -> jitsym
 /// `context` is NULL or valid, as docs/conventions.md describes.
 #[no_mangle]
 pub unsafe extern "C" fn jitsym_print_stack(fd: i32, context: *const c_void) -> jitsym_status {
-    let place = 0_u64;
-    let place = (&raw const place) as u64;
+    let own = registers::here();
     // SAFETY: the caller's promise.
-    status_of(|| stack::print(fd, unsafe { frame_of(context, place)? }))
+    status_of(|| stack::print(fd, unsafe { frame_of(context, own)? }))
 }
 
-/// The frame that a signal has interrupted. If `context` is NULL, the frame that has called this library. `place` is an address
-/// in the stack frame of the library's function that was called first.
+/// The frame that a signal has interrupted. If `context` is NULL, the caller of the function whose registers are `own`.
 ///
 /// # Safety
 /// `context` is NULL, or comes from the kernel.
-unsafe fn frame_of(context: *const c_void, place: u64) -> Result<Registers> {
+unsafe fn frame_of(context: *const c_void, own: Option<Registers>) -> Result<Registers> {
     if !context.is_null() {
         // SAFETY: the caller's promise.
         return unsafe { registers::of_signal(context) }.ok_or(Error::Arch);
     }
-    let here = registers::here().ok_or(Error::Arch)?;
-    stack::caller_above(here, place)
+    let mut frame = own.ok_or(Error::Arch)?;
+    stack::step_in_handler(&mut frame)?;
+    Ok(frame)
 }
 
 /// # Safety

@@ -22,6 +22,13 @@ impl File {
     }
 }
 
+/// Reads the path that a symbolic link contains. `None` if `out` is too small for it.
+pub fn read_link<'o>(path: &CStr, out: &'o mut [u8]) -> Option<&'o [u8]> {
+    // SAFETY: the path ends with a NUL, and there is room for the result.
+    let len = unsafe { libc::readlink(path.as_ptr(), out.as_mut_ptr().cast(), out.len()) };
+    usize::try_from(len).ok().filter(|len| *len < out.len()).and_then(|len| out.get(..len))
+}
+
 /// Writes all bytes to a descriptor of the host, as far as the descriptor takes them.
 pub fn write_to(descriptor: i32, mut bytes: &[u8]) {
     while !bytes.is_empty() {

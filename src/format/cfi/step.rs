@@ -2,13 +2,13 @@
 //! signal handlers can call this module.
 
 use gimli::{
-    BaseAddresses, CfaRule, EhFrame, EhFrameHdr, Encoding, EndianSlice, Evaluation, EvaluationResult, EvaluationStorage, Format,
-    FrameDescriptionEntry, NativeEndian, Piece, Pointer, Register, RegisterRule, UnwindContext, UnwindContextStorage,
-    UnwindExpression, UnwindSection, UnwindTableRow, Value,
+    BaseAddresses, CfaRule, EhFrame, EhFrameHdr, Encoding, EndianSlice, Evaluation, EvaluationResult,
+    EvaluationStorage, Format, FrameDescriptionEntry, NativeEndian, Piece, Pointer, Register, RegisterRule,
+    UnwindContext, UnwindContextStorage, UnwindExpression, UnwindSection, UnwindTableRow, Value,
 };
 
 use crate::format::arch::{Abi, Arch};
-use crate::sys::registers::{Registers, REGISTERS};
+use crate::sys::registers::Registers;
 
 /// Why there is no caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,11 +32,15 @@ pub struct Section<'a> {
     pub header: Option<(&'a [u8], u64)>,
 }
 
-/// The memory that gimli needs. It lies on the stack, and takes about 4 KiB.
+/// The memory that gimli needs, which lies on the stack. An alternate stack for signals may be small.
 struct OnStack;
 
+/// The maximum number of rules in a row. Compilers save fewer registers. The kernel's frame for a signal saves all registers of
+/// x86-64.
+const RULES_MAX: usize = 24;
+
 impl UnwindContextStorage<usize> for OnStack {
-    type Rules = [(Register, RegisterRule<usize>); REGISTERS + 2];
+    type Rules = [(Register, RegisterRule<usize>); RULES_MAX];
     type Stack = [UnwindTableRow<usize, OnStack>; 3];
 }
 
@@ -51,7 +55,8 @@ const ENCODING: Encoding = Encoding { format: Format::Dwarf32, version: 4, addre
 /// The maximum number of operations in an expression of a table.
 const OPERATIONS_MAX: u32 = 100;
 
-/// The caller's registers. The frame's code must be described by `section`.
+/// The caller's registers, by a table. The frame's code must be described by `section`.
+#[inline(never)]
 pub fn caller(arch: Arch, section: &Section<'_>, frame: &Registers, read: ReadWord<'_>) -> Result<Registers, End> {
     let abi = arch.abi();
     let mut eh_frame = EhFrame::from(Bytes::new(section.eh_frame, NativeEndian));
@@ -164,6 +169,8 @@ impl Apply<'_, '_> {
         }
     }
 
+    /// Evaluates an expression. This function is separate, because few tables have expressions, and its frame is large.
+    #[inline(never)]
     fn evaluate(&self, expression: &UnwindExpression<usize>, first: Option<u64>) -> Option<u64> {
         let bytes = expression.get(self.eh_frame).ok()?.0;
         let mut evaluation = Evaluation::<Bytes<'_>, OnStack>::new_in(bytes, ENCODING);

@@ -20,6 +20,8 @@ pub struct Header {
     pub segment_count: usize,
     pub sections_at: u64,
     pub section_count: usize,
+    /// The number of the section with the names of the sections.
+    pub names: usize,
 }
 
 impl Header {
@@ -33,6 +35,7 @@ impl Header {
             segment_count: u16_at(bytes, 56)?.into(),
             sections_at: u64_at(bytes, 40)?,
             section_count: u16_at(bytes, 60)?.into(),
+            names: u16_at(bytes, 62)?.into(),
         })
     }
 }
@@ -70,6 +73,10 @@ pub fn eh_frame_addr(header: &[u8], addr: u64) -> Option<u64> {
 /// A section of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Section {
+    /// Where the section's name begins in the section of names.
+    pub name: u32,
+    /// The address, without the bias that the loader has chosen.
+    pub addr: u64,
     /// Whether the section is the table of all symbols, or the table for the loader.
     pub has_all_symbols: bool,
     pub has_exported_symbols: bool,
@@ -80,11 +87,12 @@ pub struct Section {
 }
 
 impl Section {
-    /// Reads the header with this number from a table of sections.
-    pub fn read(table: &[u8], number: usize) -> Option<Section> {
-        let bytes = table.get(number.checked_mul(SECTION_SIZE)?..)?.get(..SECTION_SIZE)?;
+    /// Reads the header of a section.
+    pub fn read(bytes: &[u8]) -> Option<Section> {
         let kind = u32_at(bytes, 4)?;
         Some(Section {
+            name: u32_at(bytes, 0)?,
+            addr: u64_at(bytes, 16)?,
             has_all_symbols: kind == SHT_SYMTAB,
             has_exported_symbols: kind == SHT_DYNSYM,
             offset: u64_at(bytes, 24)?,

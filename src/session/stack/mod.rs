@@ -52,14 +52,3 @@ fn table_of<'a>(code: &Found<'a>) -> Option<Section<'a>> {
 pub fn step_in_handler(frame: &mut Registers) -> Result<()> {
     keeping_errno(|| step(frame))
 }
-
-/// The frame that has called this library. `here` is a frame of the library, and `place` is an address in the frame of the
-/// library's outermost function.
-pub fn caller_above(mut here: Registers, place: u64) -> Result<Registers> {
-    let sp = NATIVE.ok_or(Error::Arch)?.abi().sp;
-    // The frame of the library may be a few frames deep, depending on the compiler.
-    while here.get(sp).is_some_and(|sp| sp <= place) {
-        step_in_handler(&mut here)?;
-    }
-    Ok(here)
-}

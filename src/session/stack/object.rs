@@ -1,5 +1,5 @@
 //! Finds the program or library that contains an address, its unwind table, and the names of its functions. Signal handlers can
-//! call this module.
+//! call this module. Some functions are not inlined, so that their large frames are not on the stack at the same time.
 
 use std::ffi::CStr;
 
@@ -7,15 +7,16 @@ use crate::format::cfi::step::Section as UnwindTable;
 use crate::format::elf::loaded::{
     eh_frame_addr, function_in, Header, Section, Segment, HEADER_SIZE, SECTION_SIZE, SEGMENT_SIZE,
 };
-use crate::sys::handler_file::{File, Lines};
+use crate::sys::handler_file::{read_link, File, Lines};
 use crate::sys::mapping::page_size;
 use crate::sys::{dynamic_symbols, maps, process_memory};
 
 /// The maximum length of the path of an object. In an object with a longer path, no function has a name.
-const PATH_ROOM: usize = 1024;
-/// Further segments and sections of an object are ignored.
-const SEGMENTS_MAX: usize = 32;
-const SECTIONS_MAX: usize = 128;
+const PATH_ROOM: usize = 512;
+/// Further segments of an object are ignored.
+const SEGMENTS_MAX: usize = 24;
+/// The path of the program itself, even if its file was removed.
+const PROGRAM: &CStr = c"/proc/self/exe";
 
 /// A program or library in memory.
 pub struct Object {
@@ -30,7 +31,7 @@ impl Object {
     pub fn at(pid: u32, addr: u64) -> Option<Object> {
         let Some(found) = dynamic_symbols::object_without_lock(addr) else { return Object::listed_at(pid, addr) };
         let (start, path) = found?;
-        let path = if path.is_empty() { c"/proc/self/exe" } else { path };
+        let path = if path.is_empty() { PROGRAM } else { path };
         Some(Object::new(pid, start, path.to_bytes()))
     }
 
@@ -43,6 +44,7 @@ impl Object {
     }
 
     /// Finds the object in the list of mappings.
+    #[inline(never)]
     fn listed_at(pid: u32, addr: u64) -> Option<Object> {
         // The mapping of a file's first byte precedes the other mappings of the file.
         let mut first = (0, 0);
@@ -61,11 +63,21 @@ impl Object {
         None
     }
 
-    /// The path of the object. The path is empty if it is too long.
-    pub fn path(&self) -> &CStr {
+    /// The path of the object's file. The path is empty if it is too long.
+    fn path(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.path).unwrap_or_default()
     }
 
+    /// Calls `body` with the path of the object, for people to read.
+    #[inline(never)]
+    pub fn with_path(&self, body: impl FnOnce(&[u8])) {
+        let mut room = [0; PATH_ROOM];
+        let path = self.path();
+        let linked = if path == PROGRAM { read_link(path, &mut room) } else { None };
+        body(linked.unwrap_or(path.to_bytes()));
+    }
+
+    #[inline(never)]
     fn segments(&self) -> Option<Segments> {
         let mut header = [0; HEADER_SIZE];
         process_memory::read(self.pid, self.start, &mut header);
@@ -85,20 +97,39 @@ impl Object {
     /// The object must stay loaded as long as the table is used.
     pub unsafe fn unwind_table(&self) -> Option<UnwindTable<'static>> {
         let segments = self.segments()?;
-        let header = segments.all().find(|segment| segment.is_eh_frame_hdr)?;
+        // SAFETY: the loader has mapped these parts of the segments. The caller promises that they stay mapped.
+        let bytes =
+            |addr: u64, len: u64| unsafe { std::slice::from_raw_parts(addr as usize as *const u8, len as usize) };
+        let Some(header) = segments.all().find(|segment| segment.is_eh_frame_hdr) else {
+            let (addr, len) = self.eh_frame_section()?;
+            let addr = addr.wrapping_add(segments.bias);
+            return (len <= segments.len_at(addr)?).then(|| UnwindTable {
+                eh_frame: bytes(addr, len),
+                addr,
+                header: None,
+            });
+        };
         let mut start = [0; 8];
         process_memory::read(self.pid, header.addr, &mut start);
         let addr = eh_frame_addr(&start, header.addr)?;
-        let around = |addr: u64| {
-            segments.all().find(|segment| segment.is_loaded && addr.wrapping_sub(segment.addr) < segment.size)
-        };
-        around(header.addr.checked_add(header.size)?.checked_sub(1)?)?;
-        let around = around(addr)?;
-        let len = around.addr.checked_add(around.size)? - addr;
-        // SAFETY: the loader has mapped these parts of the segments. The caller promises that they stay mapped.
-        let bytes = |addr: u64, len: u64| unsafe { std::slice::from_raw_parts(addr as usize as *const u8, len as usize) };
+        segments.len_at(header.addr).filter(|len| *len >= header.size)?;
         let header = (bytes(header.addr, header.size), header.addr);
-        Some(UnwindTable { eh_frame: bytes(addr, len), addr, header: Some(header) })
+        Some(UnwindTable { eh_frame: bytes(addr, segments.len_at(addr)?), addr, header: Some(header) })
+    }
+
+    /// The address and the size of `.eh_frame`, from the object's file. Compilers link no `.eh_frame_hdr` into programs for
+    /// which they call the linker with `-static`.
+    #[inline(never)]
+    fn eh_frame_section(&self) -> Option<(u64, u64)> {
+        const NAME: &[u8] = b".eh_frame\0";
+        let sections = Sections::open(self.path())?;
+        let names = sections.get(sections.header.names)?;
+        let mut name = [0; NAME.len()];
+        let is_it = |section: &Section| {
+            sections.file.read_at(names.offset.wrapping_add(section.name.into()), &mut name) == Some(NAME)
+        };
+        let found = sections.all().find(is_it)?;
+        Some((found.addr, found.size))
     }
 
     /// The address without the bias that the loader has chosen, for tools such as addr2line.
@@ -108,22 +139,18 @@ impl Object {
 
     /// Finds the function at an address in the object's file, and reads its name into `name`. Returns the length of the name,
     /// which is cut if `name` is too short, and the distance of the address from the function's beginning.
+    #[inline(never)]
     pub fn function_at(&self, addr: u64, name: &mut [u8]) -> Option<(usize, u64)> {
         let offset = self.offset_of(addr);
-        let file = File::open(self.path())?;
-        let mut header = [0; HEADER_SIZE];
-        let header = Header::read(file.read_at(0, &mut header)?)?;
-        let mut table = [0; SECTIONS_MAX * SECTION_SIZE];
-        let len = header.section_count.min(SECTIONS_MAX) * SECTION_SIZE;
-        let table = file.read_at(header.sections_at, table.get_mut(..len)?)?;
-        let sections = || (0..SECTIONS_MAX).map_while(|number| Section::read(table, number));
+        let sections = Sections::open(self.path())?;
         // The table of all symbols has more functions, but may be missing.
-        let all = sections().filter(|section| section.has_all_symbols);
-        let exported = sections().filter(|section| section.has_exported_symbols);
-        all.chain(exported).find_map(|symbols| {
-            let names = Section::read(table, symbols.link as usize)?;
-            let (name_at, distance) = find_function(&file, &symbols, offset)?;
-            let read = file.read_at(names.offset.checked_add(name_at.into())?, name)?;
+        let all = sections.all().filter(|section| section.has_all_symbols);
+        let exported = sections.all().filter(|section| section.has_exported_symbols);
+        let mut tables = all.chain(exported);
+        tables.find_map(|symbols| {
+            let names = sections.get(symbols.link as usize)?;
+            let (name_at, distance) = find_function(&sections.file, &symbols, offset)?;
+            let read = sections.file.read_at(names.offset.checked_add(name_at.into())?, name)?;
             let len = read.iter().position(|&byte| byte == 0).unwrap_or(read.len());
             (len > 0).then_some((len, distance))
         })
@@ -132,7 +159,7 @@ impl Object {
 
 fn find_function(file: &File, symbols: &Section, offset: u64) -> Option<(u32, u64)> {
     /// A multiple of the size of a symbol.
-    const AT_ONCE: usize = 24 * 128;
+    const AT_ONCE: usize = 24 * 40;
     let mut buffer = [0; AT_ONCE];
     (0..symbols.size).step_by(AT_ONCE).find_map(|done| {
         let len = AT_ONCE.min(usize::try_from(symbols.size - done).unwrap_or(AT_ONCE));
@@ -152,6 +179,37 @@ impl Segments {
     fn all(&self) -> impl Iterator<Item = Segment> + '_ {
         let segments = (0..SEGMENTS_MAX).map_while(|number| Segment::read(&self.table, number));
         segments.map(|segment| Segment { addr: segment.addr.wrapping_add(self.bias), ..segment })
+    }
+
+    /// The number of bytes from an address in a loaded segment to the segment's end.
+    fn len_at(&self, addr: u64) -> Option<u64> {
+        let mut loaded = self.all().filter(|segment| segment.is_loaded);
+        loaded.find_map(|segment| segment.size.checked_sub(addr.wrapping_sub(segment.addr)).filter(|len| *len > 0))
+    }
+}
+
+/// The sections of a file.
+struct Sections {
+    file: File,
+    header: Header,
+}
+
+impl Sections {
+    fn open(path: &CStr) -> Option<Sections> {
+        let file = File::open(path)?;
+        let mut header = [0; HEADER_SIZE];
+        let header = Header::read(file.read_at(0, &mut header)?)?;
+        Some(Sections { file, header })
+    }
+
+    fn get(&self, number: usize) -> Option<Section> {
+        let mut bytes = [0; SECTION_SIZE];
+        let at = self.header.sections_at.checked_add((number * SECTION_SIZE) as u64)?;
+        Section::read(self.file.read_at(at, &mut bytes)?)
+    }
+
+    fn all(&self) -> impl Iterator<Item = Section> + '_ {
+        (0..self.header.section_count).map_while(|number| self.get(number))
     }
 }
 

@@ -8,7 +8,7 @@ use super::object::Object;
 use super::step;
 use crate::api::error::Result;
 use crate::session::flush_from_signal;
-use crate::sink::lookup;
+use crate::sink::lookup::{self, Found};
 use crate::sys::futex::keeping_errno;
 use crate::sys::handler_file::write_to;
 use crate::sys::registers::Registers;
@@ -30,29 +30,10 @@ pub fn print(descriptor: i32, frame: Registers) -> Result<()> {
 fn print_frames(descriptor: i32, mut frame: Registers) -> Result<()> {
     let mut number = 0;
     while number < FRAMES_MAX {
-        let addr = frame.code_addr();
-        let registered = lookup::at(addr, |code| {
-            let functions = (0..).map_while(|inlined| code.function_at(addr, inlined));
-            for function in functions.take((FRAMES_MAX - number) as usize) {
-                let mut line = Line::new(number, frame.pc);
-                line.put(function.name);
-                match function.is_inlined {
-                    true => line.put(b" (inlined)"),
-                    false => line.number(format_args!("+{:#x}", frame.pc - code.addr)),
-                }
-                if !function.file.is_empty() {
-                    line.put(b" at ");
-                    line.put(function.file);
-                    line.number(format_args!(":{}", function.line));
-                }
-                line.write(descriptor);
-                number += 1;
-            }
-        });
-        if registered.is_none() {
-            print_loaded(descriptor, number, &frame);
-            number += 1;
-        }
+        let most = FRAMES_MAX - number;
+        let registered =
+            lookup::at(frame.code_addr(), |code| print_registered(descriptor, number, most, &frame, &code));
+        number += registered.unwrap_or_else(|| print_loaded(descriptor, number, &frame));
         let before = frame;
         if step(&mut frame).is_err() || frame == before {
             break;
@@ -61,8 +42,31 @@ fn print_frames(descriptor: i32, mut frame: Registers) -> Result<()> {
     Ok(())
 }
 
-/// Writes the line of a frame whose code is not registered.
-fn print_loaded(descriptor: i32, number: u32, frame: &Registers) {
+/// Writes a line for each function at the frame's address in registered code, at most `most`. Returns the number of lines.
+#[inline(never)]
+fn print_registered(descriptor: i32, number: u32, most: u32, frame: &Registers, code: &Found<'_>) -> u32 {
+    let mut count = 0;
+    while let Some(function) = code.function_at(frame.code_addr(), count as usize).filter(|_| count < most) {
+        let mut line = Line::new(number + count, frame.pc);
+        line.put(function.name);
+        match function.is_inlined {
+            true => line.put(b" (inlined)"),
+            false => line.number(format_args!("+{:#x}", frame.pc - code.addr)),
+        }
+        if !function.file.is_empty() {
+            line.put(b" at ");
+            line.put(function.file);
+            line.number(format_args!(":{}", function.line));
+        }
+        line.write(descriptor);
+        count += 1;
+    }
+    count
+}
+
+/// Writes the line of a frame whose code is not registered. Returns the number of lines.
+#[inline(never)]
+fn print_loaded(descriptor: i32, number: u32, frame: &Registers) -> u32 {
     let addr = frame.code_addr();
     let mut line = Line::new(number, frame.pc);
     match Object::at(process::id(), addr) {
@@ -75,11 +79,12 @@ fn print_loaded(descriptor: i32, number: u32, frame: &Registers) {
                 line.put(b" ");
             }
             line.put(b"in ");
-            line.put(object.path().to_bytes());
+            object.with_path(|path| line.put(path));
             line.number(format_args!("+{:#x}", object.offset_of(frame.pc)));
         }
     }
     line.write(descriptor);
+    1
 }
 
 /// A line of text. Lines that are too long are cut.
@@ -110,7 +115,7 @@ impl Line {
         let _ = self.write_fmt(text);
     }
 
-    fn write(mut self, descriptor: i32) {
+    fn write(&mut self, descriptor: i32) {
         self.bytes[self.len] = b'\n';
         write_to(descriptor, &self.bytes[..=self.len]);
     }

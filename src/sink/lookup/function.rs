@@ -26,7 +26,8 @@ impl<'a> Found<'a> {
         // At most one of the inlined functions with the same parent contains the address, and a parent precedes its children.
         // So the inlined functions that contain the address are in order, the outermost first.
         let inlined = || {
-            let contains = move |inline: &Inline<'_>| u64::from(inline.begin) <= offset && offset < u64::from(inline.end);
+            let contains =
+                move |inline: &Inline<'_>| u64::from(inline.begin) <= offset && offset < u64::from(inline.end);
             parts.inlines.into_iter().flat_map(|record| inlines::entries(&record)).filter(contains)
         };
         let count = inlined().count();

@@ -8,8 +8,8 @@ mod tests;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-pub use self::runs::{at, begin_in_child, Found};
 use self::runs::Runs;
+pub use self::runs::{at, begin_in_child, Found};
 use crate::api::options::{Config, Sinks};
 use crate::format::code_info::Info;
 use crate::registry::{Live, Registry};
