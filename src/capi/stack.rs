@@ -42,7 +42,7 @@ pub unsafe extern "C" fn jitsym_lookup(pc: *const c_void, number: u32, out: *mut
         let pc = pc as u64;
         let function = lookup::at(pc, |code| {
             let function = code.function_at(pc, number as usize)?;
-            (found.addr, found.size, found.reserved) = (code.addr, code.size, 0);
+            (found.addr, found.size, found.reserved) = (code.addr(), code.size(), 0);
             (found.line, found.column, found.is_inlined) = (function.line, function.column, function.is_inlined.into());
             (found.name_length, found.file_length) = (function.name.len(), function.file.len());
             // SAFETY: the caller promises that the buffers are NULL or have room for as many bytes as `out` says.

@@ -56,7 +56,7 @@ impl<const LEN: usize> Lines<LEN> {
     }
 
     /// The next line, without the newline. The last line must end with a newline.
-    pub fn next(&mut self) -> Option<&[u8]> {
+    pub fn next_line(&mut self) -> Option<&[u8]> {
         loop {
             let rest = self.buffer.get(self.from..self.to)?;
             let end = rest.iter().position(|&byte| byte == b'\n');
@@ -86,7 +86,7 @@ mod tests {
         let mut lines = Lines::<8>::of(File::open(&name).unwrap());
         std::fs::remove_file(&path).unwrap();
         let mut found = Vec::new();
-        while let Some(line) = lines.next() {
+        while let Some(line) = lines.next_line() {
             found.push(String::from_utf8(line.to_vec()).unwrap());
         }
         assert_eq!(found, ["", "ab", "abcdefgh", "", "abcdefgh", "ij", "z"]);

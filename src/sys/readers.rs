@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Counts the threads that read. A reader is counted in the counter of the phase in which the reader begins.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Readers {
     phase: AtomicUsize,
     inside: [AtomicUsize; 2],

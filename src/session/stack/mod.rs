@@ -42,9 +42,9 @@ pub fn step(frame: &mut Registers) -> Result<()> {
 
 /// The unwind table of registered code.
 fn table_of<'a>(code: &Found<'a>) -> Option<Section<'a>> {
-    let eh_frame = code.info.parts().eh_frame()?;
+    let eh_frame = code.info().parts().eh_frame()?;
     // The table was made for the first multiple of 8 after the code.
-    let addr = code.addr.checked_add(code.size.checked_next_multiple_of(8)?)?;
+    let addr = code.addr().checked_add(code.size().checked_next_multiple_of(8)?)?;
     Some(Section { eh_frame, addr, header: None })
 }
 

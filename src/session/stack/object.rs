@@ -49,7 +49,7 @@ impl Object {
         // The mapping of a file's first byte precedes the other mappings of the file.
         let mut first = (0, 0);
         let mut lines = Lines::<{ 2 * PATH_ROOM }>::of(File::open(c"/proc/thread-self/maps")?);
-        while let Some(line) = lines.next() {
+        while let Some(line) = lines.next_line() {
             let Some(mapping) = maps::parse(line) else { continue };
             if mapping.offset == 0 {
                 first = (mapping.inode, mapping.start);

@@ -51,7 +51,7 @@ fn print_registered(descriptor: i32, number: u32, most: u32, frame: &Registers, 
         line.put(function.name);
         match function.is_inlined {
             true => line.put(b" (inlined)"),
-            false => line.number(format_args!("+{:#x}", frame.pc - code.addr)),
+            false => line.number(format_args!("+{:#x}", frame.pc - code.addr())),
         }
         if !function.file.is_empty() {
             line.put(b" at ");

@@ -21,8 +21,11 @@ impl<'a> Found<'a> {
     /// The functions at an address in the code, numbered from 0, the innermost inlined function, to the function that is not
     /// inlined. `None` if there is no function with this number. A signal handler may call this method.
     pub fn function_at(&self, addr: u64, number: usize) -> Option<Function<'a>> {
-        let parts = self.info.parts();
-        let offset = addr - self.addr;
+        if !self.has_source() {
+            return (number == 0).then(|| Function { name: self.name(), ..Function::default() });
+        }
+        let parts = self.info().parts();
+        let offset = addr - self.addr();
         // At most one of the inlined functions with the same parent contains the address, and a parent precedes its children.
         // So the inlined functions that contain the address are in order, the outermost first.
         let inlined = || {
@@ -34,7 +37,7 @@ impl<'a> Found<'a> {
         let own = inlined().nth(count.wrapping_sub(number + 1));
         let name = match own {
             Some(inline) => inline.name,
-            None if number == count => without_place(self.name, self.info),
+            None if number == count => without_place(self.name(), self.info()),
             None => return None,
         };
         let (file, line, column) = match number.checked_sub(1) {
@@ -49,7 +52,7 @@ impl<'a> Found<'a> {
 
     /// The file, the line and the column of the instruction at an offset in the code.
     fn line_at(&self, offset: u64) -> Option<(&'a [u8], u32, u32)> {
-        let lines = self.info.lines()?;
+        let lines = self.info().lines()?;
         // The record of code that has moved still contains the old address.
         let rows = lines.entries().take_while(|row| row.addr.wrapping_sub(lines.addr) <= offset);
         rows.last().map(|row| (row.file, row.line, row.column))

@@ -7,6 +7,7 @@ mod tests;
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use self::runs::Runs;
 pub use self::runs::{at, begin_in_child, Found};
@@ -23,6 +24,9 @@ pub static KIND: Kind = Kind {
     make: Some(|_| Box::new(Lookup::default())),
 };
 
+/// How long new code is collected before threads can find it, unless a caller waits. Each time, code is copied.
+const BATCH_TIME: Duration = Duration::from_millis(50);
+
 /// In a forked child: the runs of the parent's writer.
 static INHERITED: Mutex<Option<Runs>> = Mutex::new(None);
 
@@ -33,6 +37,8 @@ fn take_inherited() -> Option<Runs> {
 #[derive(Default)]
 struct Lookup {
     runs: Runs,
+    /// The time at which `write` first found code that threads cannot find yet.
+    fresh_since: Option<Instant>,
     /// Whether some code could not be added, because memory was short.
     lacks_code: bool,
     /// Whether `write` has yet to report that code is lacking.
@@ -53,7 +59,7 @@ impl Lookup {
 
 impl Sink for Lookup {
     fn open(&mut self, _: &Config) -> Result<(), String> {
-        self.lacks_code = false;
+        (self.lacks_code, self.fresh_since) = (false, None);
         // Code that ended with the last session can no longer be found, because the host may have unmapped its memory.
         match take_inherited() {
             Some(inherited) => self.runs = inherited,
@@ -83,8 +89,15 @@ impl Sink for Lookup {
         self.runs.end(id);
     }
 
-    fn write(&mut self, _: &mut Round<'_>) -> io::Result<()> {
-        self.runs.publish()?;
+    fn write(&mut self, round: &mut Round<'_>) -> io::Result<()> {
+        self.runs.free_replaced();
+        if self.runs.has_changes() {
+            let since = *self.fresh_since.get_or_insert_with(Instant::now);
+            if round.now || since.elapsed() >= BATCH_TIME {
+                self.runs.publish()?;
+                self.fresh_since = None;
+            }
+        }
         match std::mem::take(&mut self.is_unreported) {
             true => Err(io::ErrorKind::OutOfMemory.into()),
             false => Ok(()),
@@ -96,7 +109,7 @@ impl Sink for Lookup {
     }
 
     fn has_work(&self) -> bool {
-        self.runs.has_fresh()
+        self.runs.has_changes() || self.runs.has_replaced()
     }
 
     fn leave(&mut self, _: &mut Registry, _: bool) {
