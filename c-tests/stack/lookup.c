@@ -4,6 +4,7 @@
  */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -313,6 +314,54 @@ static void emit_chain(jitsym *session, void (*last)(void)) {
   CHECK_OK(test_flush(session));
 }
 
+static jmp_buf left;
+
+static void called_last(void) {
+  jitsym_registers frame = JITSYM_REGISTERS;
+  CHECK_OK(jitsym_get_registers(NULL, &frame));
+  CHECK_OK(jitsym_step(&frame));
+  check_function(frame.pc, 0, "after", "", 0, 0);
+  check_function(frame.pc - 1, 0, "calls_last", "", 0, 0);
+  CHECK_OK(jitsym_step(&frame));
+  CHECK(!is_found(frame.pc));
+  CHECK_OK(jitsym_step(&frame));
+  longjmp(left, 1);
+}
+
+/* The return address of a call at the end of a function is the address of other code, whose frame is another. */
+static void call_at_the_end(jitsym *session) {
+  enum { SIZE = 18, CALLED_AT = 8 };
+  /* Three times push 0; mov rax, called_last; call rax. */
+  static const unsigned char bytes[SIZE] = {0x6a, 0, 0x6a, 0, 0x6a, 0, 0x48, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xd0};
+  unsigned char *code = links + 2048;
+  uint64_t target = (uint64_t)(uintptr_t)called_last;
+  memcpy(code, bytes, SIZE);
+  memcpy(code + CALLED_AT, &target, sizeof target);
+  memset(rows, 0, sizeof rows);
+  for (uint32_t number = 0; number < 3; number++) {
+    rows[number].offset = 2 * (number + 1);
+    rows[number].cfa_reg = 7;
+    rows[number].cfa_offset = 16 + 8 * (int32_t)number;
+  }
+  jitsym_unwind unwind = JITSYM_UNWIND(JITSYM_UNWIND_ROWS);
+  unwind.rows = rows;
+  unwind.row_count = 3;
+  jitsym_code registered = JITSYM_CODE((uintptr_t)code, SIZE, "calls_last");
+  registered.unwind = &unwind;
+  CHECK_OK(jitsym_register(session, &registered, NULL));
+  jitsym_unwind fixed = JITSYM_UNWIND(JITSYM_UNWIND_FIXED_FRAME);
+  fixed.cfa_offset = 8;
+  registered = (jitsym_code)JITSYM_CODE((uintptr_t)code + SIZE, 16, "after");
+  registered.unwind = &fixed;
+  CHECK_OK(jitsym_register(session, &registered, NULL));
+  CHECK_OK(test_flush(session));
+  void (*function)(void);
+  memcpy(&function, &code, sizeof function);
+  if (setjmp(left) == 0) {
+    function();
+  }
+}
+
 static void stacks(jitsym *session) {
   links = mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   CHECK(links != MAP_FAILED);
@@ -332,6 +381,7 @@ static void stacks(jitsym *session) {
     call_stepped(last);
     CHECK(stepped == 7 * LINKS);
   }
+  call_at_the_end(session);
 }
 
 /* Frames that cannot be: nothing is read that is not there, and every walk ends. */
