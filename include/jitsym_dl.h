@@ -62,6 +62,10 @@ extern "C" {
   FUNCTION(jitsym_path)                \
   FUNCTION(jitsym_flush_from_signal)   \
   FUNCTION(jitsym_disable)             \
+  FUNCTION(jitsym_print_stack)         \
+  FUNCTION(jitsym_lookup)              \
+  FUNCTION(jitsym_get_registers)       \
+  FUNCTION(jitsym_step)                \
   FUNCTION(jitsym_last_error)          \
   FUNCTION(jitsym_region_create)       \
   FUNCTION(jitsym_region_adopt)        \
@@ -259,7 +263,7 @@ static inline jitsym_status jitsym_map_init(const jitsym_options *options, jitsy
   if (status == JITSYM_OK && options != NULL) status = jitsym_map_check_struct(options, sizeof given);
   if (status != JITSYM_OK) return status;
   if (options != NULL) given = *options;
-  if ((given.flags & ~0x7fe7U) != 0 || (given.flags & forks) == forks || (given.sinks & ~63U) != 0) return JITSYM_ERR_FLAGS;
+  if ((given.flags & ~0x7fe7U) != 0 || (given.flags & forks) == forks || (given.sinks & ~127U) != 0) return JITSYM_ERR_FLAGS;
   if ((given.file_mode & ~0777U) != 0 || given.reserved != 0) return JITSYM_ERR_FLAGS;
   if (given.map_dialect > JITSYM_MAP_SIMPLEPERF) return JITSYM_ERR_ENUM;
   wins = (given.flags & JITSYM_INIT_ENV_WINS) != 0;
@@ -370,7 +374,7 @@ static inline jitsym_status jitsym_map_path(jitsym *session, uint32_t sink, char
   jitsym_status status = jitsym_map_check(session);
   char path[JITSYM_DIR_MAX + 32];
   if (status != JITSYM_OK) return status;
-  if (sink == 0 || (sink & (sink - 1)) != 0 || sink > 63) return JITSYM_ERR_ENUM;
+  if (sink == 0 || (sink & (sink - 1)) != 0 || sink > 127) return JITSYM_ERR_ENUM;
   if (sink != JITSYM_SINK_MAP) return JITSYM_ERR_NOT_RUNNING;
   if (buffer == NULL) return JITSYM_ERR_NULL;
   if ((size_t)snprintf(path, sizeof path, "%s%d.map", jitsym_map.start, (int)getpid()) >= size) return JITSYM_ERR_BUFFER;
@@ -382,7 +386,7 @@ static inline const jitsym_dl_functions *jitsym_map_functions(void) {
   static const jitsym_dl_functions functions = {
     jitsym_map_init, jitsym_map_register, jitsym_map_move, jitsym_map_unregister, jitsym_map_unregister_range, jitsym_map_flush,
     jitsym_map_enable, jitsym_map_close, jitsym_map_get_stats, jitsym_map_wanted, jitsym_map_path,
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
   return &functions;
 }
 
@@ -434,6 +438,23 @@ static inline jitsym_status jitsym_dl_flush(jitsym *session, uint32_t timeout_ms
 
 static inline jitsym_status jitsym_dl_flush_from_signal(uint32_t timeout_ms) {
   JITSYM_DL_CALL(jitsym_flush_from_signal, JITSYM_ERR_LIBRARY, (timeout_ms));
+}
+
+/* Inlined, so that the stack begins with the function that calls. */
+__attribute__((always_inline)) static inline jitsym_status jitsym_dl_print_stack(int32_t fd, const void *context) {
+  JITSYM_DL_CALL(jitsym_print_stack, JITSYM_ERR_LIBRARY, (fd, context));
+}
+
+__attribute__((always_inline)) static inline jitsym_status jitsym_dl_get_registers(const void *context, jitsym_registers *out) {
+  JITSYM_DL_CALL(jitsym_get_registers, JITSYM_ERR_LIBRARY, (context, out));
+}
+
+static inline jitsym_status jitsym_dl_step(jitsym_registers *registers) {
+  JITSYM_DL_CALL(jitsym_step, JITSYM_ERR_LIBRARY, (registers));
+}
+
+static inline jitsym_status jitsym_dl_lookup(const void *pc, uint32_t number, jitsym_function *out) {
+  JITSYM_DL_CALL(jitsym_lookup, JITSYM_ERR_LIBRARY, (pc, number, out));
 }
 
 static inline jitsym_status jitsym_dl_enable(jitsym *session, uint32_t sinks) {
@@ -538,6 +559,10 @@ static inline uint32_t jitsym_dl_version_number(void) {
 #define jitsym_unregister_range jitsym_dl_unregister_range
 #define jitsym_flush jitsym_dl_flush
 #define jitsym_flush_from_signal jitsym_dl_flush_from_signal
+#define jitsym_print_stack jitsym_dl_print_stack
+#define jitsym_get_registers jitsym_dl_get_registers
+#define jitsym_step jitsym_dl_step
+#define jitsym_lookup jitsym_dl_lookup
 #define jitsym_enable jitsym_dl_enable
 #define jitsym_disable jitsym_dl_disable
 #define jitsym_close jitsym_dl_close

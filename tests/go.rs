@@ -58,6 +58,16 @@ fn the_package_has_all_of_the_c_interface() {
         "JITSYM_UNWIND_NONE",
         "reserved",
         "reserved2",
+        // The structs of crash handlers.
+        "is_inlined",
+        "name_size",
+        "name_length",
+        "file_size",
+        "file_length",
+        "pc",
+        "is_return",
+        "known",
+        "values[32]",
     ];
     let mut count = 0;
     // Deeper in there is only what comments have.

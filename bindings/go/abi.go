@@ -49,6 +49,7 @@ const (
 	ErrRegion          Status = C.JITSYM_ERR_REGION
 	ErrAlignment       Status = C.JITSYM_ERR_ALIGNMENT
 	ErrInline          Status = C.JITSYM_ERR_INLINE
+	ErrNotFound        Status = C.JITSYM_ERR_NOT_FOUND
 )
 
 // Error is a sentence in English.
@@ -68,6 +69,7 @@ const (
 	SinkGdb      Sink = C.JITSYM_SINK_GDB
 	SinkUnwinder Sink = C.JITSYM_SINK_UNWINDER
 	SinkValgrind Sink = C.JITSYM_SINK_VALGRIND
+	SinkLookup   Sink = C.JITSYM_SINK_LOOKUP
 )
 
 // Want is what the library wants to be told: bits.

@@ -55,9 +55,10 @@ const Status = Object.freeze({
   ERR_REGION: 37,
   ERR_ALIGNMENT: 38,
   ERR_INLINE: 39,
+  ERR_NOT_FOUND: 40,
 });
 
-const Sink = Object.freeze({ MAP: 1, JITDUMP: 2, REGION: 4, GDB: 8, UNWINDER: 16, VALGRIND: 32 });
+const Sink = Object.freeze({ MAP: 1, JITDUMP: 2, REGION: 4, GDB: 8, UNWINDER: 16, VALGRIND: 32, LOOKUP: 64 });
 
 const Init = Object.freeze({
   ENV_WINS: 1,

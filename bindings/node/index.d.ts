@@ -264,7 +264,7 @@ export declare function available(): boolean;
 /** The version of the library that is running. */
 export declare function version(): string;
 
-export declare const Sink: Readonly<{ MAP: 1; JITDUMP: 2; REGION: 4; GDB: 8; UNWINDER: 16; VALGRIND: 32 }>;
+export declare const Sink: Readonly<{ MAP: 1; JITDUMP: 2; REGION: 4; GDB: 8; UNWINDER: 16; VALGRIND: 32; LOOKUP: 64 }>;
 /** How AArch64 code signs its return address. */
 export declare const UnwindFlag: Readonly<{ PACIASP: 1; PACIBSP: 2 }>;
 export declare const Want: Readonly<{ CODE: 1; LINES: 2; UNWIND: 4; ADOPT: 8; REGION: 16 }>;

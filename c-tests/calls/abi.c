@@ -251,6 +251,7 @@ static const struct {
     STATUS(37, JITSYM_ERR_REGION),
     STATUS(38, JITSYM_ERR_ALIGNMENT),
     STATUS(39, JITSYM_ERR_INLINE),
+    STATUS(40, JITSYM_ERR_NOT_FOUND),
 };
 
 enum { STATUS_COUNT = sizeof statuses / sizeof statuses[0] };

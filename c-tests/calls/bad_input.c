@@ -741,7 +741,7 @@ static void buffers(void) {
 
   char buffer[TEST_PATH_MAX];
   memset(buffer, 0x55, sizeof buffer);
-  static const uint32_t unknown[] = {0, 3, 5, 6, 7, 64, 0x80000000, UINT32_MAX};
+  static const uint32_t unknown[] = {0, 3, 5, 6, 7, 128, 0x80000000, UINT32_MAX};
   for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
     REFUSED(JITSYM_ERR_ENUM, jitsym_path(session, unknown[i], buffer, sizeof buffer));
   }

@@ -55,6 +55,12 @@ static void test_absent(void) {
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_unregister_range(session, code.addr, code.size, JITSYM_RANGE_UNMAP));
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_flush(session, 0));
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_flush_from_signal(0));
+  jitsym_registers registers = JITSYM_REGISTERS;
+  jitsym_function function = JITSYM_FUNCTION(buffer, sizeof buffer, NULL, 0);
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_print_stack(1, NULL));
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_get_registers(NULL, &registers));
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_step(&registers));
+  CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_lookup(buffer, 0, &function));
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_enable(session, 0));
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_disable(session, 0));
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_get_stats(session, &stats));

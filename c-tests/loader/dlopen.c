@@ -34,6 +34,10 @@
   FUNCTION(jitsym_alloc)             \
   FUNCTION(jitsym_shrink)            \
   FUNCTION(jitsym_free)              \
+  FUNCTION(jitsym_print_stack)       \
+  FUNCTION(jitsym_lookup)            \
+  FUNCTION(jitsym_get_registers)     \
+  FUNCTION(jitsym_step)              \
   FUNCTION(jitsym_status_text)       \
   FUNCTION(jitsym_status_name)       \
   FUNCTION(jitsym_version_number)

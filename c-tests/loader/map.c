@@ -116,7 +116,7 @@ static void bad_calls(void) {
         case 1: options.struct_size = 9999; break;
         case 2: options.flags = 8; break;
         case 3: options.flags = 1U << 20; break;
-        case 4: options.sinks = 64; break;
+        case 4: options.sinks = 128; break;
         case 5: options.map_dialect = 2; break;
         case 6: options.file_mode = 01000; break;
         case 7: options.map_dir = "relative"; break;

@@ -1,7 +1,8 @@
 //! The panic boundary: a panic inside the library becomes a status for C.
 
+use super::probes;
 use super::status::jitsym_status;
-use crate::api::error::Result;
+use crate::api::error::{Error, Result};
 use crate::session::{self, process};
 use crate::sys::panic_guard::PerThread;
 use crate::sys::{thread, valgrind};
@@ -18,7 +19,14 @@ pub fn boundary(body: impl FnOnce() -> Result<()>) -> jitsym_status {
 pub fn boundary_on(body: impl FnOnce(&PerThread) -> Result<()>) -> jitsym_status {
     // `body` may have stored the reason for its error. The stored reason is valid only until the guard ends, so `refused` is
     // called inside the guard.
-    let tell = |thread: &PerThread| body(thread).inspect_err(|&error| session::refused(error));
+    let tell = |thread: &PerThread| {
+        body(thread).inspect_err(|&error| {
+            session::refused(error);
+            if error == Error::Dropped {
+                probes::lost();
+            }
+        })
+    };
     match process::guarded_on(tell) {
         Ok(()) => jitsym_status::JITSYM_OK,
         Err(error) => error.into(),

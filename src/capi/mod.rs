@@ -13,6 +13,7 @@ pub mod collector;
 pub mod info;
 mod input;
 mod output;
+mod probes;
 pub mod region;
 pub mod stack;
 pub mod status;
@@ -125,6 +126,8 @@ unsafe extern "C" fn register(session: *mut jitsym, code: *const jitsym_code, ou
                 // SAFETY: the pointer is not NULL, and the caller promises that the pointer is writable.
                 unsafe { out_id.write(id.0) };
             }
+            // SAFETY: the code was registered, so `code` is valid.
+            unsafe { probes::load(id, code) };
         };
         match session::usual_local(thread, handle) {
             Some(local) => {
@@ -217,7 +220,9 @@ pub unsafe extern "C" fn jitsym_move(
         }
         // SAFETY: the caller promises that `target` is NULL or valid.
         let target = unsafe { input::move_target(target, session.code_size(Id(id))?)? };
-        session.move_code(Id(id), &target)
+        session.move_code(Id(id), &target)?;
+        probes::moved(id, target.addr);
+        Ok(())
     })
 }
 
@@ -234,7 +239,11 @@ pub extern "C" fn jitsym_unregister(session: *mut jitsym, id: jitsym_id) -> jits
     if session::is_off(session as usize as u64) {
         return jitsym_status::JITSYM_OK;
     }
-    boundary(|| session::find(session as usize as u64)?.unregister(Id(id)))
+    boundary(|| {
+        session::find(session as usize as u64)?.unregister(Id(id))?;
+        probes::unload(id, 0, 0);
+        Ok(())
+    })
 }
 
 /// Unregisters all sessions' code that has any byte in [addr, addr + size). A range without code is no error. `flags`: 0 or
@@ -250,7 +259,11 @@ pub extern "C" fn jitsym_unregister_range(session: *mut jitsym, addr: u64, size:
     if session::is_off(session as usize as u64) {
         return jitsym_status::JITSYM_OK;
     }
-    boundary(|| session::find(session as usize as u64)?.unregister_range(addr, size, input::range_flags(flags)?))
+    boundary(|| {
+        session::find(session as usize as u64)?.unregister_range(addr, size, input::range_flags(flags)?)?;
+        probes::unload(0, addr, size);
+        Ok(())
+    })
 }
 
 /// Waits until everything registered before the call is in the files. `timeout_ms`: the longest wait in milliseconds; 0 means

@@ -116,6 +116,8 @@ pub fn check_claims(claims: &str) {
     let structs = header.lines().filter_map(|line| line.strip_prefix("typedef struct ")?.strip_suffix(" {"));
     let all: BTreeSet<String> =
         enumerators.map(|(name, _)| format!("JITSYM_{name}")).chain(structs.map(String::from)).collect();
-    let missing: Vec<&String> = all.iter().filter(|name| !known.contains(&***name)).collect();
+    let of_crash_handlers = ["jitsym_function", "jitsym_registers"];
+    let is_missing = |name: &&String| !known.contains(&***name) && !of_crash_handlers.contains(&&***name);
+    let missing: Vec<&String> = all.iter().filter(is_missing).collect();
     assert!(all.len() > 60 && missing.is_empty(), "of {} not known: {missing:?}", all.len());
 }

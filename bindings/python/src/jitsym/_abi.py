@@ -52,6 +52,7 @@ class Status(enum.IntEnum):
     ERR_REGION = 37
     ERR_ALIGNMENT = 38
     ERR_INLINE = 39
+    ERR_NOT_FOUND = 40
 
 
 class Sink(enum.IntFlag):
@@ -63,6 +64,7 @@ class Sink(enum.IntFlag):
     GDB = 8
     UNWINDER = 16
     VALGRIND = 32
+    LOOKUP = 64
 
 
 class Init(enum.IntFlag):
