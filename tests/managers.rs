@@ -8,7 +8,7 @@ use crate::bindings::{python_env, with_library};
 use crate::installed::*;
 use crate::perf;
 use crate::support::{
-    cargo, fresh_dir, is_root, root, run, run_privileged, spaceless, stdout, until_enough, TmpFiles, PACE,
+    cargo, checker, fresh_dir, is_root, root, run, run_privileged, spaceless, stdout, until_enough, TmpFiles, PACE,
 };
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -61,8 +61,8 @@ fn perf_shows(name: &str, loaded: &Path, program: impl Fn() -> Command) {
     });
 }
 
-/// `JITSYM_LIB` names the library, but not for a program with the rights of another user. `complete` makes a program print which
-/// library it loads.
+/// `JITSYM_LIB` names the library, but not for a program with the rights of another user. `complete` makes a program print
+/// which library it loads.
 fn variable_comes_first(program: &Path, bundled: &Path, complete: impl Fn(&mut Command)) {
     let complete = |command: &mut Command| {
         complete(command.env_remove("LD_LIBRARY_PATH"));
@@ -124,17 +124,20 @@ pub fn wheel_works(name: &str, wheel: &Path) {
         command.args(["-I", "-B", "-c", program]).arg(packages);
     });
 
-    let (cflags, libs) = (says(&["--cflags"]), says(&["--libs"]));
-    assert_eq!(says(&["--cflags", "--libs"]), [cflags.clone(), libs.clone()].concat());
-    build_and_run(&format!("{name}-static"), false, &cflags, &libs);
-    let pkg_config = says(&["--pkgconfig"]).concat();
-    let shared: Vec<String> = {
-        let mut command = consumer("pkg-config");
-        command.env("PKG_CONFIG_PATH", pkg_config).args(["--libs", "jitsym"]);
-        stdout(&run(&mut command)).split_whitespace().map(str::to_owned).collect()
-    };
-    let rpath = format!("-Wl,-rpath,{}", bundled.parent().expect("directory").display());
-    build_and_run(&format!("{name}-shared"), true, &cflags, &[shared, vec![rpath]].concat());
+    let mut pkg_config = consumer("pkg-config");
+    pkg_config.env("PKG_CONFIG_PATH", says(&["--pkgconfig"]).concat()).args(["--cflags", "--libs", "jitsym"]);
+    let mut with_pkg_config: Vec<String> =
+        stdout(&run(&mut pkg_config)).split_whitespace().map(str::to_owned).collect();
+    with_pkg_config.push(format!("-Wl,-rpath,{}", bundled.parent().expect("directory").display()));
+    for (flags, shared) in [(says(&["--cflags", "--libs"]), false), (with_pkg_config, true)] {
+        let program = env.join("hello");
+        let source = root().join("c-tests/consumers/hello.c");
+        run(consumer("cc").args(["-Wall", "-Wextra", "-Werror"]).arg(source).arg("-o").arg(&program).args(flags));
+        assert_linked(&program, shared);
+        let files = fresh_dir(format!("{name}-files"));
+        run(consumer(&program).arg(&files));
+        assert!(checker::assert_all_sound(&files, &[]) > 0);
+    }
 
     let said = stdout(&run(consumer(env.join("bin/jitsym")).arg("version")));
     assert_eq!(said, format!("jitsym {VERSION}\n"));

@@ -72,7 +72,7 @@ fn the_package_passes_its_own_tests() {
 
 /// What the README says to type.
 fn install_command() -> String {
-    readme_commands("node", "npm install ").concat()
+    readme_commands("node", "npm install --install-links ").concat()
 }
 
 /// The program in the README, as it stands, in a project that has nothing but what the README says to install.
