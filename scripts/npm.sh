@@ -41,7 +41,6 @@ node=$here/../bindings/node
 version=$(sed -n 's/^ *"version": "\(.*\)",$/\1/p' "$node/package.json")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-umask 022
 # npm wants this name.
 package=$work/package
 mkdir "$package"
