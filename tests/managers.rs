@@ -233,3 +233,21 @@ fn crates() {
         .env("RUSTDOCFLAGS", "-Dwarnings");
     run(&mut doc);
 }
+
+/// cargo builds the crates as they are packaged, and installs the program.
+#[test]
+fn crates_are_built() {
+    // Quick to build: no program of these is measured.
+    let quick = |cargo: &mut Command| {
+        cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0");
+        run(cargo.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "8"));
+    };
+    let mut package = cargo();
+    package.args(["package", "--quiet", "--locked", "--allow-dirty"]);
+    quick(package.args(["--package", "jitsym", "--package", "jitsym-step", "--package", "jitsym-tool"]));
+    let dir = fresh_dir("installed program");
+    let mut install = cargo();
+    install.args(["install", "--quiet", "--locked", "--path", "tool", "--root"]).arg(&dir);
+    quick(&mut install);
+    assert_eq!(stdout(&run(Command::new(dir.join("bin/jitsym")).arg("version"))), format!("jitsym {VERSION}\n"));
+}
