@@ -1,5 +1,5 @@
 # Sourced by the other scripts. `need COMMAND=PACKAGE ...` sees to it that the commands are there: it installs the Debian
-# packages of those that are missing where it may, and names them where it may not.
+# packages of those that are missing where it may, and names them where it may not. `pack DIRECTORY FILE` makes an archive.
 
 # Run by itself it has nothing to do.
 case ${0##*/} in
@@ -7,7 +7,8 @@ case ${0##*/} in
         usage="usage: . scripts/packages.sh
 A part of the other scripts, which read it: \`need COMMAND=PACKAGE ...\` installs
 the Debian packages of commands that are missing where it may, and names them
-where it may not."
+where it may not. \`pack DIRECTORY FILE\` makes a .tar.gz of a directory, with
+the time SOURCE_DATE_EPOCH."
         case ${1-} in
             --help | -h) echo "$usage"; exit 0 ;;
         esac
@@ -43,4 +44,12 @@ need() {
         echo "Could not install$missing" >&2
         return 1
     }
+}
+
+# The same bytes, whoever packs it, and when.
+pack() {
+    tar --sort=name --format=ustar --owner=0 --group=0 --numeric-owner --mode=u+rwX,go+rX,go-w --mtime="@$SOURCE_DATE_EPOCH" \
+        -C "${1%/*}" -cf "$1.tar" "${1##*/}"
+    gzip -9n <"$1.tar" >"$2"
+    rm "$1.tar"
 }

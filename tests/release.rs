@@ -221,6 +221,8 @@ mod archives {
     use std::os::unix::fs::symlink;
 
     use super::*;
+    use crate::bindings::python_env;
+    use crate::managers::{npm_package_works, wheel_works};
     use crate::support::{checker, fetched, once, shared_dir};
 
     /// Runs a script with nothing but a Debian system and a directory, which is the home directory, and without a network.
@@ -276,7 +278,7 @@ mod archives {
     fn made() -> PathBuf {
         let place = shared_dir("releases").join("one place");
         once(&place, "", || {
-            let all: Vec<&str> = ["source", "deb"].into_iter().chain(TARGETS).collect();
+            let all: Vec<&str> = ["source", "wheel", "npm", "deb"].into_iter().chain(TARGETS).collect();
             make(&place, &all);
         });
         place.join("made")
@@ -289,6 +291,10 @@ mod archives {
     fn package(name: &str) -> String {
         let architecture = stdout(&run(Command::new("dpkg").arg("--print-architecture")));
         format!("{name}_{VERSION}-1_{}.deb", architecture.trim())
+    }
+
+    fn wheel(arch: &str) -> String {
+        format!("jitsym-{VERSION}-py3-none-manylinux_2_17_{arch}.whl")
     }
 
     const PACKAGES: [&str; 3] = ["jitsym", "libjitsym-dev", "libjitsym0.1"];
@@ -346,9 +352,15 @@ mod archives {
         same_bytes("packages", &["source", "deb"], &expected);
     }
 
-    /// Of the libraries for a target, and of the program.
+    /// Of the libraries for a target, of the program, and of the packages that contain them.
     fn same_bytes_for(target: &str) {
-        same_bytes(target, &[target], &[format!("jitsym-{VERSION}-{target}.tar.gz")]);
+        let mut expected = vec![format!("jitsym-{VERSION}-{target}.tar.gz")];
+        let mut what = vec![target];
+        if let Some(arch) = target.strip_suffix("-linux-gnu") {
+            expected.extend([wheel(arch), format!("jitsym-{VERSION}.tgz")]);
+            what.extend(["wheel", "npm"]);
+        }
+        same_bytes(target, &what, &expected);
     }
 
     #[test]
@@ -376,9 +388,77 @@ mod archives {
     fn whole() {
         let mut expected: Vec<String> =
             TARGETS.iter().map(|target| format!("jitsym-{VERSION}-{target}.tar.gz")).collect();
-        expected.push(format!("jitsym-{VERSION}.tar.gz"));
+        expected.extend([format!("jitsym-{VERSION}.tar.gz"), format!("jitsym-{VERSION}.tgz")]);
+        expected.extend(["x86_64", "aarch64"].map(wheel));
         expected.extend(PACKAGES.map(package));
         assert_files(&made(), expected);
+    }
+
+    /// The tools of PyPI find no fault in the wheels, which need no newer glibc than they say.
+    #[test]
+    fn wheels() {
+        let env = python_env(&["auditwheel==6.8.2", "check-wheel-contents==0.6.3", "twine==7.0.0"]);
+        let dir = fresh_dir("wheels");
+        for arch in ["x86_64", "aarch64"] {
+            let wheel = made().join(wheel(arch));
+            run(Command::new(env.join("bin/twine")).args(["check", "--strict"]).arg(&wheel));
+            run(Command::new(env.join("bin/check-wheel-contents")).arg(&wheel));
+            let said = stdout(&run(Command::new(env.join("bin/auditwheel")).arg("show").arg(&wheel)));
+            let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+            let platform = format!("is consistent with the following platform tag: \"manylinux_2_17_{arch}\".");
+            assert!(said.contains(&platform), "{said}");
+            let tree = unpack(&archive(&format!("-{arch}-linux-gnu")), &dir);
+            run(Command::new("python3").args(["-m", "zipfile", "-e"]).arg(&wheel).arg(dir.join(arch)));
+            let files = [
+                ("lib/libjitsym.so.0.1", "jitsym/lib/libjitsym.so.0.1"),
+                ("lib/libjitsym.a", "jitsym/lib/libjitsym.a"),
+                ("bin/jitsym", "jitsym-0.1.0.data/scripts/jitsym"),
+                ("share/doc/jitsym/LICENSES-CRATES", "jitsym-0.1.0.dist-info/licenses/LICENSES-CRATES"),
+            ];
+            for (file, packed) in files {
+                let packed = dir.join(arch).join(packed.replace("0.1.0", VERSION));
+                assert!(fs::read(tree.join(file)).expect(file) == fs::read(packed).expect(file), "{arch}: {file}");
+            }
+        }
+        wheel_works("released-wheel", &made().join(wheel("x86_64")));
+    }
+
+    /// The package has the libraries for both machines.
+    #[test]
+    fn npm_package() {
+        let dir = fresh_dir("npm");
+        let package = made().join(format!("jitsym-{VERSION}.tgz"));
+        run(Command::new("tar").arg("-C").arg(&dir).arg("-xzf").arg(&package));
+        for (arch, cpu) in [("x86_64", "x64"), ("aarch64", "arm64")] {
+            let tree = unpack(&archive(&format!("-{arch}-linux-gnu")), &dir);
+            let packed = dir.join("package/lib").join(cpu).join("libjitsym.so.0.1");
+            assert!(fs::read(tree.join("lib/libjitsym.so")).expect("library") == fs::read(packed).expect("library"));
+        }
+        assert!(dir.join("package/LICENSES-CRATES").is_file());
+        npm_package_works("released-npm-package", &package);
+    }
+
+    /// CMake finds the unpacked binaries, and builds the sources that it fetches by their address, without a network.
+    #[test]
+    fn cmake() {
+        let dir = fresh_dir("cmake");
+        let tree = unpack(&archive("-x86_64-linux-gnu"), &dir);
+        let sources = archive("");
+        let uses = [
+            ("cmake", vec![format!("-DCMAKE_PREFIX_PATH={}", tree.display())]),
+            ("fetch", vec!["-DHOW=archive".to_owned(), format!("-DSOURCE=file://{}", sources.display())]),
+        ];
+        for (project, options) in uses {
+            let build = dir.join(format!("build {project}"));
+            let mut configure = consumer("cmake");
+            configure.arg("-S").arg(root().join("c-tests/consumers").join(project)).arg("-B").arg(&build).args(options);
+            run(configure.arg(format!("-DJITSYM_CARGO={}", env!("CARGO"))));
+            let mut make = consumer("cmake");
+            // Quick to build: no library of these is measured.
+            make.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0");
+            run(make.env("CARGO_NET_OFFLINE", "true").env_remove("CARGO_TARGET_DIR").arg("--build").arg(&build));
+            run(consumer("ctest").current_dir(&build).args(["--output-on-failure", "--no-tests=error"]));
+        }
     }
 
     /// The libraries work on Debian 12 and 13, and need no newer glibc than 2.17.
@@ -454,6 +534,30 @@ mod archives {
             in_a_clean_system(system, &home, &format!("cd 'the sources'; {command}"));
             profiled(&[system], &home, "built", "lib", WITH_GLIBC, 3);
             assert_frame_pointers(&home.join("built/lib/libjitsym.so.0.1"));
+        }
+    }
+
+    /// Conan builds the sources, and a program with each of the libraries.
+    #[test]
+    fn conan() {
+        let program = python_env(&["conan==2.34.0"]).join("bin/conan");
+        let dir = fresh_dir("conan");
+        let tree = unpack(&archive(""), &dir);
+        let conan = |arguments: &[&str]| {
+            let mut conan = consumer(&program);
+            conan.current_dir(&tree).env("CONAN_HOME", dir.join("home")).env("CARGO_NET_OFFLINE", "true");
+            // Quick to build: no library of these is measured. Both packages are made of one build.
+            conan.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0");
+            run(conan.env("CARGO_TARGET_DIR", dir.join("target")).env("JITSYM_PROGRAM", tool()).args(arguments))
+        };
+        conan(&["profile", "detect"]);
+        for (option, shared) in [("jitsym/*:shared=True", true), ("jitsym/*:shared=False", false)] {
+            // It runs a program with the package.
+            conan(&["create", "packaging/conan", "--no-remote", "-o", option]);
+            let test = tree.join("packaging/conan/test_package/build");
+            let found = stdout(&run(Command::new("find").arg(&test).args(["-type", "f", "-name", "program"])));
+            assert_linked(Path::new(found.trim()), shared);
+            fs::remove_dir_all(test).expect("the program");
         }
     }
 

@@ -1,6 +1,9 @@
 // Finds and loads libjitsym.so, and makes errors of what its functions answer.
 'use strict';
 
+const fs = require('node:fs');
+const path = require('node:path');
+
 const koffi = require('koffi');
 const { VERSION, Status, functions } = require('./abi.js');
 
@@ -24,13 +27,17 @@ function givenLibrary() {
 
 let loaded;
 
-/** The functions of the library, from `JITSYM_LIB` or by the system's loader. A failure is not remembered. */
+/** The functions of the library, from `JITSYM_LIB`, this package or the system's loader. A failure is not remembered. */
 function load() {
   if (loaded) return loaded;
   const given = givenLibrary();
   const wanted = VERSION.join('.');
+  // The package of a release has it.
+  const bundled = path.join(__dirname, 'lib', process.arch, `libjitsym.so.${wanted}`);
+  const names = [bundled, `libjitsym.so.${wanted}`, 'libjitsym.so'];
+  if (!fs.existsSync(bundled)) names.shift();
   const problems = [];
-  for (const name of given ? [given] : [`libjitsym.so.${wanted}`, 'libjitsym.so']) {
+  for (const name of given ? [given] : names) {
     try {
       const library = koffi.load(name);
       const found = Object.entries(functions).map(([name, [result, args]]) => [name, library.func(name, result, args)]);

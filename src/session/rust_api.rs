@@ -157,8 +157,8 @@ impl Session {
     /// profiler that reads ELF files can show the names of the code in a region. Code in a region is registered like other
     /// code, with the address at which it runs.
     ///
-    /// If the file cannot be made, the region still gets its memory, and [`last_error`] returns the reason. Sinks that do not
-    /// need this file still report the code in the region. The region stays when the session is closed.
+    /// If the file cannot be made, the region still gets its memory, and [`last_error`](crate::last_error) returns the reason.
+    /// Sinks that do not need this file still report the code in the region. The region stays when the session is closed.
     ///
     /// ```
     /// use jitsym::{Bytes, Code, Options, RegionOptions, Session};

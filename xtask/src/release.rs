@@ -28,8 +28,8 @@ const PARTS: [(&str, &[&str]); 2] = [
 
 /// What an archive of sources has of the checkout.
 const FILES: &str = "Cargo.toml Cargo.lock .cargo build.rs cbindgen.toml README.md CHANGELOG.md SECURITY.md LICENSE-* \
-    CMakeLists.txt cmake pkgconfig man include src scripts docs tests/exports.txt step tool :!tool/tests bindings examples \
-    :!examples/cranelift";
+    CMakeLists.txt cmake pkgconfig man include src scripts docs tests/exports.txt step tool :!tool/tests bindings packaging \
+    examples :!examples/cranelift";
 
 /// Has cargo take the crates of the directory.
 const VENDORED: &str = "

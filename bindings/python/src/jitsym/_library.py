@@ -5,11 +5,15 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+from pathlib import Path
 
 from . import _abi
 from ._errors import LibraryNotFound
 
 _AT_SECURE = 23
+_WANTED = "{}.{}".format(*_abi.VERSION)
+#: What a wheel has of the library, beside this file.
+BUNDLED = Path(__file__).parent / "lib" / f"libjitsym.so.{_WANTED}"
 
 
 def _given() -> str | None:
@@ -20,13 +24,13 @@ def _given() -> str | None:
 
 @functools.cache
 def load() -> ctypes.CDLL:
-    """The library, from `JITSYM_LIB` or by the system's loader; raises LibraryNotFound. A failure is not remembered.
+    """The library, from `JITSYM_LIB`, this package or the system's loader; raises LibraryNotFound. A failure is not remembered.
 
     A CDLL gives the interpreter's lock back for each call, so a call that waits for the writer stops no other thread.
     """
     given = _given()
-    wanted = "{}.{}".format(*_abi.VERSION)
-    names = [given] if given else [f"libjitsym.so.{wanted}", "libjitsym.so"]
+    bundled = [str(BUNDLED)] if BUNDLED.exists() else []
+    names = [given] if given else [*bundled, f"libjitsym.so.{_WANTED}", "libjitsym.so"]
     problems = []
     for name in names:
         try:
@@ -40,7 +44,7 @@ def load() -> ctypes.CDLL:
         number: int = library.jitsym_version_number()
         if (number // 1000000, number // 1000 % 1000) == _abi.VERSION:
             return library
-        problems.append(f"{name} is version {_version_text(number)}, not {wanted}")
+        problems.append(f"{name} is version {_version_text(number)}, not {_WANTED}")
     hint = "" if given else "; the variable JITSYM_LIB may name the file"
     raise LibraryNotFound("; ".join(problems) + hint)
 
