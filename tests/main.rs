@@ -33,6 +33,7 @@ mod node;
 mod packages;
 mod perf_jitdump;
 mod perf_map;
+mod probes;
 mod python;
 mod races;
 mod readers;

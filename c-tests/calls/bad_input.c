@@ -870,7 +870,7 @@ static void bad_options(void) {
   longer.tail[39] = 1;
   init_refused(JITSYM_ERR_STRUCT_TAIL, &longer.known);
 
-  for (int bit = 6; bit < 32; bit++) {
+  for (int bit = 7; bit < 32; bit++) {
     options = test_options();
     options.sinks = (uint32_t)1 << bit;
     init_refused(JITSYM_ERR_FLAGS, &options);

@@ -14,8 +14,11 @@ use crate::api::Id;
 pub unsafe fn load(id: Id, code: *const jitsym_code) {
     // SAFETY: the caller's promise. Every version of the struct has these fields.
     let (addr, size, name, name_len) = unsafe {
-        let fields = (&raw const (*code).addr, &raw const (*code).size, &raw const (*code).name, &raw const (*code).name_len);
-        move || (fields.0.read_unaligned(), fields.1.read_unaligned(), fields.2.read_unaligned(), fields.3.read_unaligned())
+        let fields =
+            (&raw const (*code).addr, &raw const (*code).size, &raw const (*code).name, &raw const (*code).name_len);
+        move || {
+            (fields.0.read_unaligned(), fields.1.read_unaligned(), fields.2.read_unaligned(), fields.3.read_unaligned())
+        }
     }();
     probe::probe_lazy!(jitsym, load, id.0, addr, size, name, length(name, name_len));
 }

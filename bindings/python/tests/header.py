@@ -51,7 +51,10 @@ def check_type(what, ours, theirs):
 
 declared = [ffi.typeof(name) for name in ffi.list_types()[0]]
 with_fields = [ctype.cname for ctype in declared if ctype.kind == "struct" and ctype.fields]
-check("structs", sorted(struct.__name__ for struct in _abi.STRUCTS), sorted(with_fields))
+# Python has no use for the functions of crash handlers and their structs.
+CRASH = {"flush_from_signal", "print_stack", "lookup", "get_registers", "step", "function", "registers"}
+CRASH = {f"jitsym_{name}" for name in CRASH}
+check("structs", sorted(struct.__name__ for struct in _abi.STRUCTS), sorted(set(with_fields) - CRASH))
 for struct in _abi.STRUCTS:
     theirs = dict(ffi.typeof(struct.__name__).fields)
     check(struct.__name__, [field for field, _ in struct._fields_], list(theirs))
@@ -71,9 +74,7 @@ for name in set(re.findall(r"^\} (jitsym_\w+);", text, re.MULTILINE)):
 for name in sorted(numbers.keys() | theirs.keys()):
     check(name, numbers.get(name), theirs.get(name))
 
-# Python has no use for the functions of crash handlers.
-crash = {"flush_from_signal", "print_stack", "lookup", "get_registers", "step"}
-functions = set(re.findall(r"\b(jitsym_\w+)\(", text)) - {f"jitsym_{name}" for name in crash}
+functions = set(re.findall(r"\b(jitsym_\w+)\(", text)) - CRASH
 check("functions", sorted(_abi.FUNCTIONS), sorted(functions))
 for name, (result, arguments) in _abi.FUNCTIONS.items():
     theirs = ffi.typeof(getattr(lib, name))
