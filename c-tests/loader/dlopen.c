@@ -34,6 +34,8 @@
   FUNCTION(jitsym_alloc)             \
   FUNCTION(jitsym_shrink)            \
   FUNCTION(jitsym_free)              \
+  FUNCTION(jitsym_trampoline)        \
+  FUNCTION(jitsym_trampoline_free)   \
   FUNCTION(jitsym_status_text)       \
   FUNCTION(jitsym_status_name)       \
   FUNCTION(jitsym_version_number)

@@ -14,6 +14,7 @@ mod input;
 mod output;
 pub mod region;
 pub mod status;
+pub mod trampoline;
 pub mod types;
 
 use std::ffi::c_char;

@@ -38,6 +38,8 @@ pub struct Wanted {
     near: u64,
     /// Whether the sink for regions runs.
     named: bool,
+    /// Whether the piece is for a trampoline of the library.
+    trampoline: bool,
 }
 
 /// The source of memory: the regions of the process.
@@ -62,7 +64,18 @@ impl Wanted {
         if alignment != 0 && !alignment.is_power_of_two() {
             return Err(Error::Alignment);
         }
-        Ok(Wanted { len: size.next_multiple_of(GRANULE), alignment: alignment.max(GRANULE), near, named })
+        Ok(Wanted {
+            len: size.next_multiple_of(GRANULE),
+            alignment: alignment.max(GRANULE),
+            near,
+            named,
+            trampoline: false,
+        })
+    }
+
+    /// The same for a trampoline of the library.
+    pub fn for_trampoline(self) -> Wanted {
+        Wanted { trampoline: true, ..self }
     }
 
     /// Whether the region suits the request: `near` reaches the whole region, and the region has a file if the sink for regions
@@ -118,25 +131,41 @@ impl Allocator {
     pub fn free(&self, source: &impl Source, exec: u64) -> Result<Option<u64>> {
         let _inside = fork_lock::enter();
         let mut arenas = self.lock()?;
-        let (number, place, len) = find(&arenas, exec)?;
-        source.unregister(exec, len);
-        let arena = &mut arenas[number];
-        arena.end(place);
-        if arena.is_empty() {
-            // One empty region is kept for later code. Only a region with the usual maximum length is kept.
-            let is_spare = |other: &Arena| other.is_empty() && other.max_len == MAX_LENS[0];
-            if !is_spare(arena) || arenas.iter().filter(|other| is_spare(other)).count() > 1 {
-                return Ok(Some(arenas.remove(number).exec));
-            }
-        }
-        let arena = &mut arenas[number];
-        for range in arena.unused() {
-            if source.discard(arena.exec + range.start, range.end - range.start).is_ok() {
-                arena.give_back(range);
-            }
-        }
-        Ok(None)
+        free_in(source, &mut arenas, exec)
     }
+
+    /// Does the same if the piece has a trampoline. Otherwise, the call has no effect.
+    pub fn free_trampoline(&self, source: &impl Source, exec: u64) -> Result<Option<u64>> {
+        let _inside = fork_lock::enter();
+        let mut arenas = self.lock()?;
+        let is_trampoline = |arena: &Arena| arena.place(exec).is_some_and(|place| arena.is_trampoline(place));
+        match arenas.iter().any(is_trampoline) {
+            true => free_in(source, &mut arenas, exec),
+            false => Ok(None),
+        }
+    }
+}
+
+/// Frees the piece that begins at an address: see `Allocator::free`.
+fn free_in(source: &impl Source, arenas: &mut Vec<Arena>, exec: u64) -> Result<Option<u64>> {
+    let (number, place, len) = find(arenas, exec)?;
+    source.unregister(exec, len);
+    let arena = &mut arenas[number];
+    arena.end(place);
+    if arena.is_empty() {
+        // One empty region is kept for later code. Only a region with the usual maximum length is kept.
+        let is_spare = |other: &Arena| other.is_empty() && other.max_len == MAX_LENS[0];
+        if !is_spare(arena) || arenas.iter().filter(|other| is_spare(other)).count() > 1 {
+            return Ok(Some(arenas.remove(number).exec));
+        }
+    }
+    let arena = &mut arenas[number];
+    for range in arena.unused() {
+        if source.discard(arena.exec + range.start, range.end - range.start).is_ok() {
+            arena.give_back(range);
+        }
+    }
+    Ok(None)
 }
 
 /// Finds the piece that begins at an address. Returns the index of its region, its offset in the region, and its length.
@@ -170,6 +199,9 @@ fn take(
                 return None;
             }
             arena.restored(chunk);
+        }
+        if wanted.trampoline {
+            arena.mark_trampoline(place);
         }
         Some(CodeRegion { exec: arena.exec + place, write: arena.write + place, size: wanted.len })
     })

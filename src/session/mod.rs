@@ -20,6 +20,7 @@ pub mod register;
 mod rust_api;
 #[cfg(test)]
 mod tests;
+mod trampoline;
 mod wanted;
 mod writer_thread;
 
