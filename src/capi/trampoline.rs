@@ -48,6 +48,9 @@ pub unsafe extern "C" fn jitsym_trampoline(
             return Err(Error::Null.because("out_entry is NULL", []));
         }
         let session = session::find(handle)?;
+        if session.is_idle() {
+            return session.still_open(()).map(|()| tell(target));
+        }
         // SAFETY: the caller promises that `code` is NULL or valid.
         let entry = unsafe { input::named(code, |code| session.trampoline(target as u64, stack_words, code))? };
         tell(entry as *mut c_void);

@@ -256,6 +256,11 @@ impl Arena {
         self.given_back.remove(&chunk);
     }
 
+    #[cfg(test)]
+    pub fn in_use(&self) -> u64 {
+        self.in_use
+    }
+
     /// Asserts that every byte is accounted for exactly once.
     #[cfg(test)]
     pub fn check(&self) {

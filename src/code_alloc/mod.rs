@@ -9,6 +9,7 @@ mod tests;
 
 use crate::api::error::{Error, Result};
 use crate::sink::region::{CodeRegion, RegionOptions, REACH, SIZE_MAX};
+use crate::sys::sync::outside::Mutex;
 use crate::sys::timed_lock::{Locked, TimedLock};
 use crate::sys::{fork_lock, reserve};
 use arena::{Arena, CHUNK, GRANULE};
@@ -24,10 +25,24 @@ const GROWTH_MAX: u64 = 4 << 20;
 /// The sizes in bytes to which a region may grow. A new region gets the first of these sizes for which there is address space.
 const MAX_LENS: [u64; 3] = [64 << 20, 4 << 20, FIRST_LEN];
 
+/// The number of pieces that are kept for later trampolines.
+const SPARES: usize = 31;
+
 /// The regions of this allocator, divided into pieces.
 #[derive(Debug, Default)]
 pub struct Allocator {
     pub arenas: TimedLock<Vec<Arena>>,
+    /// Pieces of `GRANULE` bytes for trampolines. A thread never waits for this lock, and does not block signals while it holds
+    /// the lock.
+    spares: Mutex<Vec<Spare>>,
+}
+
+/// A piece that no caller owns yet.
+#[derive(Debug)]
+struct Spare {
+    piece: CodeRegion,
+    /// See `Wanted::named`.
+    named: bool,
 }
 
 /// A caller's request. `len` is a multiple of `GRANULE`.
@@ -73,11 +88,6 @@ impl Wanted {
         })
     }
 
-    /// The same for a trampoline of the library.
-    pub fn for_trampoline(self) -> Wanted {
-        Wanted { trampoline: true, ..self }
-    }
-
     /// Whether the region suits the request: `near` reaches the whole region, and the region has a file if the sink for regions
     /// runs.
     fn is_met_by(&self, arena: &Arena) -> bool {
@@ -112,6 +122,37 @@ impl Allocator {
             arenas.iter_mut().for_each(|arena| arena.rest_no_more(0));
             found(source, &mut arenas, Wanted { named: false, ..wanted }).ok_or(error)
         })
+    }
+
+    /// Takes over the pieces of the parent, in a forked child. No other thread of the child uses this allocator yet.
+    pub fn take_over(&self, parent: &Allocator) {
+        self.arenas.take_over(&parent.arenas);
+        if let (Ok(mut own), Ok(mut of_parent)) = (self.spares.try_lock(), parent.spares.try_lock()) {
+            *own = std::mem::take(&mut of_parent);
+        }
+    }
+
+    /// Returns a piece of `GRANULE` bytes that was allocated ahead for a trampoline. The call takes no lock for which a thread
+    /// waits.
+    pub fn spare(&self, wanted: Wanted) -> Option<CodeRegion> {
+        if wanted.len > GRANULE {
+            return None;
+        }
+        let mut spares = self.spares.try_lock().ok()?;
+        spares.pop_if(|spare| spare.named || !wanted.named).map(|spare| spare.piece)
+    }
+
+    /// Allocates a piece for a trampoline, and further pieces for `spare`.
+    pub fn alloc_ahead(&self, source: &impl Source, wanted: Wanted) -> Result<CodeRegion> {
+        let wanted = Wanted { trampoline: true, ..wanted };
+        let piece = self.alloc(source, wanted)?;
+        let Ok(mut spares) = self.spares.try_lock() else { return Ok(piece) };
+        let missing = if wanted.len == GRANULE { SPARES.saturating_sub(spares.len()) } else { 0 };
+        if spares.try_reserve(missing).is_ok() {
+            let more = (0..missing).map_while(|_| self.alloc(source, wanted).ok());
+            spares.extend(more.map(|piece| Spare { piece, named: wanted.named }));
+        }
+        Ok(piece)
     }
 
     pub fn shrink(&self, exec: u64, size: u64) -> Result<()> {

@@ -35,17 +35,25 @@ impl Source for Ref {
 
 impl Ref {
     pub fn alloc(&self, size: u64, alignment: u64, near: u64) -> Result<CodeRegion> {
-        self.alloc_as(size, alignment, near, |wanted| wanted)
+        let wanted = Wanted::new(size, alignment, near, self.is_named())?;
+        self.owned(thread::quietly(|| self.process.allocator.alloc(self, wanted))?)
     }
 
     /// Allocates a piece for a trampoline of the library.
     pub(super) fn alloc_for_trampoline(&self, size: u64) -> Result<CodeRegion> {
-        self.alloc_as(size, 0, 0, Wanted::for_trampoline)
+        let wanted = Wanted::new(size, 0, 0, self.is_named())?;
+        match self.process.allocator.spare(wanted) {
+            Some(piece) => Ok(piece),
+            None => self.owned(thread::quietly(|| self.process.allocator.alloc_ahead(self, wanted))?),
+        }
     }
 
-    fn alloc_as(&self, size: u64, alignment: u64, near: u64, kind: fn(Wanted) -> Wanted) -> Result<CodeRegion> {
-        let wanted = kind(Wanted::new(size, alignment, near, self.shared.status.sinks().has(Sinks::REGION))?);
-        let piece = thread::quietly(|| self.process.allocator.alloc(self, wanted))?;
+    /// Whether a new region gets a file.
+    fn is_named(&self) -> bool {
+        self.shared.status.sinks().has(Sinks::REGION)
+    }
+
+    fn owned(&self, piece: CodeRegion) -> Result<CodeRegion> {
         self.still_open(piece).inspect_err(|_| {
             // The caller does not get the piece, so the piece is freed.
             let _ = self.free(piece.exec);

@@ -11,8 +11,7 @@ use crate::sys::code_memory;
 
 impl Ref {
     /// Makes a trampoline to `target`, which gets `words` words of stack arguments, and registers the trampoline under the name
-    /// of `code`. Returns the address of the trampoline, or `target` if no sink wants code, or if the library cannot make code
-    /// for this architecture.
+    /// of `code`. Returns the address of the trampoline, or `target` if the library cannot make code for this architecture.
     pub fn trampoline(&self, target: u64, words: u32, code: &Code<'_>) -> Result<u64> {
         if target == 0 {
             return Err(Error::Null.because("the target of a trampoline is NULL", []));
@@ -20,9 +19,6 @@ impl Ref {
         if words > WORDS_MAX {
             let text = "a trampoline passes {} words of stack arguments: at most {} are allowed";
             return Err(Error::TooLarge.because(text, [words.into(), WORDS_MAX.into()]));
-        }
-        if self.is_idle() {
-            return self.still_open(target);
         }
         let Some(arch) = NATIVE else { return self.still_open(target) };
         let made = Trampoline::new(arch, target, words);
