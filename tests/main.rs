@@ -45,6 +45,7 @@ mod soak;
 mod static_libs;
 mod steady_state;
 mod support;
+mod trampolines;
 mod unwind_properties;
 mod unwind_steps;
 mod unwinder;

@@ -3,18 +3,22 @@
 //! A trampoline makes a frame with a frame pointer, copies the stack arguments of its caller, calls its target, and returns.
 //! The code changes no register that can contain an argument or a result. Before the call, it changes only a register that the
 //! ABI leaves to linkers: r11, x16 or t1.
+//!
+//! The CFA is at a fixed distance from the stack pointer, although there is a frame pointer. The tables that gcc makes for an
+//! epilogue do not say that the frame pointer has the caller's value again, and perf cannot read the slot below the stack
+//! pointer that these tables name. So perf would lose the stack if the CFA depended on the frame pointer.
 
 #[cfg(test)]
 mod tests;
 
 use super::arch::Arch;
-use crate::api::code::{FramePointer, SavedRegister, SigningKey, Unwind, UnwindRow};
+use crate::api::code::{FixedFrame, SavedRegister, SigningKey, Unwind, UnwindRow};
 
 /// The largest number of words of stack arguments.
 pub const WORDS_MAX: u32 = 32;
 
 /// No trampoline has more bytes.
-const LEN_MAX: usize = 320;
+const LEN_MAX: usize = 448;
 
 /// One trampoline.
 pub struct Trampoline {
@@ -27,8 +31,8 @@ pub struct Trampoline {
 }
 
 enum Frame {
-    Pointer(FramePointer<'static>),
-    Rows([UnwindRow<'static>; 7]),
+    Fixed(FixedFrame<'static>),
+    Rows([UnwindRow<'static>; 8]),
 }
 
 impl Trampoline {
@@ -60,7 +64,7 @@ impl Trampoline {
 
     pub fn unwind(&self) -> Unwind<'_> {
         match &self.frame {
-            Frame::Pointer(frame) => Unwind::FramePointer(*frame),
+            Frame::Fixed(frame) => Unwind::FixedFrame(*frame),
             Frame::Rows(rows) => Unwind::Rows(rows),
         }
     }
@@ -87,6 +91,21 @@ impl Code {
         words.iter().for_each(|word| self.put(&word.to_le_bytes()));
     }
 
+    /// Appends an x86-64 instruction that ends with a number. The instruction has one form for a number of one byte, and one for
+    /// a number of four bytes.
+    fn with_number(&mut self, short: &[u8], long: &[u8], number: u32) {
+        match i8::try_from(number) {
+            Ok(number) => {
+                self.put(short);
+                self.put(&number.to_le_bytes());
+            }
+            Err(_) => {
+                self.put(long);
+                self.put(&number.to_le_bytes());
+            }
+        }
+    }
+
     fn at(&self) -> u32 {
         self.len as u32
     }
@@ -97,18 +116,15 @@ fn x86_64(code: &mut Code, target: u64, words: u32) -> Frame {
     code.put(&[0x55]); // push rbp
     let pushed = code.at();
     code.put(&[0x48, 0x89, 0xe5]); // mov rbp, rsp
-    let set = code.at();
-    if words % 2 == 1 {
-        code.put(&[0x48, 0x83, 0xec, 0x08]); // sub rsp, 8
+    let mut sp_set = pushed;
+    if words != 0 {
+        code.with_number(&[0x48, 0x83, 0xec], &[0x48, 0x81, 0xec], stack(words)); // sub rsp, stack
+        sp_set = code.at();
     }
-    for offset in (0..words).rev().map(|word| 16 + 8 * word) {
-        match i8::try_from(offset) {
-            Ok(short) => code.put(&[0xff, 0x75, short as u8]), // push qword ptr [rbp + offset]
-            Err(_) => {
-                code.put(&[0xff, 0xb5]); // the same
-                code.put(&offset.to_le_bytes());
-            }
-        }
+    for offset in (0..words).map(|word| 8 * word) {
+        code.with_number(&[0x4c, 0x8b, 0x5d], &[0x4c, 0x8b, 0x9d], 16 + offset); // mov r11, [rbp + 16 + offset]
+        code.with_number(&[0x4c, 0x89, 0x5c, 0x24], &[0x4c, 0x89, 0x9c, 0x24], offset);
+        // mov [rsp + offset], r11
     }
     code.put(&[0x49, 0xbb]); // movabs r11, target
     code.put(&target.to_le_bytes());
@@ -116,7 +132,7 @@ fn x86_64(code: &mut Code, target: u64, words: u32) -> Frame {
     code.put(&[if words == 0 { 0x5d } else { 0xc9 }]); // pop rbp, or leave
     let epilogue_begin = code.at();
     code.put(&[0xc3]); // ret
-    Frame::Pointer(FramePointer { pushed, set, epilogue_begin, ..FramePointer::default() })
+    Frame::Fixed(FixedFrame { pushed, sp_set, epilogue_begin, ..FixedFrame::new(cfa_offset(words), &[]) })
 }
 
 /// The code begins with `paciasp`, which is also a landing pad for calls and jumps by x16 or x17 (BTI).
@@ -124,10 +140,13 @@ fn aarch64(code: &mut Code, target: u64, words: u32) -> Frame {
     code.words(&[
         0xd503_233f, // paciasp
         0xa9bf_7bfd, // stp x29, x30, [sp, #-16]!
-        0x9100_03fd, // mov x29, sp
     ]);
+    let pushed = code.at();
+    code.words(&[0x9100_03fd]); // mov x29, sp
+    let (mut sp_set, mut sp_reset) = (pushed, 0);
     if words != 0 {
         code.words(&[0xd100_03ff | stack(words) << 10]); // sub sp, sp, #stack
+        sp_set = code.at();
     }
     for word in 0..words {
         code.words(&[
@@ -143,6 +162,7 @@ fn aarch64(code: &mut Code, target: u64, words: u32) -> Frame {
     code.words(&[0xd63f_0200]); // blr x16
     if words != 0 {
         code.words(&[0x9100_03bf]); // mov sp, x29
+        sp_reset = code.at();
     }
     code.words(&[0xa8c1_7bfd]); // ldp x29, x30, [sp], #16
     let epilogue_begin = code.at();
@@ -150,7 +170,8 @@ fn aarch64(code: &mut Code, target: u64, words: u32) -> Frame {
         0xd503_23bf, // autiasp
         0xd65f_03c0, // ret
     ]);
-    Frame::Pointer(FramePointer { epilogue_begin, signed: Some(SigningKey::A), ..FramePointer::default() })
+    let frame = FixedFrame::new(cfa_offset(words), &[]);
+    Frame::Fixed(FixedFrame { pushed, sp_set, sp_reset, epilogue_begin, signed: Some(SigningKey::A), ..frame })
 }
 
 /// The offset of the address of the target on riscv64, where the code loads this address from memory.
@@ -160,9 +181,9 @@ fn literal(size: usize) -> usize {
 
 fn riscv64(code: &mut Code, words: u32) -> Frame {
     const SP: u32 = 2;
-    const S0: u32 = 8;
+    const FRAME: i32 = 16;
     const RA_SAVED: SavedRegister = SavedRegister { reg: 1, offset: -8 };
-    const S0_SAVED: SavedRegister = SavedRegister { reg: S0, offset: -16 };
+    const S0_SAVED: SavedRegister = SavedRegister { reg: 8, offset: -16 };
 
     code.words(&[
         0xff01_0113, // addi sp, sp, -16
@@ -173,6 +194,7 @@ fn riscv64(code: &mut Code, words: u32) -> Frame {
     if words != 0 {
         code.words(&[stack(words).wrapping_neg() << 20 | 0x0001_0113]); // addi sp, sp, -stack
     }
+    let sp_set = code.at();
     for offset in (0..words).map(|word| 8 * word) {
         code.words(&[
             offset << 20 | 0x0004_3303,                             // ld t1, offset(s0)
@@ -189,23 +211,30 @@ fn riscv64(code: &mut Code, words: u32) -> Frame {
     if words != 0 {
         code.words(&[0xff04_0113]); // addi sp, s0, -16
     }
+    let sp_reset = code.at();
     code.words(&[0x0081_3083]); // ld ra, 8(sp)
-    let end = code.at();
     code.words(&[
         0x0001_3403, // ld s0, 0(sp)
         0x0101_0113, // addi sp, sp, 16
         0x0000_8067, // ret
     ]);
-    let row = |offset, cfa_register, cfa_offset, saved| UnwindRow { offset, cfa_register, cfa_offset, saved };
+    let both = &[RA_SAVED, S0_SAVED];
+    let row = |offset, cfa_offset, saved| UnwindRow { offset, cfa_register: SP, cfa_offset, saved };
     Frame::Rows([
-        row(4, SP, 16, &[]),
-        row(8, SP, 16, &[RA_SAVED]),
-        row(12, SP, 16, &[RA_SAVED, S0_SAVED]),
-        row(16, S0, 0, &[RA_SAVED, S0_SAVED]),
-        row(end, S0, 0, &[S0_SAVED]),
-        row(end + 4, SP, 16, &[]),
-        row(end + 8, SP, 0, &[]),
+        row(4, FRAME, &[]),
+        row(8, FRAME, &[RA_SAVED]),
+        row(12, FRAME, both),
+        row(sp_set, cfa_offset(words), both),
+        row(sp_reset, FRAME, both),
+        row(sp_reset + 4, FRAME, &[S0_SAVED]),
+        row(sp_reset + 8, FRAME, &[]),
+        row(sp_reset + 12, 0, &[]),
     ])
+}
+
+/// The distance of the CFA from the stack pointer at the call.
+fn cfa_offset(words: u32) -> i32 {
+    16 + stack(words) as i32
 }
 
 /// The bytes that `words` take on a stack whose pointer is a multiple of 16.

@@ -51,10 +51,13 @@ const X86_64_3: &[&[u8]] = &[
     &[0xf3, 0x0f, 0x1e, 0xfa], // endbr64
     &[0x55], // push rbp
     &[0x48, 0x89, 0xe5], // mov rbp, rsp
-    &[0x48, 0x83, 0xec, 0x08], // sub rsp, 8
-    &[0xff, 0x75, 0x20], // push qword ptr [rbp + 32]
-    &[0xff, 0x75, 0x18], // push qword ptr [rbp + 24]
-    &[0xff, 0x75, 0x10], // push qword ptr [rbp + 16]
+    &[0x48, 0x83, 0xec, 0x20], // sub rsp, 32
+    &[0x4c, 0x8b, 0x5d, 0x10], // mov r11, [rbp + 16]
+    &[0x4c, 0x89, 0x5c, 0x24, 0x00], // mov [rsp], r11, with a displacement
+    &[0x4c, 0x8b, 0x5d, 0x18], // mov r11, [rbp + 24]
+    &[0x4c, 0x89, 0x5c, 0x24, 0x08], // mov [rsp + 8], r11
+    &[0x4c, 0x8b, 0x5d, 0x20], // mov r11, [rbp + 32]
+    &[0x4c, 0x89, 0x5c, 0x24, 0x10], // mov [rsp + 16], r11
     &[0x49, 0xbb, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11], // movabs r11, 0x1122334455667788
     &[0x41, 0xff, 0xd3], // call r11
     &[0xc9], // leave
@@ -149,14 +152,18 @@ fn every_number_of_words() {
     }
 }
 
-/// The displacements of `push` on x86-64, of one byte and of four.
+/// The numbers in instructions of x86-64, of one byte and of four.
 #[test]
-fn distant_words() {
-    let made = Trampoline::new(Arch::X86_64, TARGET, 16);
-    let pushes = [
-        &[0xff, 0xb5, 0x88, 0, 0, 0][..], // push qword ptr [rbp + 136]
-        &[0xff, 0xb5, 0x80, 0, 0, 0],     // push qword ptr [rbp + 128]
-        &[0xff, 0x75, 0x78],              // push qword ptr [rbp + 120]
+fn many_words() {
+    let code = Trampoline::new(Arch::X86_64, TARGET, WORDS_MAX).code().to_vec();
+    let instructions: [&[u8]; 5] = [
+        &[0x48, 0x81, 0xec, 0x00, 0x01, 0, 0],    // sub rsp, 256
+        &[0x4c, 0x8b, 0x5d, 0x78],                // mov r11, [rbp + 120]
+        &[0x4c, 0x89, 0x5c, 0x24, 0x78],          // mov [rsp + 120], r11
+        &[0x4c, 0x8b, 0x9d, 0x88, 0, 0, 0],       // mov r11, [rbp + 136]
+        &[0x4c, 0x89, 0x9c, 0x24, 0x80, 0, 0, 0], // mov [rsp + 128], r11
     ];
-    assert!(made.code()[8..].starts_with(&pushes.concat()));
+    for bytes in instructions {
+        assert!(code.windows(bytes.len()).any(|window| window == bytes), "{bytes:x?}");
+    }
 }

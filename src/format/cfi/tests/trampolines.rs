@@ -10,12 +10,10 @@ fn check_words(arch: Arch, words: u32, steps: &[(u64, Row)]) {
 
 #[test]
 fn x86_64() {
-    for (words, epilogue) in [(0, 22), (3, 35)] {
-        let saved = [(16, -8), (6, -16)];
-        let entry = || row(7, 8, [(16, -8)]);
-        let steps = [(0, entry()), (5, row(7, 16, saved)), (8, row(6, 16, saved)), (epilogue, entry())];
-        check_words(Arch::X86_64, words, &steps);
-    }
+    let (entry, saved) = (|| row(7, 8, [(16, -8)]), [(16, -8), (6, -16)]);
+    check_words(Arch::X86_64, 0, &[(0, entry()), (5, row(7, 16, saved)), (22, entry())]);
+    let frame = [(0, entry()), (5, row(7, 16, saved)), (12, row(7, 48, saved)), (53, entry())];
+    check_words(Arch::X86_64, 3, &frame);
 }
 
 #[test]
@@ -23,32 +21,25 @@ fn aarch64() {
     for (words, epilogue) in [(0, 36), (3, 68)] {
         // The register 34 is RA_SIGN_STATE.
         let (signed, saved) = ([(34, 1)], [(29, -16), (30, -8), (34, 1)]);
-        let steps = [
-            (0, row(31, 0, [])),
-            (4, row(31, 0, signed)),
-            (8, row(31, 16, saved)),
-            (12, row(29, 16, saved)),
-            (epilogue, row(31, 0, signed)),
-            (epilogue + 4, row(31, 0, [])),
-        ];
+        let mut steps = vec![(0, row(31, 0, [])), (4, row(31, 0, signed)), (8, row(31, 16, saved))];
+        if words != 0 {
+            steps.extend([(16, row(31, 48, saved)), (64, row(31, 16, saved))]);
+        }
+        steps.extend([(epilogue, row(31, 0, signed)), (epilogue + 4, row(31, 0, []))]);
         check_words(Arch::Aarch64, words, &steps);
     }
 }
 
 #[test]
 fn riscv64() {
-    for (words, epilogue) in [(0, 32), (3, 64)] {
+    for (words, restored) in [(0, 32), (3, 64)] {
         let (ra, both) = ([(1, -8)], [(1, -8), (8, -16)]);
-        let steps = [
-            (0, row(2, 0, [])),
-            (4, row(2, 16, [])),
-            (8, row(2, 16, ra)),
-            (12, row(2, 16, both)),
-            (16, row(8, 0, both)),
-            (epilogue, row(8, 0, [(8, -16)])),
-            (epilogue + 4, row(2, 16, [])),
-            (epilogue + 8, row(2, 0, [])),
-        ];
+        let mut steps = vec![(0, row(2, 0, [])), (4, row(2, 16, [])), (8, row(2, 16, ra)), (12, row(2, 16, both))];
+        if words != 0 {
+            steps.extend([(20, row(2, 48, both)), (60, row(2, 16, both))]);
+        }
+        let end = [(restored, row(2, 16, [(8, -16)])), (restored + 4, row(2, 16, [])), (restored + 8, row(2, 0, []))];
+        steps.extend(end);
         check_words(Arch::Riscv64, words, &steps);
     }
 }
