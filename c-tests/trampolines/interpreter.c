@@ -140,6 +140,8 @@ int main(int argc, char **argv) {
   }
   module_entry = (long (*)(const struct function *, long))(uintptr_t)trampoline(session, (void *)(uintptr_t)enter, 0, "module", 1);
   fflush(stdout);
+  /* Whoever steps through the script reads the files. */
+  CHECK_OK(test_flush(session));
 
   enum { RESULT = 18 + 2 + DEPTH + 1 + 1 };
   if (strcmp(what, "spin") == 0) {
