@@ -140,7 +140,7 @@ impl Arena {
     /// The entry of the piece that begins at the offset `place`; `None` if no piece begins there.
     fn entry(&self, place: u64) -> Option<u32> {
         let entry = self.pieces.get((place / GRANULE) as usize).copied();
-        entry.filter(|&entry| entry != 0 && place % GRANULE == 0)
+        entry.filter(|&entry| entry != 0 && place.is_multiple_of(GRANULE))
     }
 
     /// The length of the piece that begins at the offset `place`; `None` if no piece begins there.

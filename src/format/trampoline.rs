@@ -30,6 +30,7 @@ pub struct Trampoline {
     frame: Frame,
 }
 
+#[allow(clippy::large_enum_variant, reason = "a trampoline lives on the stack of one call")]
 enum Frame {
     Fixed(FixedFrame<'static>),
     Rows([UnwindRow<'static>; 8]),
