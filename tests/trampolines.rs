@@ -1,7 +1,7 @@
 //! Trampolines: calls through them, and what perf, gdb and the unwinder see of them.
 //!
-//! The interpreter (`c-tests/trampolines/interpreter.c`) has a stack that is known. Its functions are stepped through, so that each
-//! instruction is a sample, and each stack has to be right.
+//! The interpreter (`c-tests/trampolines/interpreter.c`) has a stack that is known. Its functions are stepped through, so that
+//! each instruction is a sample, and each stack has to be right.
 #![cfg(target_arch = "x86_64")]
 
 mod signatures;
@@ -108,7 +108,8 @@ fn step(frame: &str, graph: Graph, sinks: &str, name: &str) -> Stepped {
 }
 
 impl Stepped {
-    /// What perf prints of a recording has the right stack at each instruction. All instructions of all trampolines are among these.
+    /// What perf prints of a recording has the right stack at each instruction. All instructions of all trampolines are among
+    /// these.
     fn check(&self, data: &Path, of_module: usize) {
         let text =
             stdout(&run(perf::perf("script").args(["--ns", "--no-inline", "-F", script::FIELDS, "-i"]).arg(data)));

@@ -90,12 +90,15 @@ static void arguments(void) {
   /* The number of words that are on the stack, or more. */
   for (uint32_t more = 0; more < 3; more++) {
     long (*through)(long, long, long, long, long, long, long, long, long, long, long) =
-        (long (*)(long, long, long, long, long, long, long, long, long, long, long))(uintptr_t)made(ADDRESS(many), 5 + more, "many");
+        (long (*)(long, long, long, long, long, long, long, long, long, long, long))(uintptr_t)made(ADDRESS(many), 5 + more,
+                                                                                                   "many");
     CHECK(through(1, 20, 3, 40, 5, 60, 7, 80, 9, 100, 11) == many(1, 20, 3, 40, 5, 60, 7, 80, 9, 100, 11));
     double (*reals)(double, float, double, double, double, double, double, double, double, double) =
-        (double (*)(double, float, double, double, double, double, double, double, double, double))(uintptr_t)made(ADDRESS(floats), 2 + more, "floats");
+        (double (*)(double, float, double, double, double, double, double, double, double, double))(uintptr_t)made(
+            ADDRESS(floats), 2 + more, "floats");
     CHECK(reals(1, 2, 3, 4, 5, 6, 7, 8, 9, 10) == floats(1, 2, 3, 4, 5, 6, 7, 8, 9, 10));
-    long double (*exact)(int, long double) = (long double (*)(int, long double))(uintptr_t)made(ADDRESS(precise), 2 + more, "precise");
+    long double (*exact)(int, long double) =
+        (long double (*)(int, long double))(uintptr_t)made(ADDRESS(precise), 2 + more, "precise");
     CHECK(exact(3, 1e18L + 0.5L) == precise(3, 1e18L + 0.5L));
     large l = {{1, 2, 3, 4, 5}}, there, here = enlarged(9, l);
     large (*grow)(long, large) = (large (*)(long, large))(uintptr_t)made(ADDRESS(enlarged), 5 + more, "enlarged");
@@ -103,7 +106,8 @@ static void arguments(void) {
     CHECK(memcmp(&there, &here, sizeof here) == 0);
     double (*any)(int, ...) = (double (*)(int, ...))(uintptr_t)made(ADDRESS(sum), 10 + more, "sum");
     CHECK(any(2, 1L, 2.5) == sum(2, 1L, 2.5) && any(1, 7L) == sum(1, 7L));
-    CHECK(any(12, 1L, 2., 3L, 4., 5L, 6., 7L, 8., 9L, 10., 11L, 12.) == sum(12, 1L, 2., 3L, 4., 5L, 6., 7L, 8., 9L, 10., 11L, 12.));
+    double direct = sum(12, 1L, 2., 3L, 4., 5L, 6., 7L, 8., 9L, 10., 11L, 12.);
+    CHECK(any(12, 1L, 2., 3L, 4., 5L, 6., 7L, 8., 9L, 10., 11L, 12.) == direct);
   }
   point (*turn)(point, int) = (point (*)(point, int))(uintptr_t)made(ADDRESS(turned), 0, "turned");
   point p = turn((point){2, 3}, 4);

@@ -1,9 +1,9 @@
 /*
- * An interpreter of three functions, each of which is entered through a trampoline. Prints `TRAMPOLINE NAME ENTRY SIZE` for each
- * trampoline (hexadecimal numbers), then runs its script.
+ * An interpreter of three functions, each of which is entered through a trampoline. Prints `TRAMPOLINE NAME ENTRY SIZE` for
+ * each trampoline (hexadecimal numbers), then runs its script.
  *
- * The stack is known: main, run, [module], enter, [outer], interpret, [middle], interpret, then DEPTH times [inner] and interpret,
- * and at last `reached`. The names in brackets are trampolines. In each of its functions, the interpreter spends time in
+ * The stack is known: main, run, [module], enter, [outer], interpret, [middle], interpret, then DEPTH times [inner] and
+ * interpret, and at last `reached`. The names in brackets are trampolines. In each of its functions, the interpreter spends time in
  * `work_outer`, `work_middle` or `work_inner`.
  *
  * Usage: interpreter DIR [spin MILLISECONDS | once | throw]
@@ -138,7 +138,8 @@ int main(int argc, char **argv) {
     function->entry = (interpreter *)(uintptr_t)trampoline(session, (void *)(uintptr_t)interpret, function->stack_words,
                                                            function->name, function->line);
   }
-  module_entry = (long (*)(const struct function *, long))(uintptr_t)trampoline(session, (void *)(uintptr_t)enter, 0, "module", 1);
+  void *module = trampoline(session, (void *)(uintptr_t)enter, 0, "module", 1);
+  module_entry = (long (*)(const struct function *, long))(uintptr_t)module;
   fflush(stdout);
   /* Whoever steps through the script reads the files. */
   CHECK_OK(test_flush(session));

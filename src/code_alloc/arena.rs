@@ -117,7 +117,8 @@ impl Arena {
         Some(self.top.next_multiple_of(alignment) + len).filter(|end| *end <= self.max_len)
     }
 
-    /// Gives `pieces` an entry for a piece that begins at the offset `place`. Returns `None` if there is no memory for the entry.
+    /// Gives `pieces` an entry for a piece that begins at the offset `place`. Returns `None` if there is no memory for the
+    /// entry.
     fn make_room(&mut self, place: u64) -> Option<()> {
         let missing = (place / GRANULE + 1).saturating_sub(self.pieces.len() as u64) as usize;
         self.pieces.try_reserve(missing).ok()?;

@@ -92,8 +92,8 @@ impl Code {
         words.iter().for_each(|word| self.put(&word.to_le_bytes()));
     }
 
-    /// Appends an x86-64 instruction that ends with a number. The instruction has one form for a number of one byte, and one for
-    /// a number of four bytes.
+    /// Appends an x86-64 instruction that ends with a number. The instruction has one form for numbers of one byte, and one for
+    /// numbers of four bytes.
     fn with_number(&mut self, short: &[u8], long: &[u8], number: u32) {
         match i8::try_from(number) {
             Ok(number) => {

@@ -122,7 +122,8 @@ unsafe fn map(addr: u64, len: u64, protection: i32, flags: i32, file: i32, offse
     checked(unsafe { libc::mmap(at, len as usize, protection, flags, file, offset) }).map(drop)
 }
 
-/// Makes new instructions visible to all processors, in the memory where these instructions will run. x86-64 does this by itself.
+/// Makes new instructions visible to all processors, in the memory where these instructions will run. x86-64 processors do this
+/// by themselves.
 ///
 /// # Safety
 /// The memory is mapped and readable.
