@@ -6,8 +6,9 @@
  *
  * The first call of jitsym_init looks for the library. If the library is not found, and options and environment select the
  * map, the calls write the map themselves (docs/linking.md). If no map is written, every other function does nothing and
- * returns JITSYM_ERR_LIBRARY, at the cost of one load and one branch; jitsym_wanted returns 0. Later calls of jitsym_init do
- * not look for the library again, but jitsym_dl_load does. Any thread may make the first call.
+ * returns JITSYM_ERR_LIBRARY, at the cost of one load and one branch; jitsym_wanted returns 0, and jitsym_trampoline hands back
+ * its target. Later calls of jitsym_init do not look for the library again, but jitsym_dl_load does. Any thread may make the
+ * first call.
  *
  *   - The environment variable JITSYM_LIB names the library's file. Programs that run with more rights than their caller ignore
  *     JITSYM_LIB. Without the variable, the dynamic linker looks for libjitsym.so.0.1 in its usual directories (DT_RPATH and
@@ -75,6 +76,8 @@ extern "C" {
   FUNCTION(jitsym_alloc)               \
   FUNCTION(jitsym_shrink)              \
   FUNCTION(jitsym_free)                \
+  FUNCTION(jitsym_trampoline)          \
+  FUNCTION(jitsym_trampoline_free)     \
   FUNCTION(jitsym_status_text)         \
   FUNCTION(jitsym_status_name)         \
   FUNCTION(jitsym_version_number)
@@ -386,7 +389,7 @@ static inline const jitsym_dl_functions *jitsym_map_functions(void) {
   static const jitsym_dl_functions functions = {
     jitsym_map_init, jitsym_map_register, jitsym_map_move, jitsym_map_unregister, jitsym_map_unregister_range, jitsym_map_flush,
     jitsym_map_enable, jitsym_map_close, jitsym_map_get_stats, jitsym_map_wanted, jitsym_map_path,
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
   return &functions;
 }
 
@@ -532,6 +535,21 @@ static inline jitsym_status jitsym_dl_free(jitsym *session, void *exec) {
   JITSYM_DL_CALL(jitsym_free, JITSYM_ERR_LIBRARY, (session, exec));
 }
 
+/* Without the library, every entry is the target. */
+static inline jitsym_status jitsym_dl_trampoline(jitsym *session, void *target, uint32_t stack_words, const jitsym_code *code,
+                                                 void **out_entry) {
+  const jitsym_dl_functions *functions = jitsym_dl_get();
+  if (functions != NULL && functions->jitsym_trampoline_ != NULL)
+    return functions->jitsym_trampoline_(session, target, stack_words, code, out_entry);
+  if (out_entry == NULL) return JITSYM_ERR_NULL;
+  *out_entry = target;
+  return JITSYM_OK;
+}
+
+static inline jitsym_status jitsym_dl_trampoline_free(jitsym *session, void *entry) {
+  JITSYM_DL_CALL(jitsym_trampoline_free, JITSYM_OK, (session, entry));
+}
+
 static inline const char *jitsym_dl_status_text(int32_t status) {
   JITSYM_DL_CALL(jitsym_status_text, status == JITSYM_ERR_LIBRARY ? "the shared library was not found, or is another version"
                                                                  : "unknown, because the shared library is not loaded",
@@ -578,6 +596,8 @@ static inline uint32_t jitsym_dl_version_number(void) {
 #define jitsym_alloc jitsym_dl_alloc
 #define jitsym_shrink jitsym_dl_shrink
 #define jitsym_free jitsym_dl_free
+#define jitsym_trampoline jitsym_dl_trampoline
+#define jitsym_trampoline_free jitsym_dl_trampoline_free
 #define jitsym_status_text jitsym_dl_status_text
 #define jitsym_status_name jitsym_dl_status_name
 #define jitsym_version_number jitsym_dl_version_number

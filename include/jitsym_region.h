@@ -56,6 +56,25 @@ JITSYM_API jitsym_status jitsym_shrink(jitsym *session, void *exec, uint64_t siz
    Returns JITSYM_OK; JITSYM_ERR_REGION, _SESSION, _CLOSED, _FORKED, _BUSY, _TIMEOUT. Does file I/O at times. */
 JITSYM_API jitsym_status jitsym_free(jitsym *session, void *exec);
 
+/* ---- Trampolines ------------------------------------------------------------------------------------------------- */
+
+/* Makes a function that calls target with the same arguments, and returns the same result. Stacks show this function
+   with the name, file and line of code (JITSYM_CODE(NULL, 0, name); flags may be JITSYM_CODE_MORE, other fields must
+   be 0). target: a function of any type. stack_words: how many words (8 bytes) of arguments the caller passes on the
+   stack; at most 32. out_entry: gets the function's address. If session is NULL, no sink runs and no code is
+   remembered, or the library makes no code for this machine, it gets target.
+   Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _STRUCT_TAIL, _FLAGS, also for a field that must be 0;
+   JITSYM_ERR_TOO_LARGE for too many words; or a status of jitsym_alloc or jitsym_register. After an error, no
+   function was made. Does file I/O at times. */
+JITSYM_API jitsym_status jitsym_trampoline(jitsym *session, void *target, uint32_t stack_words, const jitsym_code *code,
+                                           void **out_entry);
+
+/* Unregisters and frees a function from jitsym_trampoline. No thread may still run it, or its target below it.
+   entry: the function's address. Another address, such as a target that jitsym_trampoline has handed back, is left
+   alone. session: any open session. If it is NULL, the call does nothing.
+   Returns JITSYM_OK; JITSYM_ERR_SESSION, _CLOSED, _FORKED, _BUSY, _TIMEOUT. Does file I/O at times. */
+JITSYM_API jitsym_status jitsym_trampoline_free(jitsym *session, void *entry);
+
 /* ---- Regions ----------------------------------------------------------------------------------------------------- */
 
 /* Bit flags of a region. */

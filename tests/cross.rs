@@ -413,6 +413,7 @@ macro_rules! machine {
                 // MOVE records, which have to be asked for.
                 fork_child, "fork/fork_child", Shared, false, &["code-move"];
                 ends, "ends/ends", Shared, false, &[];
+                trampolines, "trampolines/calls", Shared, false, &[];
             }
 
             #[test]

@@ -275,6 +275,13 @@ fn code_memory_comes_from_the_library() {
 }
 
 #[test]
+fn interpreted_functions_have_trampolines() {
+    let dir = fresh_dir("trampolines-files");
+    let mut command = perf::command(compile_harness("trampolines", Link::Shared, &[]));
+    assert_eq!(stdout(&run(command.env("JITSYM_DIR", &dir))), "ok\n");
+}
+
+#[test]
 fn the_loader_finds_the_library_or_does_without() {
     let program = compile_harness("loader", Link::None, &[]);
     let dir = scratch_dir("loader-files");

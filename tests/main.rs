@@ -48,6 +48,7 @@ mod stack;
 mod static_libs;
 mod steady_state;
 mod support;
+mod trampolines;
 mod unwind_properties;
 mod unwind_steps;
 mod unwinder;

@@ -32,10 +32,7 @@ fn breakpoints_of_gdb() {
         let mut gdb = Command::new("gdb");
         gdb.args(["-q", "-nx", "-batch", "-ex", "set breakpoint pending on"]);
         let prints = [
-            (
-                "load",
-                r#"printf "\nhit load %lx %ld %.*s\n", $_probe_arg1, $_probe_arg2, (int)$_probe_arg4, (char *)$_probe_arg3"#,
-            ),
+            ("load", r#"printf "\nhit load %lx %ld %s\n", $_probe_arg1, $_probe_arg2, (char *)$_probe_arg3"#),
             ("move", r#"printf "\nhit move %lx\n", $_probe_arg1"#),
             ("unload", r#"printf "\nhit unload %lx %lx\n", $_probe_arg1, $_probe_arg2"#),
         ];
@@ -59,7 +56,8 @@ fn breakpoints_of_gdb() {
         gdb.stdin.take().expect("input").write_all(b"\n").expect("write");
         let output = String::from_utf8_lossy(&gdb.wait_with_output().expect("gdb").stdout).into_owned();
         assert!(output.contains("\nok\n"), "{output}");
-        check(&output);
+        // gdb's `printf` cannot cut a name.
+        check(&output.replace("second, cut", "second"));
     }
 }
 

@@ -7,11 +7,12 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::rc::Rc;
 
 use crate::cfi::{self, Cfa, Decoded, Dumped, Rule, State};
 use crate::perf;
-use crate::support::{checker, scratch_dir, TmpFiles};
+use crate::support::{checker, compile, scratch_dir, Link, TmpFiles};
 use jitsym_step::{Change, Event, Registers, Shadow, Tid, Tracer, KEPT, RSP};
 use object::{Object, ObjectSymbol};
 
@@ -199,35 +200,60 @@ impl Walk {
     }
 }
 
-#[test]
-fn every_instruction() {
-    let program = perf::program();
-    let dir = scratch_dir("walk");
-    let output = dir.join("truth");
-    let mut command = perf::command(program);
-    command.arg(format!("dir={}", dir.display())).args(["scenario=walk", "sinks=jitdump", "count=600"]);
+/// A program that writes its jitdump to this directory, stopped at its start. What it prints is in the file `truth` there.
+fn start(mut command: Command, dir: &Path) -> (Walk, TmpFiles) {
     // A tracee that does not get to its end shall leave nothing behind.
     command
         .env("JITSYM_SPOOL", "off")
-        .env("JITSYM_DIR", &dir)
-        .stdout(std::fs::File::create(&output).expect("a file for the truth"));
+        .env("JITSYM_DIR", dir)
+        .stdout(std::fs::File::create(dir.join("truth")).expect("a file for the truth"));
     let tracer = Tracer::spawn(command).expect("start the program");
     let pid = tracer.pid();
-    let _files = TmpFiles(pid as u32);
     let path = dir.join(format!("jit-{pid}.dump"));
     let tables = Tables { path, len: 0, code: Vec::new(), known: HashMap::new() };
-    let mut walk = Walk { tracer, pid, tables, calls: Shadow::default(), seen: Seen::default() };
-    let run_slice = walk.function(program, "run_slice");
-    walk.tracer.set_breakpoint(pid, run_slice).expect("a breakpoint");
+    (Walk { tracer, pid, tables, calls: Shadow::default(), seen: Seen::default() }, TmpFiles(pid as u32))
+}
+
+/// Follows each call of a function until the program has ended, and returns what it has printed.
+fn follow_all(walk: &mut Walk, program: &Path, function: &str, dir: &Path) -> String {
+    let addr = walk.function(program, function);
+    walk.tracer.set_breakpoint(walk.pid, addr).expect("a breakpoint");
     while walk.run() {
         walk.tables.update();
         walk.follow();
     }
     assert!(walk.tracer.status().is_some_and(|status| status.success()), "{:?}", walk.tracer.status());
-
-    let truth = perf::Truth::parse(&std::fs::read_to_string(&output).expect("the truth"));
-    let Seen { steps, inside, frames, deepest, places } = &walk.seen;
+    let Seen { steps, inside, frames, deepest, .. } = &walk.seen;
     println!("{steps} instructions, {inside} in registered code, {frames} frames, {deepest} at a time");
+    std::fs::read_to_string(dir.join("truth")).expect("the truth")
+}
+
+/// Trampolines with and without stack arguments, between which are frames of C.
+#[test]
+fn trampolines() {
+    let flags = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
+    let program = compile("gcc", &["c-tests/trampolines/interpreter.c"], Link::Shared, &flags, "stepped-interpreter");
+    let dir = scratch_dir("trampolines");
+    let mut command = perf::command(&program);
+    command.arg(&dir).arg("once").env("JITSYM", "jitdump");
+    let (mut walk, _files) = start(command, &dir);
+    let printed = follow_all(&mut walk, &program, "run", &dir);
+    assert!(printed.ends_with("ok\n"), "{printed}");
+    // Seven instructions without words. Each word takes two more, and the room for words one.
+    assert_eq!(walk.seen.places.len(), 7 + 12 + 14 + 12);
+    checker::assert_sound(&walk.tables.path, &[]);
+    std::fs::remove_dir_all(dir).expect("remove the files");
+}
+
+#[test]
+fn every_instruction() {
+    let program = perf::program();
+    let dir = scratch_dir("walk");
+    let mut command = perf::command(program);
+    command.arg(format!("dir={}", dir.display())).args(["scenario=walk", "sinks=jitdump", "count=600"]);
+    let (mut walk, _files) = start(command, &dir);
+    let truth = perf::Truth::parse(&follow_all(&mut walk, program, "run_slice", &dir));
+    let Seen { inside, frames, deepest, places, .. } = &walk.seen;
     assert!(*inside > 20_000 && frames > inside && *deepest > 5, "too little was seen");
     // All functions, at the places that they were moved to as well, from their first byte to their return.
     for place in &truth.places {

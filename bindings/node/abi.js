@@ -277,6 +277,8 @@ const functions = {
   jitsym_alloc: ['int', [session, 'uint64_t', 'uint64_t', 'uint64_t', koffi.inout(pointer(structs.jitsym_region))]],
   jitsym_shrink: ['int', [session, 'uintptr_t', 'uint64_t']],
   jitsym_free: ['int', [session, 'uintptr_t']],
+  jitsym_trampoline: ['int', [session, 'uintptr_t', 'uint32_t', pointer(structs.jitsym_code), koffi.out(pointer('uintptr_t'))]],
+  jitsym_trampoline_free: ['int', [session, 'uintptr_t']],
   jitsym_status_text: ['const char *', ['int32_t']],
   jitsym_status_name: ['const char *', ['int32_t']],
   jitsym_version_number: ['uint32_t', []],

@@ -43,6 +43,10 @@ static void every_call(jitsym *session) {
   CHECK_OK(jitsym_alloc(session, size, 0, 0, &region));
   CHECK_OK(jitsym_shrink(session, region.exec, 64));
   CHECK_OK(jitsym_free(session, region.exec));
+  jitsym_code name = JITSYM_CODE(NULL, 0, "trampoline");
+  void *entry;
+  CHECK_OK(jitsym_trampoline(session, (void *)(uintptr_t)&getpid, 0, &name, &entry));
+  CHECK_OK(jitsym_trampoline_free(session, entry));
   void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   CHECK(memory != MAP_FAILED);
   if (jitsym_region_adopt(session, memory, size) == JITSYM_OK) {

@@ -84,6 +84,11 @@ static void test_absent(void) {
   CHECK(region.exec == NULL);
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_shrink(session, buffer, 64));
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_free(session, buffer));
+  void *entry = NULL;
+  CHECK_OK(jitsym_trampoline(session, buffer, 0, &code, &entry));
+  CHECK(entry == buffer);
+  CHECK_STATUS(JITSYM_ERR_NULL, jitsym_trampoline(session, buffer, 0, &code, NULL));
+  CHECK_OK(jitsym_trampoline_free(session, entry));
   CHECK_STATUS(JITSYM_ERR_LIBRARY, jitsym_close(session));
   CHECK(session == NULL && id == 17 && strcmp(buffer, "untouched") == 0);
   CHECK(strcmp(jitsym_status_name(JITSYM_ERR_LIBRARY), "JITSYM_ERR_LIBRARY") == 0);

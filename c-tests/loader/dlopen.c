@@ -38,6 +38,8 @@
   FUNCTION(jitsym_lookup)            \
   FUNCTION(jitsym_get_registers)     \
   FUNCTION(jitsym_step)              \
+  FUNCTION(jitsym_trampoline)        \
+  FUNCTION(jitsym_trampoline_free)   \
   FUNCTION(jitsym_status_text)       \
   FUNCTION(jitsym_status_name)       \
   FUNCTION(jitsym_version_number)

@@ -17,6 +17,7 @@ mod probes;
 pub mod region;
 pub mod stack;
 pub mod status;
+pub mod trampoline;
 pub mod types;
 
 use std::ffi::c_char;

@@ -9,10 +9,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 use crate::sink::region::CodeRegion;
+use crate::sys::mapping::Table;
 
 /// Pieces begin and end at multiples of this number, the size of a cache line. It is a multiple of the unit in which a region
 /// marks freed code, so no mark covers both live code and the freed code of a neighbour.
 pub const GRANULE: u64 = 64;
+
+/// A bit of the entries in `Arena::pieces`.
+const TRAMPOLINE: u32 = 1 << 31;
 
 /// Memory is returned to the file system in parts of this size, which is a multiple of every page size.
 pub const CHUNK: u64 = 64 << 10;
@@ -36,8 +40,10 @@ pub struct Arena {
     pub named: bool,
     /// Each byte below this offset belongs to `pieces`, `resting` or `free`. `begin` allocates the memory from this offset on.
     top: u64,
-    /// The lengths of the pieces that callers own, by their offsets in the region.
-    pieces: BTreeMap<u64, u64>,
+    /// An entry for each granule. If a piece that a caller owns begins with the granule, the entry is the number of the piece's
+    /// granules, with the bit `TRAMPOLINE` if the piece has a trampoline. Otherwise, the entry is 0. The array ends before
+    /// granules with which no piece has begun.
+    pieces: Table<u32>,
     in_use: u64,
     /// Offsets and lengths of the freed pieces that are held back, in the order in which they were freed.
     resting: VecDeque<(u64, u64)>,
@@ -60,7 +66,7 @@ impl Arena {
             max_len,
             named,
             top: 0,
-            pieces: BTreeMap::new(),
+            pieces: Table::default(),
             in_use: 0,
             resting: VecDeque::new(),
             resting_len: 0,
@@ -72,7 +78,7 @@ impl Arena {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.pieces.is_empty()
+        self.in_use == 0
     }
 
     /// Converts an address to an offset in this region; `None` outside of the region.
@@ -85,6 +91,7 @@ impl Arena {
         // A free part of at least this length has room for an aligned piece, wherever the part begins.
         let &(free_len, start) = self.free_by_len.range((len + alignment - GRANULE, 0)..).next()?;
         let place = start.next_multiple_of(alignment);
+        self.make_room(place)?;
         self.take_free(start, free_len);
         self.add_free(start, place - start);
         self.add_free(place + len, start + free_len - (place + len));
@@ -98,6 +105,7 @@ impl Arena {
         if place + len > self.len {
             return None;
         }
+        self.make_room(place)?;
         self.add_free(self.top, place - self.top);
         self.top = place + len;
         self.hand_out(place, len);
@@ -109,19 +117,53 @@ impl Arena {
         Some(self.top.next_multiple_of(alignment) + len).filter(|end| *end <= self.max_len)
     }
 
+    /// Gives `pieces` an entry for a piece that begins at the offset `place`. Returns `None` if there is no memory for the
+    /// entry.
+    fn make_room(&mut self, place: u64) -> Option<()> {
+        let missing = (place / GRANULE + 1).saturating_sub(self.pieces.len() as u64) as usize;
+        self.pieces.try_reserve(missing).ok()?;
+        (0..missing).for_each(|_| self.pieces.push(0));
+        Some(())
+    }
+
     fn hand_out(&mut self, place: u64, len: u64) {
-        self.pieces.insert(place, len);
+        self.set(place, len);
         self.in_use += len;
+    }
+
+    /// Stores the length of the piece that begins at the offset `place`.
+    fn set(&mut self, place: u64, len: u64) {
+        if let Some(entry) = self.pieces.get_mut((place / GRANULE) as usize) {
+            *entry = (len / GRANULE) as u32;
+        }
+    }
+
+    /// The entry of the piece that begins at the offset `place`; `None` if no piece begins there.
+    fn entry(&self, place: u64) -> Option<u32> {
+        let entry = self.pieces.get((place / GRANULE) as usize).copied();
+        entry.filter(|&entry| entry != 0 && place.is_multiple_of(GRANULE))
     }
 
     /// The length of the piece that begins at the offset `place`; `None` if no piece begins there.
     pub fn len_of(&self, place: u64) -> Option<u64> {
-        self.pieces.get(&place).copied()
+        self.entry(place).map(|entry| u64::from(entry & !TRAMPOLINE) * GRANULE)
+    }
+
+    /// Notes that the piece at the offset `place` has a trampoline.
+    pub fn mark_trampoline(&mut self, place: u64) {
+        if let Some(entry) = self.pieces.get_mut((place / GRANULE) as usize) {
+            *entry |= TRAMPOLINE;
+        }
+    }
+
+    pub fn is_trampoline(&self, place: u64) -> bool {
+        self.entry(place).is_some_and(|entry| entry & TRAMPOLINE != 0)
     }
 
     /// Frees a piece, and holds its memory back.
     pub fn end(&mut self, place: u64) {
-        let Some(len) = self.pieces.remove(&place) else { return };
+        let Some(len) = self.len_of(place) else { return };
+        self.set(place, 0);
         self.in_use -= len;
         self.resting_len += len;
         self.resting.push_back((place, len));
@@ -143,7 +185,8 @@ impl Arena {
     /// Shortens a piece to `len` bytes. The memory that is cut off becomes available at once, because no code was registered
     /// there since the piece was allocated.
     pub fn shrink(&mut self, place: u64, len: u64) {
-        let Some(old) = self.pieces.insert(place, len) else { return };
+        let Some(old) = self.len_of(place) else { return };
+        self.set(place, len);
         self.in_use -= old - len;
         if place + old == self.top {
             self.top = place + len;
@@ -214,12 +257,19 @@ impl Arena {
         self.given_back.remove(&chunk);
     }
 
+    #[cfg(test)]
+    pub fn in_use(&self) -> u64 {
+        self.in_use
+    }
+
     /// Asserts that every byte is accounted for exactly once.
     #[cfg(test)]
     pub fn check(&self) {
         let resting = self.resting.iter().copied();
-        let mut all: Vec<(u64, u64)> =
-            self.pieces.iter().chain(&self.free).map(|(&start, &len)| (start, len)).collect();
+        let entries = self.pieces.iter().enumerate().filter(|(_, entry)| **entry != 0);
+        let places = entries.map(|(granule, _)| granule as u64 * GRANULE);
+        let pieces: BTreeMap<u64, u64> = places.map(|place| (place, self.len_of(place).unwrap())).collect();
+        let mut all: Vec<(u64, u64)> = pieces.iter().chain(&self.free).map(|(&start, &len)| (start, len)).collect();
         all.extend(resting);
         all.sort_unstable();
         let end = all.iter().fold(0, |end, &(start, len)| {
@@ -228,14 +278,14 @@ impl Arena {
         });
         assert_eq!(end, self.top);
         assert!(self.top <= self.len && self.len <= self.max_len);
-        assert_eq!(self.in_use, self.pieces.values().sum::<u64>());
+        assert_eq!(self.in_use, pieces.values().sum::<u64>());
         assert_eq!(self.resting_len, self.resting.iter().map(|(_, len)| len).sum::<u64>());
         let by_len: BTreeSet<(u64, u64)> = self.free.iter().map(|(&start, &len)| (len, start)).collect();
         assert_eq!((&by_len, self.free_len), (&self.free_by_len, self.free.values().sum()));
         let starts: Vec<u64> = self.free.keys().copied().collect();
         assert!(starts.windows(2).all(|pair| pair[0] + self.free[&pair[0]] < pair[1]), "neighbours are not one");
         for &chunk in self.given_back.keys() {
-            assert!(self.pieces.range(..chunk + CHUNK).next_back().is_none_or(|(start, len)| start + len <= chunk));
+            assert!(pieces.range(..chunk + CHUNK).next_back().is_none_or(|(start, len)| start + len <= chunk));
         }
     }
 }

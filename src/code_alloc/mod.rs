@@ -9,6 +9,7 @@ mod tests;
 
 use crate::api::error::{Error, Result};
 use crate::sink::region::{CodeRegion, RegionOptions, REACH, SIZE_MAX};
+use crate::sys::sync::outside::Mutex;
 use crate::sys::timed_lock::{Locked, TimedLock};
 use crate::sys::{fork_lock, reserve};
 use arena::{Arena, CHUNK, GRANULE};
@@ -24,10 +25,24 @@ const GROWTH_MAX: u64 = 4 << 20;
 /// The sizes in bytes to which a region may grow. A new region gets the first of these sizes for which there is address space.
 const MAX_LENS: [u64; 3] = [64 << 20, 4 << 20, FIRST_LEN];
 
+/// The number of pieces that are kept for later trampolines.
+const SPARES: usize = 31;
+
 /// The regions of this allocator, divided into pieces.
 #[derive(Debug, Default)]
 pub struct Allocator {
     pub arenas: TimedLock<Vec<Arena>>,
+    /// Pieces of `GRANULE` bytes for trampolines. A thread never waits for this lock, and does not block signals while it holds
+    /// the lock.
+    spares: Mutex<Vec<Spare>>,
+}
+
+/// A piece that no caller owns yet.
+#[derive(Debug)]
+struct Spare {
+    piece: CodeRegion,
+    /// See `Wanted::named`.
+    named: bool,
 }
 
 /// A caller's request. `len` is a multiple of `GRANULE`.
@@ -38,6 +53,8 @@ pub struct Wanted {
     near: u64,
     /// Whether the sink for regions runs.
     named: bool,
+    /// Whether the piece is for a trampoline of the library.
+    trampoline: bool,
 }
 
 /// The source of memory: the regions of the process.
@@ -62,7 +79,13 @@ impl Wanted {
         if alignment != 0 && !alignment.is_power_of_two() {
             return Err(Error::Alignment);
         }
-        Ok(Wanted { len: size.next_multiple_of(GRANULE), alignment: alignment.max(GRANULE), near, named })
+        Ok(Wanted {
+            len: size.next_multiple_of(GRANULE),
+            alignment: alignment.max(GRANULE),
+            near,
+            named,
+            trampoline: false,
+        })
     }
 
     /// Whether the region suits the request: `near` reaches the whole region, and the region has a file if the sink for regions
@@ -101,6 +124,37 @@ impl Allocator {
         })
     }
 
+    /// Takes over the pieces of the parent, in a forked child. No other thread of the child uses this allocator yet.
+    pub fn take_over(&self, parent: &Allocator) {
+        self.arenas.take_over(&parent.arenas);
+        if let (Ok(mut own), Ok(mut of_parent)) = (self.spares.try_lock(), parent.spares.try_lock()) {
+            *own = std::mem::take(&mut of_parent);
+        }
+    }
+
+    /// Returns a piece of `GRANULE` bytes that was allocated ahead for a trampoline. The call takes no lock for which a thread
+    /// waits.
+    pub fn spare(&self, wanted: Wanted) -> Option<CodeRegion> {
+        if wanted.len > GRANULE {
+            return None;
+        }
+        let mut spares = self.spares.try_lock().ok()?;
+        spares.pop_if(|spare| spare.named || !wanted.named).map(|spare| spare.piece)
+    }
+
+    /// Allocates a piece for a trampoline, and further pieces for `spare`.
+    pub fn alloc_ahead(&self, source: &impl Source, wanted: Wanted) -> Result<CodeRegion> {
+        let wanted = Wanted { trampoline: true, ..wanted };
+        let piece = self.alloc(source, wanted)?;
+        let Ok(mut spares) = self.spares.try_lock() else { return Ok(piece) };
+        let missing = if wanted.len == GRANULE { SPARES.saturating_sub(spares.len()) } else { 0 };
+        if spares.try_reserve(missing).is_ok() {
+            let more = (0..missing).map_while(|_| self.alloc(source, wanted).ok());
+            spares.extend(more.map(|piece| Spare { piece, named: wanted.named }));
+        }
+        Ok(piece)
+    }
+
     pub fn shrink(&self, exec: u64, size: u64) -> Result<()> {
         if size == 0 {
             return Err(Error::SizeZero);
@@ -118,25 +172,41 @@ impl Allocator {
     pub fn free(&self, source: &impl Source, exec: u64) -> Result<Option<u64>> {
         let _inside = fork_lock::enter();
         let mut arenas = self.lock()?;
-        let (number, place, len) = find(&arenas, exec)?;
-        source.unregister(exec, len);
-        let arena = &mut arenas[number];
-        arena.end(place);
-        if arena.is_empty() {
-            // One empty region is kept for later code. Only a region with the usual maximum length is kept.
-            let is_spare = |other: &Arena| other.is_empty() && other.max_len == MAX_LENS[0];
-            if !is_spare(arena) || arenas.iter().filter(|other| is_spare(other)).count() > 1 {
-                return Ok(Some(arenas.remove(number).exec));
-            }
-        }
-        let arena = &mut arenas[number];
-        for range in arena.unused() {
-            if source.discard(arena.exec + range.start, range.end - range.start).is_ok() {
-                arena.give_back(range);
-            }
-        }
-        Ok(None)
+        free_in(source, &mut arenas, exec)
     }
+
+    /// Does the same if the piece has a trampoline. Otherwise, the call has no effect.
+    pub fn free_trampoline(&self, source: &impl Source, exec: u64) -> Result<Option<u64>> {
+        let _inside = fork_lock::enter();
+        let mut arenas = self.lock()?;
+        let is_trampoline = |arena: &Arena| arena.place(exec).is_some_and(|place| arena.is_trampoline(place));
+        match arenas.iter().any(is_trampoline) {
+            true => free_in(source, &mut arenas, exec),
+            false => Ok(None),
+        }
+    }
+}
+
+/// Frees the piece that begins at an address: see `Allocator::free`.
+fn free_in(source: &impl Source, arenas: &mut Vec<Arena>, exec: u64) -> Result<Option<u64>> {
+    let (number, place, len) = find(arenas, exec)?;
+    source.unregister(exec, len);
+    let arena = &mut arenas[number];
+    arena.end(place);
+    if arena.is_empty() {
+        // One empty region is kept for later code. Only a region with the usual maximum length is kept.
+        let is_spare = |other: &Arena| other.is_empty() && other.max_len == MAX_LENS[0];
+        if !is_spare(arena) || arenas.iter().filter(|other| is_spare(other)).count() > 1 {
+            return Ok(Some(arenas.remove(number).exec));
+        }
+    }
+    let arena = &mut arenas[number];
+    for range in arena.unused() {
+        if source.discard(arena.exec + range.start, range.end - range.start).is_ok() {
+            arena.give_back(range);
+        }
+    }
+    Ok(None)
 }
 
 /// Finds the piece that begins at an address. Returns the index of its region, its offset in the region, and its length.
@@ -170,6 +240,9 @@ fn take(
                 return None;
             }
             arena.restored(chunk);
+        }
+        if wanted.trampoline {
+            arena.mark_trampoline(place);
         }
         Some(CodeRegion { exec: arena.exec + place, write: arena.write + place, size: wanted.len })
     })

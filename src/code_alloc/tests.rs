@@ -358,3 +358,47 @@ fn threads() {
     std::thread::scope(|scope| (0..4).for_each(|number| drop(scope.spawn(move || work(number)))));
     allocator.lock().unwrap().iter().for_each(Arena::check);
 }
+
+/// Pieces for trampolines are allocated ahead. Only such pieces are freed as trampolines.
+#[test]
+fn trampolines() {
+    let (allocator, nowhere) = (Allocator::default(), Nowhere::default());
+    let wanted = |size, named| Wanted::new(size, 0, 0, named).unwrap();
+    assert_eq!(allocator.spare(wanted(1, false)), None);
+    let other = alloc(&allocator, &nowhere, 64).exec;
+    let mut pieces = vec![allocator.alloc_ahead(&nowhere, wanted(23, true)).unwrap()];
+    while let Some(piece) = allocator.spare(wanted(23, true)) {
+        nowhere.check(piece);
+        pieces.push(piece);
+    }
+    assert_eq!(pieces.len(), 1 + SPARES);
+    assert!(pieces.windows(2).all(|pair| pair[0].exec != pair[1].exec && pair[0].size == GRANULE));
+    let large = allocator.alloc_ahead(&nowhere, wanted(65, true)).unwrap();
+    assert_eq!((large.size, allocator.spare(wanted(23, true))), (128, None));
+    for exec in [other, other + 64 * 64, large.exec + 64, 0, 1] {
+        assert_eq!(allocator.free_trampoline(&nowhere, exec), Ok(None));
+    }
+    pieces.push(large);
+    let in_use = || allocator.lock().unwrap().iter().map(Arena::in_use).sum::<u64>();
+    for piece in pieces {
+        let before = in_use();
+        assert_eq!(allocator.free_trampoline(&nowhere, piece.exec), Ok(None));
+        assert_eq!(in_use(), before - piece.size);
+        assert_eq!((allocator.free_trampoline(&nowhere, piece.exec), in_use()), (Ok(None), before - piece.size));
+    }
+    assert_eq!(in_use(), 64);
+    allocator.lock().unwrap().iter().for_each(Arena::check);
+    free(&allocator, &nowhere, other);
+
+    // Spare pieces without a file are of no use once the sink for regions runs. A forked child takes over the others.
+    allocator.alloc_ahead(&nowhere, wanted(1, false)).unwrap();
+    allocator.lock().unwrap().iter_mut().for_each(|arena| arena.named = false);
+    allocator.spares.lock().unwrap().iter_mut().for_each(|spare| spare.named = false);
+    assert_eq!(allocator.spare(wanted(1, true)), None);
+    let child = Allocator::default();
+    child.take_over(&allocator);
+    assert_eq!(allocator.spare(wanted(1, false)), None);
+    let piece = child.spare(wanted(1, false)).unwrap();
+    assert_eq!(child.free_trampoline(&nowhere, piece.exec), Ok(None));
+    assert_eq!(child.free(&nowhere, piece.exec), Err(Error::Region));
+}

@@ -11,4 +11,5 @@ pub mod name;
 pub mod name_and_file;
 pub mod perf_map;
 mod put;
+pub mod trampoline;
 pub mod unwind;

@@ -35,8 +35,25 @@ impl Source for Ref {
 
 impl Ref {
     pub fn alloc(&self, size: u64, alignment: u64, near: u64) -> Result<CodeRegion> {
-        let wanted = Wanted::new(size, alignment, near, self.shared.status.sinks().has(Sinks::REGION))?;
-        let piece = thread::quietly(|| self.process.allocator.alloc(self, wanted))?;
+        let wanted = Wanted::new(size, alignment, near, self.is_named())?;
+        self.owned(thread::quietly(|| self.process.allocator.alloc(self, wanted))?)
+    }
+
+    /// Allocates a piece for a trampoline of the library.
+    pub(super) fn alloc_for_trampoline(&self, size: u64) -> Result<CodeRegion> {
+        let wanted = Wanted::new(size, 0, 0, self.is_named())?;
+        match self.process.allocator.spare(wanted) {
+            Some(piece) => Ok(piece),
+            None => self.owned(thread::quietly(|| self.process.allocator.alloc_ahead(self, wanted))?),
+        }
+    }
+
+    /// Whether a new region gets a file.
+    fn is_named(&self) -> bool {
+        self.shared.status.sinks().has(Sinks::REGION)
+    }
+
+    fn owned(&self, piece: CodeRegion) -> Result<CodeRegion> {
         self.still_open(piece).inspect_err(|_| {
             // The caller does not get the piece, so the piece is freed.
             let _ = self.free(piece.exec);
@@ -48,12 +65,23 @@ impl Ref {
     }
 
     pub fn free(&self, exec: u64) -> Result<()> {
-        if let Some(region) = thread::quietly(|| self.process.allocator.free(self, exec))? {
+        self.release_if_empty(thread::quietly(|| self.process.allocator.free(self, exec))?);
+        Ok(())
+    }
+
+    /// Frees the piece of a trampoline. If `entry` is another address, the call has no effect.
+    pub fn free_trampoline(&self, entry: u64) -> Result<()> {
+        self.release_if_empty(thread::quietly(|| self.process.allocator.free_trampoline(self, entry))?);
+        Ok(())
+    }
+
+    /// Releases a region that the allocator no longer needs.
+    fn release_if_empty(&self, region: Option<u64>) {
+        if let Some(region) = region {
             // `release_region` flushes before it releases the region, so that the files of all sinks get the region's code. If
             // the release fails, the region stays.
             let _ = self.release_region(region);
         }
-        Ok(())
     }
 
     /// Refuses a region that belongs to the allocator.

@@ -363,7 +363,7 @@ fn take(parent: &'static Process, rest: Rest, wanted: Option<Config>) -> Result<
     let mut shared = Shared::new(&config, &process.host.last_error)?;
     // After this point, the function returns no error. The steps below move data out of the parent's state, so a second attempt
     // would not find this data.
-    process.allocator.arenas.take_over(&parent.allocator.arenas);
+    process.allocator.take_over(&parent.allocator);
     process.collector.state.take_over(&parent.collector.state);
     let forked_at = words.forked_at.load(Ordering::Relaxed);
     let mut inheritance =

@@ -21,6 +21,7 @@ mod rust_api;
 pub mod stack;
 #[cfg(test)]
 mod tests;
+mod trampoline;
 mod wanted;
 mod writer_thread;
 

@@ -122,6 +122,54 @@ unsafe fn map(addr: u64, len: u64, protection: i32, flags: i32, file: i32, offse
     checked(unsafe { libc::mmap(at, len as usize, protection, flags, file, offset) }).map(drop)
 }
 
+/// Makes new instructions visible to all processors, in the memory where these instructions will run. x86-64 processors do this
+/// by themselves.
+///
+/// # Safety
+/// The memory is mapped and readable.
+#[cfg(target_arch = "aarch64")]
+pub unsafe fn clear_instruction_cache(addr: u64, len: u64) {
+    use std::arch::asm;
+    let types: u64;
+    // SAFETY: the register describes the caches, and may be read by every program (Linux traps and emulates a read if needed).
+    unsafe { asm!("mrs {}, ctr_el0", out(reg) types, options(nomem, nostack, preserves_flags)) };
+    let lines = |shift: u32| {
+        let size = 4_u64 << (types >> shift & 15);
+        ((addr & !(size - 1))..addr + len).step_by(size as usize)
+    };
+    for line in lines(16) {
+        // SAFETY: the line lies in the caller's memory. The instruction writes changed data to the memory behind the cache.
+        unsafe { asm!("dc cvau, {}", in(reg) line, options(nostack, preserves_flags)) };
+    }
+    // SAFETY: barriers change nothing.
+    unsafe { asm!("dsb ish", options(nostack, preserves_flags)) };
+    for line in lines(0) {
+        // SAFETY: the line lies in the caller's memory. The processors read its instructions again.
+        unsafe { asm!("ic ivau, {}", in(reg) line, options(nostack, preserves_flags)) };
+    }
+    // SAFETY: barriers change nothing.
+    unsafe { asm!("dsb ish", "isb", options(nostack, preserves_flags)) };
+}
+
+/// The same. Only the kernel can tell the other processors.
+///
+/// # Safety
+/// The memory is mapped and readable.
+#[cfg(target_arch = "riscv64")]
+pub unsafe fn clear_instruction_cache(addr: u64, len: u64) {
+    /// `riscv_flush_icache` (linux arch/riscv/include/uapi/asm/unistd.h).
+    const FLUSH: libc::c_long = 259;
+    // SAFETY: the call has no effect on the contents of memory. With the flags 0, it serves all threads of the process.
+    unsafe { libc::syscall(FLUSH, addr, addr + len, 0) };
+}
+
+/// The same, where nothing has to be done.
+///
+/// # Safety
+/// None is needed.
+#[cfg(not(any(target_arch = "aarch64", target_arch = "riscv64")))]
+pub unsafe fn clear_instruction_cache(_: u64, _: u64) {}
+
 /// Whether a range is a single VMA of the kernel. All pages of a VMA have the same attributes. The range must begin where a VMA
 /// begins. The page after the range must belong to the caller, and must have other access rights than the range.
 pub fn is_one_mapping(addr: u64, len: u64) -> bool {

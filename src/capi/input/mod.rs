@@ -11,7 +11,7 @@ mod options;
 mod region;
 mod unwind;
 
-pub use code::{code, move_target, range_flags, CodeInput};
+pub use code::{code, move_target, named, range_flags, CodeInput};
 pub use options::{options, sink, sinks};
 pub use region::region;
 

@@ -383,6 +383,8 @@ FUNCTIONS = {
     "jitsym_alloc": (c_int, [_session, c_uint64, c_uint64, c_uint64, POINTER(jitsym_region)]),
     "jitsym_shrink": (c_int, [_session, c_void_p, c_uint64]),
     "jitsym_free": (c_int, [_session, c_void_p]),
+    "jitsym_trampoline": (c_int, [_session, c_void_p, c_uint32, POINTER(jitsym_code), POINTER(c_void_p)]),
+    "jitsym_trampoline_free": (c_int, [_session, c_void_p]),
     "jitsym_status_text": (c_char_p, [c_int32]),
     "jitsym_status_name": (c_char_p, [c_int32]),
     "jitsym_version_number": (c_uint32, []),

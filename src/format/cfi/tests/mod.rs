@@ -4,6 +4,7 @@ mod bounds;
 mod eh_frame;
 mod presets;
 mod signed;
+mod trampolines;
 
 use std::collections::BTreeMap;
 
