@@ -30,7 +30,7 @@ fn breakpoints_of_gdb() {
     for link in [Link::Shared, Link::Static] {
         let dir = fresh_dir(format!("probes-{link:?}"));
         let mut gdb = Command::new("gdb");
-        gdb.args(["-q", "-nx", "-batch", "-ex", "set breakpoint pending on"]);
+        gdb.args(["-q", "-nx", "-batch", "-ex", "set language c"]);
         let prints = [
             ("load", r#"printf "\nhit load %lx %ld %s\n", $_probe_arg1, $_probe_arg2, (char *)$_probe_arg3"#),
             ("move", r#"printf "\nhit move %lx\n", $_probe_arg1"#),

@@ -1,5 +1,5 @@
 //! Probes of the provider `jitsym` (SystemTap's `.note.stapsdt`), to which perf, bpftrace and systemtap can attach. While no tool
-//! is attached, a probe costs a load and a branch.
+//! is attached, a probe costs a call, a load and a branch. The functions are not inlined, so that each probe is at one place.
 
 use std::ffi::c_char;
 
@@ -10,7 +10,7 @@ use crate::api::Id;
 ///
 /// # Safety
 /// `code` is valid.
-#[inline(always)]
+#[inline(never)]
 pub unsafe fn load(id: Id, code: *const jitsym_code) {
     // SAFETY: the caller's promise. Every version of the struct has these fields.
     let (addr, size, name, name_len) = unsafe {
@@ -34,19 +34,20 @@ fn length(name: *const c_char, len: usize) -> usize {
 }
 
 /// Code was moved: id, new address.
-#[inline(always)]
+#[inline(never)]
 pub fn moved(id: u64, addr: u64) {
     probe::probe_lazy!(jitsym, move, id, addr);
 }
 
 /// A registration or a move was dropped, because the memory for records was full.
 #[cold]
+#[inline(never)]
 pub fn lost() {
     probe::probe_lazy!(jitsym, lost,);
 }
 
 /// Code was unregistered: id, or address and size of a range.
-#[inline(always)]
+#[inline(never)]
 pub fn unload(id: u64, addr: u64, size: u64) {
     probe::probe_lazy!(jitsym, unload, id, addr, size);
 }
