@@ -3,6 +3,7 @@
 //! Their guests say what burned from when to when.
 
 mod cpython;
+mod lua;
 mod luajit;
 mod moarvm;
 mod recording;

@@ -15,6 +15,7 @@ pub fn source(name: &str) -> PathBuf {
     let package = match name {
         "cpython" => "python3.13",
         "newer-cpython" => "python3.14",
+        "lua" => "lua5.4",
         _ => name,
     };
     fetched(&format!("{name}-source")).join(package)

@@ -73,7 +73,7 @@ cargo xtask tool N   Prepares one that the tests of the library use and prints w
                      cargo-cinstall, cargo-deny, zig, qemu-aarch64, qemu-riscv64 (these two with a rustc beside them);
                      trixie/perf, trixie/gdb, sid/gdb, trixie/lldb, sid/lldb; bpftrace;
                      unwinders (libraries, where they are unpacked);
-                     moarvm-source, luajit-source, cpython-source, newer-cpython-source (directories that
+                     moarvm-source, lua-source, luajit-source, cpython-source, newer-cpython-source (directories that
                      have them);
                      clean, older-clean (root directories of Debian 13 and 12).
 cargo xtask source D For scripts/release.sh: completes a copy of the sources, so that it builds without cargo and without a network.

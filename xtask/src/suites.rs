@@ -49,6 +49,7 @@ const UNWINDERS: Set = Set::new("unwinders", &["libunwind-19", "libgcc-s1", "lib
 const LUAJIT: Set = Set::new("luajit", &["luajit"], &["luajit"]);
 /// Virtual machines that tests build against the library, each in the version of which the machine has the packages.
 const MOARVM_SOURCE: Set = Set { sources: true, ..Set::new("moarvm-source", &["moarvm"], &[]) };
+const LUA_SOURCE: Set = Set { sources: true, ..Set::new("lua-source", &["lua5.4"], &[]) };
 const LUAJIT_SOURCE: Set = Set { sources: true, ..Set::new("luajit-source", &["luajit"], &[]) };
 const CPYTHON_SOURCE: Set = Set { sources: true, ..Set::new("cpython-source", &["python3.13"], &[]) };
 const NEWER_CPYTHON_SOURCE: Set = Set {
@@ -101,11 +102,12 @@ const CROSS_RISCV64: Set = Set {
 };
 
 /// What the tests of the library use, and where it is taken from; by its name alone a command is that of the first.
-const FOR_TESTS: [(&str, Set); 17] = [
+const FOR_TESTS: [(&str, Set); 18] = [
     ("trixie", PYTHON),
     ("trixie", UNWINDERS),
     ("trixie", LUAJIT),
     ("bookworm", MOARVM_SOURCE),
+    ("bookworm", LUA_SOURCE),
     ("bookworm", LUAJIT_SOURCE),
     ("trixie", CPYTHON_SOURCE),
     ("forky", NEWER_CPYTHON_SOURCE),
