@@ -15,14 +15,14 @@
  * - Each call reads /proc/self/maps. dlpi_adds and dlpi_subs do not count regions.
  * - The objects of regions have no unwind tables. JITSYM_SINK_UNWINDER gives the tables to the process's unwinder.
  * - The loader's lock is not held while the callback gets a region, so the region may end meanwhile.
- * - A forked child reports the regions that it has mapped: until its first call of the library, these are its parent's files.
+ * - A forked child reports the files that it has mapped: its own, its parent's, or a copy (docs/regions.md#fork-exit-crash).
  *
  * dladdr first asks jitsym_lookup, if the program is linked with the library (with the static library: -rdynamic). The name in
  * dli_sname is valid until the same thread's next call of dladdr.
  *
  * The definitions allocate nothing, take no lock, and need 4 KiB of stack, in addition to what the C library's functions do.
  * glibc's dl_iterate_phdr takes the loader's lock, so a signal handler that calls it may wait for ever. dlclose must not unload
- * this file.
+ * this file. A statically linked program that contains this file crashes, because there are no other definitions to call.
  */
 #define _GNU_SOURCE
 #include <jitsym_control.h>
