@@ -126,7 +126,7 @@ typedef enum jitsym_sink {
                                 registered code. */
   JITSYM_SINK_VALGRIND = 32, /* valgrind's tools: names, lines, call stacks. The sink starts by itself, only under
                                 valgrind. */
-  JITSYM_SINK_LOOKUP = 64,   /* Memory that jitsym_lookup, jitsym_step and jitsym_print_stack read (jitsym_stack.h). */
+  JITSYM_SINK_LOOKUP = 64,   /* Memory for jitsym_lookup, jitsym_step and jitsym_print_stack (jitsym_control.h). */
 } jitsym_sink;
 
 /* Bit flags of a session. */

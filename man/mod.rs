@@ -116,7 +116,7 @@ fn overview(entries: &[Entry]) -> String {
     out += "A just-in-time compiler registers the code that it makes, and a background thread writes it down in the forms that\n\
             Linux tools read: the perf map (names), the jitdump (names over time, code, source lines and call stacks, through\n\
             .BR \"perf inject \\-\\-jit\" ),\nand ELF files for code in regions, which need no further step. gdb, lldb and the unwinder\n\
-             read tables in memory. valgrind reads a file.\n";
+             read tables in memory, and so do lookups in the process itself. valgrind reads a file.\n";
     let comment = HEADER.split("*/").next().unwrap_or_default();
     let lines = comment.lines().map(|line| line.strip_prefix(" *   ")).skip_while(Option::is_none);
     let example: Vec<&str> = lines.map_while(|line| line).collect();
@@ -146,7 +146,7 @@ fn overview(entries: &[Entry]) -> String {
             .TP\n.I /tmp/jit\\-PID\\-N.so\nA region.\n\
             .TP\n.I /dev/shm/jitsym\\-*.spool\nRecords on their way to the files; what a killed process leaves behind there,\n\
             .B jitsym recover\nputs into its files.\n\
-            .PP\nNo file is written for gdb and the unwinder. Under valgrind there are also files for it,\n.IR jit-PID-vN.so .\n";
+            .PP\nNo file is written for gdb, the unwinder and lookups. Under valgrind there are also files for it,\n.IR jit-PID-vN.so .\n";
     out += ".SH SEE ALSO\n.BR jitsym (1),\n.BR perf (1),\n.BR perf\\-inject (1)\n";
     out
 }

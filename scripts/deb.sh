@@ -128,13 +128,15 @@ package "$library" libs "$library_needs" "JIT-compiled code made visible to prof
 A just-in-time compiler tells this library where it has put code and what the
 code is called. A background thread writes that down in the forms that perf,
 bpftrace, samply and others read: perf maps, jitdumps, and the ELF files of
-regions of code memory. It tells gdb, lldb, the unwinder and valgrind, too.
+regions of code memory. It tells gdb, lldb, the unwinder and valgrind, too,
+and serves lookups by crash handlers.
 END
 package libjitsym-dev libdevel "$library (= $version-1)" "JIT-compiled code made visible to profilers - development files" <<'END'
 A just-in-time compiler tells this library where it has put code and what the
 code is called. A background thread writes that down in the forms that perf,
 bpftrace, samply and others read: perf maps, jitdumps, and the ELF files of
-regions of code memory. It tells gdb, lldb, the unwinder and valgrind, too.
+regions of code memory. It tells gdb, lldb, the unwinder and valgrind, too,
+and serves lookups by crash handlers.
 
 Header, static library, pkg-config file, CMake package and manual pages.
 END

@@ -16,7 +16,7 @@ need cc=gcc g++=g++ clang=clang /usr/include/stdio.h=libc6-dev perf=linux-perf o
     luajit=luajit node=nodejs python3=python3 /usr/share/python-wheels=python3-venv pip3=python3-pip go=golang-go \
     llvm-dwarfdump=llvm eu-readelf=elfutils pkg-config=pkg-config cmake=cmake make=make meson=meson strace=strace mandoc=mandoc \
     zsh=zsh fish=fish zstd=zstd dpkg-shlibdeps=dpkg-dev abidiff=abigail-tools \
-    gdb=gdb lldb=lldb /usr/lib/llvm-14/lib/libunwind.so.1=libunwind-14 \
+    gdb=gdb lldb=lldb heaptrack=heaptrack google-pprof=google-perftools /usr/lib/llvm-14/lib/libunwind.so.1=libunwind-14 \
     /usr/share/doc/libunwind-dev=libunwind-dev /usr/share/keyrings/debian-archive-keyring.gpg=debian-archive-keyring
 
 if [ "$tier" = all ]; then

@@ -2,8 +2,8 @@
 //!
 //! A runtime reports the address, the name, the unwind description and the source lines of its code. A background thread writes
 //! these facts to a perf map, a jitdump, and the ELF files of code regions. The library also reports the code to gdb, lldb, the
-//! unwinder and valgrind. The C interface is `include/jitsym.h`, `jitsym_region.h` and `jitsym_control.h`. The Rust interface
-//! of this crate offers the calls of the C interface, with slices in place of pointers and lengths:
+//! unwinder and valgrind, and serves lookups by crash handlers. The C interface is `include/jitsym.h`, `jitsym_region.h` and
+//! `jitsym_control.h`. The Rust interface of this crate offers the calls of the C interface, with slices in place of pointers and lengths:
 //!
 //! ```
 //! use jitsym::{Bytes, Code, Options, Session};

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `c` after `<!-- test: registers NAME... -->` | compiled, run, and the names are looked for; in the `sh` blocks of its document it is `vm` |
 //! | `c` behind `<!-- test: NAME -->` | a part of the program `tests/docs/NAME.c`, which includes all such parts of the document |
+//! | `c` after `<!-- test: crashes, expect TEXT -->` | compiled and run. SIGSEGV has to end it, and standard error has to contain the text |
 //! | `sh` | run in the sandbox of its document, in the order of the text |
 //! | `sh` behind `<!-- test: expect TEXT -->` | the same, and its output has to contain the text |
 //! | `sh` behind `<!-- test: container, expect TEXT -->` | the same, `$pid` being that of a process in a container |
@@ -84,7 +85,8 @@ fn compile_statements(place: &str, text: &str) {
     // A part that opens no session goes on with one.
     let given = if text.contains("jitsym *session;") { "" } else { "jitsym *session = given;\n" };
     let unused = "(void)given, (void)entry, (void)length;\n";
-    compile_part(place, &format!("#include <jitsym_control.h>\n#include <jitsym_region.h>\n{function};\n{function} {{\n{unused}{given}{text}}}\n"));
+    let used = if given.is_empty() { "" } else { "(void)session;\n" };
+    compile_part(place, &format!("#include <jitsym_control.h>\n#include <jitsym_region.h>\n{function};\n{function} {{\n{unused}{given}{used}{text}}}\n"));
 }
 
 /// Compiles a program in a directory of its own. What compilers say of it does not depend on the library.
@@ -118,6 +120,28 @@ fn programs_compile_and_run() {
             assert_eq!(found, names, "{}", block.place());
         }
     }
+}
+
+/// What the text says is on standard error before the signal ends the program.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn crashing_programs_print_their_stacks() {
+    use std::os::unix::process::ExitStatusExt;
+
+    let blocks = blocks();
+    let crashes =
+        blocks.iter().filter_map(|block| if let Use::Crash(text) = block.used() { Some((block, text)) } else { None });
+    let mut count = 0;
+    for (block, text) in crashes {
+        for link in [Link::Shared, Link::Static] {
+            let output = try_run(&mut perf::command(compile_program(block, link)));
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.signal(), Some(libc::SIGSEGV), "{}", block.place());
+            assert!(said.contains(text) && said.contains(" main+0x"), "{}: {said}", block.place());
+            count += 1;
+        }
+    }
+    assert!(count > 0);
 }
 
 /// The first program registers its code before that may be executed. Where the user sets nothing but `JITSYM_ADOPT`, its memory

@@ -22,6 +22,7 @@ mod fork_rust;
 mod go;
 mod growth;
 mod header;
+mod in_process;
 mod install;
 mod late_perf;
 mod loader;

@@ -26,6 +26,8 @@ pub enum Use<'a> {
         container: bool,
         expect: Option<&'a str>,
     },
+    /// A program that a signal ends, with what it writes to standard error.
+    Crash(&'a str),
     NotRun,
 }
 
@@ -41,6 +43,9 @@ impl Block {
         }
         match (&*self.language, mark) {
             ("c", Some(mark)) if mark.starts_with("registers ") => Use::Program(mark.split(' ').skip(1).collect()),
+            ("c", Some(mark)) if mark.starts_with("crashes, expect ") => {
+                Use::Crash(mark.strip_prefix("crashes, expect ").unwrap_or_default())
+            }
             ("c", Some(name)) if harness(name).exists() => Use::Fragment(name),
             ("sh", None) => Use::Shell { container: false, expect: None },
             ("sh", Some(mark)) if mark.starts_with("expect ") => {

@@ -70,7 +70,7 @@ pub enum jitsym_sink {
     /// Calls wait for this sink as for `JITSYM_SINK_UNWINDER`. While this sink runs, `JITSYM_SINK_REGION` does not
     /// ([docs/valgrind.md](valgrind.md)).
     JITSYM_SINK_VALGRIND = 32,
-    /// Memory that `jitsym_lookup`, `jitsym_step` and `jitsym_print_stack` read (`jitsym_stack.h`).
+    /// Memory for `jitsym_lookup`, `jitsym_step` and `jitsym_print_stack` (`jitsym_control.h`).
     JITSYM_SINK_LOOKUP = 64,
 }
 
