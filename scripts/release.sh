@@ -15,7 +15,7 @@ the files; without it, all of them are made except those for musl:
                       glibc 2.17 and newer
   x86_64-linux-musl, aarch64-linux-musl
                       the same for musl
-  wheel               jitsym-VERSION-py3-none-manylinux_2_17_MACHINE.whl, the
+  wheel               jitsym-VERSION-py3-none-manylinux_2_17_MACHINE.manylinux2014_MACHINE.whl, the
                       Python package with the libraries for glibc
   npm                 jitsym-VERSION.tgz, the Node.js package with the same
   deb                 Debian packages for the system that they are built on
@@ -227,7 +227,7 @@ wheels() {
   need python3=python3
   for what in $glibc; do
     binary "$what"
-    sh "$tree/scripts/wheel.sh" "$stage" "manylinux_2_17_$arch" "$files"
+    sh "$tree/scripts/wheel.sh" "$stage" "manylinux_2_17_$arch.manylinux2014_$arch" "$files"
   done
 }
 

@@ -9,7 +9,7 @@ Makes a wheel, a package for pip, in the directory: the Python package, and the
 libraries, headers, pkg-config files, program and licences of an unpacked binary
 archive of release.sh.
   TREE      the unpacked archive
-  PLATFORM  the wheel's platform, for instance manylinux_2_17_x86_64
+  PLATFORM  the wheel's platform, for instance manylinux_2_17_x86_64.manylinux2014_x86_64
 Needs Python 3.11 or newer. Environment:
   SOURCE_DATE_EPOCH  the time of all files in the wheel (now)
 END
@@ -38,6 +38,7 @@ project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
 name, version = project["name"], project["version"]
 info = f"{name}-{version}.dist-info"
 tag = f"py3-none-{platform}"
+tags = "".join(f"Tag: py3-none-{one}\n" for one in platform.split("."))
 files = {}
 
 for file in (package / "src" / name).iterdir():
@@ -70,7 +71,7 @@ metadata += [("Requires-Python", project["requires-python"]), ("Description-Cont
 readme = re.sub(r"\[([^\]]*)\]\(\.\./[^)]*\)", r"\1", (package / project["readme"]).read_text())
 lines = "".join(f"{field}: {value}\n" for field, value in metadata)
 files[f"{info}/METADATA"] = f"{lines}\n{readme}".encode()
-files[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: wheel.sh\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
+files[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: wheel.sh\nRoot-Is-Purelib: false\n{tags}".encode()
 
 def checksum(data):
     return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
@@ -79,12 +80,18 @@ record = [f"{path},sha256={checksum(data)},{len(data)}\n" for path, data in sort
 files[f"{info}/RECORD"] = "".join([*record, f"{info}/RECORD,,\n"]).encode()
 
 executable = [program, f"{name}/lib/{soname}"]
-moment = time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())))[:6]
+# An archive of this format has no earlier times.
+moment = time.gmtime(max(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())), 315532800))[:6]
 wheel = directory / f"{name}-{version}-{tag}.whl"
-with zipfile.ZipFile(wheel, "x", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+if wheel.exists():
+    sys.exit(f"{wheel} exists")
+# An incomplete file never has the name of a wheel.
+unfinished = wheel.with_suffix(".unfinished")
+with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
     # What tells of the package comes last, as the format asks for.
     for path, data in sorted(files.items(), key=lambda file: (file[0].startswith(info), file[0])):
         entry = zipfile.ZipInfo(path, moment)
         entry.external_attr = (0o100755 if path in executable else 0o100644) << 16
         archive.writestr(entry, data, zipfile.ZIP_DEFLATED, 9)
+unfinished.rename(wheel)
 END

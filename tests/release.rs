@@ -294,7 +294,7 @@ mod archives {
     }
 
     fn wheel(arch: &str) -> String {
-        format!("jitsym-{VERSION}-py3-none-manylinux_2_17_{arch}.whl")
+        format!("jitsym-{VERSION}-py3-none-manylinux_2_17_{arch}.manylinux2014_{arch}.whl")
     }
 
     const PACKAGES: [&str; 3] = ["jitsym", "libjitsym-dev", "libjitsym0.1"];

@@ -6,6 +6,7 @@
 //! gets memory that was never used, even while other memory is held back.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
 use std::ops::Range;
 
 use crate::sink::region::CodeRegion;
@@ -41,8 +42,7 @@ pub struct Arena {
     /// Each byte below this offset belongs to `pieces`, `resting` or `free`. `begin` allocates the memory from this offset on.
     top: u64,
     /// An entry for each granule. If a piece that a caller owns begins with the granule, the entry is the number of the piece's
-    /// granules, with the bit `TRAMPOLINE` if the piece has a trampoline. Otherwise, the entry is 0. The array ends before
-    /// granules with which no piece has begun.
+    /// granules, with the bit `TRAMPOLINE` if the piece has a trampoline. Otherwise, the entry is 0.
     pieces: Table<u32>,
     in_use: u64,
     /// Offsets and lengths of the freed pieces that are held back, in the order in which they were freed.
@@ -58,7 +58,13 @@ pub struct Arena {
 }
 
 impl Arena {
-    pub fn new(region: CodeRegion, max_len: u64, named: bool) -> Arena {
+    /// The entries of a region with this maximum length.
+    pub fn no_pieces(max_len: u64) -> io::Result<Table<u32>> {
+        Table::zeroed((max_len / GRANULE) as usize)
+    }
+
+    /// `pieces` comes from `no_pieces`.
+    pub fn new(region: CodeRegion, max_len: u64, named: bool, pieces: Table<u32>) -> Arena {
         Arena {
             exec: region.exec,
             write: region.write,
@@ -66,7 +72,7 @@ impl Arena {
             max_len,
             named,
             top: 0,
-            pieces: Table::default(),
+            pieces,
             in_use: 0,
             resting: VecDeque::new(),
             resting_len: 0,
@@ -91,7 +97,6 @@ impl Arena {
         // A free part of at least this length has room for an aligned piece, wherever the part begins.
         let &(free_len, start) = self.free_by_len.range((len + alignment - GRANULE, 0)..).next()?;
         let place = start.next_multiple_of(alignment);
-        self.make_room(place)?;
         self.take_free(start, free_len);
         self.add_free(start, place - start);
         self.add_free(place + len, start + free_len - (place + len));
@@ -105,7 +110,6 @@ impl Arena {
         if place + len > self.len {
             return None;
         }
-        self.make_room(place)?;
         self.add_free(self.top, place - self.top);
         self.top = place + len;
         self.hand_out(place, len);
@@ -115,15 +119,6 @@ impl Arena {
     /// The length that the region must have for `begin` to succeed; `None` if the region cannot become that long.
     pub fn len_for(&self, len: u64, alignment: u64) -> Option<u64> {
         Some(self.top.next_multiple_of(alignment) + len).filter(|end| *end <= self.max_len)
-    }
-
-    /// Gives `pieces` an entry for a piece that begins at the offset `place`. Returns `None` if there is no memory for the
-    /// entry.
-    fn make_room(&mut self, place: u64) -> Option<()> {
-        let missing = (place / GRANULE + 1).saturating_sub(self.pieces.len() as u64) as usize;
-        self.pieces.try_reserve(missing).ok()?;
-        (0..missing).for_each(|_| self.pieces.push(0));
-        Some(())
     }
 
     fn hand_out(&mut self, place: u64, len: u64) {

@@ -45,6 +45,12 @@ struct Spare {
     named: bool,
 }
 
+impl Spare {
+    fn is_for(&self, wanted: Wanted) -> bool {
+        self.named || !wanted.named
+    }
+}
+
 /// A caller's request. `len` is a multiple of `GRANULE`.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
@@ -139,7 +145,13 @@ impl Allocator {
             return None;
         }
         let mut spares = self.spares.try_lock().ok()?;
-        spares.pop_if(|spare| spare.named || !wanted.named).map(|spare| spare.piece)
+        let found = spares.iter().rposition(|spare| spare.is_for(wanted))?;
+        Some(spares.swap_remove(found).piece)
+    }
+
+    /// Whether a piece was allocated ahead and has no owner yet.
+    fn is_spare(&self, exec: u64) -> bool {
+        self.spares.try_lock().is_ok_and(|spares| spares.iter().any(|spare| spare.piece.exec as u64 == exec))
     }
 
     /// Allocates a piece for a trampoline, and further pieces for `spare`.
@@ -147,7 +159,8 @@ impl Allocator {
         let wanted = Wanted { trampoline: true, ..wanted };
         let piece = self.alloc(source, wanted)?;
         let Ok(mut spares) = self.spares.try_lock() else { return Ok(piece) };
-        let missing = if wanted.len == GRANULE { SPARES.saturating_sub(spares.len()) } else { 0 };
+        let fitting = spares.iter().filter(|spare| spare.is_for(wanted)).count();
+        let missing = if wanted.len == GRANULE { SPARES.saturating_sub(fitting) } else { 0 };
         if spares.try_reserve(missing).is_ok() {
             let more = (0..missing).map_while(|_| self.alloc(source, wanted).ok());
             spares.extend(more.map(|piece| Spare { piece, named: wanted.named }));
@@ -162,6 +175,9 @@ impl Allocator {
         let _inside = fork_lock::enter();
         let mut arenas = self.lock()?;
         let (number, place, len) = find(&arenas, exec)?;
+        if arenas[number].is_trampoline(place) {
+            return Err(Error::Region);
+        }
         let new = size.checked_next_multiple_of(GRANULE).filter(|new| *new <= len).ok_or(Error::TooLarge)?;
         arenas[number].shrink(place, new);
         Ok(())
@@ -170,6 +186,9 @@ impl Allocator {
     /// Frees a piece. If the allocator no longer needs the piece's region, returns the region's address, and the caller must
     /// release the region.
     pub fn free(&self, source: &impl Source, exec: u64) -> Result<Option<u64>> {
+        if self.is_spare(exec) {
+            return Err(Error::Region);
+        }
         let _inside = fork_lock::enter();
         let mut arenas = self.lock()?;
         free_in(source, &mut arenas, exec)
@@ -177,6 +196,9 @@ impl Allocator {
 
     /// Does the same if the piece has a trampoline. Otherwise, the call has no effect.
     pub fn free_trampoline(&self, source: &impl Source, exec: u64) -> Result<Option<u64>> {
+        if self.is_spare(exec) {
+            return Ok(None);
+        }
         let _inside = fork_lock::enter();
         let mut arenas = self.lock()?;
         let is_trampoline = |arena: &Arena| arena.place(exec).is_some_and(|place| arena.is_trampoline(place));
@@ -265,7 +287,11 @@ fn created(source: &impl Source, arenas: &mut Vec<Arena>, wanted: Wanted) -> Res
     for max_len in MAX_LENS {
         let (size, max_size) = (wanted.len.max(FIRST_LEN), max_len.max(wanted.len.next_multiple_of(CHUNK)));
         let options = RegionOptions { size, max_size, near: wanted.near, ..RegionOptions::default() };
-        made = source.create(&options).map(|region| Arena::new(region, max_size, wanted.named));
+        let pieces = Arena::no_pieces(max_size).map_err(|_| Error::NoMemory);
+        made = pieces.and_then(|pieces| {
+            let region = source.create(&options)?;
+            Ok(Arena::new(region, max_size, wanted.named, pieces))
+        });
         if made.is_ok() {
             break;
         }

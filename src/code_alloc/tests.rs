@@ -367,6 +367,15 @@ fn trampolines() {
     assert_eq!(allocator.spare(wanted(1, false)), None);
     let other = alloc(&allocator, &nowhere, 64).exec;
     let mut pieces = vec![allocator.alloc_ahead(&nowhere, wanted(23, true)).unwrap()];
+    // Nobody can free a piece that has no owner yet, or shorten a trampoline.
+    let first = pieces[0].exec;
+    let in_use = || allocator.lock().unwrap().iter().map(Arena::in_use).sum::<u64>();
+    let before = in_use();
+    for number in 1..=SPARES as u64 {
+        assert_eq!(allocator.free_trampoline(&nowhere, first + number * GRANULE), Ok(None));
+        assert_eq!(allocator.free(&nowhere, first + number * GRANULE), Err(Error::Region));
+    }
+    assert_eq!((allocator.shrink(first, 1), in_use()), (Err(Error::Region), before));
     while let Some(piece) = allocator.spare(wanted(23, true)) {
         nowhere.check(piece);
         pieces.push(piece);
@@ -379,7 +388,6 @@ fn trampolines() {
         assert_eq!(allocator.free_trampoline(&nowhere, exec), Ok(None));
     }
     pieces.push(large);
-    let in_use = || allocator.lock().unwrap().iter().map(Arena::in_use).sum::<u64>();
     for piece in pieces {
         let before = in_use();
         assert_eq!(allocator.free_trampoline(&nowhere, piece.exec), Ok(None));
@@ -394,6 +402,9 @@ fn trampolines() {
     allocator.alloc_ahead(&nowhere, wanted(1, false)).unwrap();
     allocator.lock().unwrap().iter_mut().for_each(|arena| arena.named = false);
     allocator.spares.lock().unwrap().iter_mut().for_each(|spare| spare.named = false);
+    assert_eq!(allocator.spare(wanted(1, true)), None);
+    allocator.alloc_ahead(&nowhere, wanted(1, true)).unwrap();
+    assert!((0..SPARES).all(|_| allocator.spare(wanted(1, true)).is_some()));
     assert_eq!(allocator.spare(wanted(1, true)), None);
     let child = Allocator::default();
     child.take_over(&allocator);

@@ -151,6 +151,19 @@ impl<T: Copy> Table<T> {
     }
 }
 
+impl Table<u32> {
+    /// An array of `len` zeros. Only pages that are written to take memory.
+    pub fn zeroed(len: usize) -> io::Result<Table<u32>> {
+        let bytes =
+            len.checked_mul(size_of::<u32>()).and_then(|bytes| bytes.max(LEAST).checked_next_multiple_of(page_size()));
+        let mut table = Table::default();
+        table.map(bytes.ok_or(io::ErrorKind::OutOfMemory)?)?;
+        // The kernel fills new mappings with zeros.
+        (table.len, table.made) = (len, table.room);
+        Ok(table)
+    }
+}
+
 impl<T: Copy> Deref for Table<T> {
     type Target = [T];
 
@@ -195,6 +208,15 @@ mod tests {
         assert_eq!((table.len(), table.room), (0, mapped));
         table.clear(mapped - 1);
         assert_eq!((table.len(), table.room), (0, 0));
+    }
+
+    #[test]
+    fn zeros_take_no_memory_until_they_are_written_to() {
+        let mut table = Table::zeroed(1 << 28).unwrap();
+        assert_eq!((table.len(), table[0], table[(1 << 28) - 1]), (1 << 28, 0, 0));
+        table[1 << 27] = 7;
+        assert_eq!(table[1 << 27], 7);
+        assert_eq!(Table::zeroed(0).unwrap().len(), 0);
     }
 
     #[test]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 
 from . import __version__
@@ -18,6 +17,13 @@ _OPTIONS = {
 }
 
 
+def _word(text: str) -> str:
+    """A flag as it is: the shell splits the output of a command at spaces, and evaluates no quotes in it."""
+    if text.split() != [text]:
+        sys.exit(f"jitsym: a path with a space cannot be a flag: {text}")
+    return text
+
+
 def _answer(option: str) -> str:
     if option == "--version":
         return __version__
@@ -25,12 +31,12 @@ def _answer(option: str) -> str:
         sys.exit("jitsym: this package was installed from its sources, which contain no library")
     lib = BUNDLED.parent
     if option == "--cflags":
-        return shlex.quote(f"-I{lib.with_name('include')}")
+        return _word(f"-I{lib.with_name('include')}")
     if option == "--libs":
         lines = (lib / "pkgconfig/jitsym-static.pc").read_text().splitlines()
         words = next(line for line in lines if line.startswith("Libs: ")).split()[1:]
-        return " ".join(shlex.quote(word.replace("${libdir}", str(lib))) for word in words)
-    return shlex.quote(str(BUNDLED if option == "--lib" else lib / "pkgconfig"))
+        return " ".join(_word(word.replace("${libdir}", str(lib))) for word in words)
+    return str(BUNDLED if option == "--lib" else lib / "pkgconfig")
 
 
 def main() -> None:

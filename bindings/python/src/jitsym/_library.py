@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -32,6 +33,11 @@ def load() -> ctypes.CDLL:
     bundled = [str(BUNDLED)] if BUNDLED.exists() else []
     names = [given] if given else [*bundled, f"libjitsym.so.{_WANTED}", "libjitsym.so"]
     problems = []
+    if not given:
+        # A program that contains the library has one already, and a second copy would not know of its sessions.
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(f"libjitsym.so.{_WANTED}", mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+            names.insert(0, f"libjitsym.so.{_WANTED}")
     for name in names:
         try:
             library = ctypes.CDLL(name)
