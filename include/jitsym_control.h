@@ -50,10 +50,11 @@ JITSYM_API jitsym_status jitsym_path(jitsym *session, uint32_t sink, char *buf, 
    concurrently, and from a signal handler, even on an alternate stack. */
 JITSYM_API jitsym_status jitsym_flush_from_signal(uint32_t timeout_ms);
 
-/* Writes the stack as text to the descriptor fd, a line for each function: registered code, its inlined functions,
-   and functions of programs and libraries. context: as for jitsym_get_registers; NULL for the stack of the caller.
+/* Writes the stack as text to the descriptor fd, as far as it takes the text, a line for each function: registered
+   code, its inlined functions, and functions of programs and libraries. context: as for jitsym_get_registers; NULL
+   for the stack of the caller.
    Returns JITSYM_OK; JITSYM_ERR_ARCH, _NOT_FOUND as jitsym_get_registers. Any thread, concurrently, and from a
-   signal handler that has 16 KiB of stack. The call takes no lock, allocates nothing and does not change errno. */
+   signal handler that has 32 KiB of stack. The call takes no lock, allocates nothing and does not change errno. */
 JITSYM_API jitsym_status jitsym_print_stack(int32_t fd, const void *context);
 
 /* ---- Names and stacks in the process itself ---------------------------------------------------------------------- */
@@ -111,7 +112,7 @@ JITSYM_API jitsym_status jitsym_get_registers(const void *context, jitsym_regist
    (JITSYM_SINK_LOOKUP), and the unwind tables of programs and libraries. Code without either must keep a frame
    pointer.
    Returns JITSYM_OK; JITSYM_ERR_NOT_FOUND if the frame has no caller, or if the caller cannot be found: registers is
-   unchanged; JITSYM_ERR_ARCH, _NULL, _STRUCT_SIZE. Any thread, concurrently, and from a signal handler that has 16
+   unchanged; JITSYM_ERR_ARCH, _NULL, _STRUCT_SIZE. Any thread, concurrently, and from a signal handler that has 32
    KiB of stack. The call takes no lock and allocates nothing. It reads memory of the stack by system calls, so a
    damaged stack raises no signal. */
 JITSYM_API jitsym_status jitsym_step(jitsym_registers *registers);

@@ -41,6 +41,17 @@ fn crashes_to_main() {
     }
 }
 
+/// The handler goes on if nobody reads the stack.
+#[test]
+fn nobody_reads() {
+    let program = compile("gcc", &["c-tests/stack/crash.c"], Link::Shared, &["-O1"], "stack-crash-unread");
+    let (reader, writer) = std::io::pipe().expect("pipe");
+    drop(reader);
+    let status =
+        Command::new(program).arg(fresh_dir("stack-unread")).arg("read").stdout(writer).status().expect("program");
+    assert_eq!(status.code(), Some(0), "{status}");
+}
+
 /// In a program without a loader, and without symbols: addr2line then finds the function in the program with symbols.
 #[test]
 fn programs_without_a_loader_or_symbols() {

@@ -8,7 +8,7 @@
 #include "chain.h"
 #include "testing.h"
 
-enum { LINKS = 3, LINK_SIZE = 64, STACK_SIZE = 16 << 10 };
+enum { LINKS = 3, LINK_SIZE = 64, STACK_SIZE = 32 << 10 };
 
 static void on_crash(int signal, siginfo_t *info, void *context) {
   (void)signal, (void)info;

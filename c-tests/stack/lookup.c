@@ -384,6 +384,25 @@ static void stacks(jitsym *session) {
   call_at_the_end(session);
 }
 
+/* A frame that is its own caller: the frame pointer points to itself, in code whose table counts from the frame pointer. */
+static void frame_in_a_circle(jitsym *session) {
+  jitsym_unwind unwind = JITSYM_UNWIND(JITSYM_UNWIND_FRAME_POINTER);
+  jitsym_code code = test_code(0x500000, 64, "circle");
+  code.unwind = &unwind;
+  CHECK_OK(jitsym_register(session, &code, NULL));
+  CHECK_OK(test_flush(session));
+  uint64_t record[2] = {(uint64_t)(uintptr_t)record, 0x500010};
+  jitsym_registers frame = JITSYM_REGISTERS;
+  frame.pc = 0x500010;
+  frame.known = 0xffff;
+  frame.values[6] = (uint64_t)(uintptr_t)record;
+  frame.values[7] = (uint64_t)(uintptr_t)record;
+  int steps = 0;
+  while (jitsym_step(&frame) == JITSYM_OK) {
+    CHECK(steps++ < 10);
+  }
+}
+
 /* Frames that cannot be: nothing is read that is not there, and every walk ends. */
 static void bad_frames(void) {
   uint64_t values[] = {0, 1, 7, 8, UINT64_MAX, UINT64_MAX - 7, (uint64_t)(uintptr_t)links, (uint64_t)(uintptr_t)&values, 1ull << 63};
@@ -394,7 +413,8 @@ static void bad_frames(void) {
     frame.pc = values[number / 2 % COUNT];
     frame.values[RSP] = values[number / 2 / COUNT % COUNT];
     frame.values[RBP] = values[number / 2 / COUNT / COUNT];
-    for (int steps = 0; steps < 1000; steps++) {
+    for (int steps = 0;; steps++) {
+      CHECK(steps < 1000);
       jitsym_registers before = frame;
       if (jitsym_step(&frame) != JITSYM_OK) {
         CHECK(memcmp(&before, &frame, sizeof frame) == 0);
@@ -417,6 +437,10 @@ static void stacks(jitsym *session) {
 }
 
 static void bad_frames(void) {
+}
+
+static void frame_in_a_circle(jitsym *session) {
+  (void)session;
 }
 
 #endif
@@ -453,6 +477,7 @@ int main(int argc, char **argv) {
   beside_threads(session);
   stacks(session);
   bad_frames();
+  frame_in_a_circle(session);
   in_children(session);
 
   /* Disabled, and enabled again. */

@@ -22,10 +22,9 @@ fn status_of(body: impl FnOnce() -> Result<()>) -> jitsym_status {
 /// Looks up the function at an address in registered code. `number`: 0 for the innermost inlined function at the address, and
 /// so on, up to the function that is not inlined. The struct `out` is written, and the buffers that it names.
 ///
-/// The call needs `JITSYM_SINK_LOOKUP`. It finds code within 50 milliseconds of its registration, after `jitsym_flush` or
-/// `jitsym_flush_from_signal` at once. It finds the code of all sessions, also in forked children, and after `jitsym_close`
-/// until the next `jitsym_init`. Code that has ended is not found. So unregister code before its memory is used for something
-/// else.
+/// The call needs `JITSYM_SINK_LOOKUP`. It finds code after `jitsym_flush` or `jitsym_flush_from_signal`, without a flush usually
+/// within 0.1 seconds of the registration (or move; without threads only after a flush). The end of code takes the same time. The
+/// call finds the code of all sessions, also in forked children, and after the last `jitsym_close` until the sink starts again.
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NOT_FOUND` if no registered code is at the address, or no function has this number;
 /// `JITSYM_ERR_NULL`, `_STRUCT_SIZE`.
@@ -88,7 +87,7 @@ pub unsafe extern "C" fn jitsym_get_registers(context: *const c_void, out: *mut 
 /// Returns `JITSYM_OK`; `JITSYM_ERR_NOT_FOUND` if the frame has no caller, or if the caller cannot be found: `registers` is
 /// unchanged; `JITSYM_ERR_ARCH`, `_NULL`, `_STRUCT_SIZE`.
 ///
-/// Any thread, concurrently, and from a signal handler that has 16 KiB of stack. The call takes no lock and allocates nothing.
+/// Any thread, concurrently, and from a signal handler that has 32 KiB of stack. The call takes no lock and allocates nothing.
 /// It reads memory of the stack by system calls, so a damaged stack raises no signal.
 ///
 /// # Safety
@@ -107,7 +106,7 @@ pub unsafe extern "C" fn jitsym_step(registers: *mut jitsym_registers) -> jitsym
     })
 }
 
-/// Writes the stack as text to the descriptor `fd`, a line for each function: registered code, its inlined functions, and
+/// Writes the stack as text to the descriptor `fd`, as far as it takes the text, a line for each function: registered code, its inlined functions, and
 /// functions of programs and libraries. `context`: as for `jitsym_get_registers`; NULL for the stack of the caller.
 ///
 /// A call of `jitsym_flush_from_signal` with 200 milliseconds comes first, so that the newest code has a name. At most 256
@@ -116,7 +115,7 @@ pub unsafe extern "C" fn jitsym_step(registers: *mut jitsym_registers) -> jitsym
 ///
 /// Returns `JITSYM_OK`; `JITSYM_ERR_ARCH`, `_NOT_FOUND` as `jitsym_get_registers`.
 ///
-/// Any thread, concurrently, and from a signal handler that has 16 KiB of stack. The call takes no lock, allocates nothing and
+/// Any thread, concurrently, and from a signal handler that has 32 KiB of stack. The call takes no lock, allocates nothing and
 /// does not change `errno`.
 ///
 /// # Safety

@@ -151,7 +151,7 @@ impl Allocator {
 
     /// Whether a piece was allocated ahead and has no owner yet.
     fn is_spare(&self, exec: u64) -> bool {
-        self.spares.try_lock().is_ok_and(|spares| spares.iter().any(|spare| spare.piece.exec as u64 == exec))
+        self.spares.try_lock().is_ok_and(|spares| spares.iter().any(|spare| spare.piece.exec == exec))
     }
 
     /// Allocates a piece for a trampoline, and further pieces for `spare`.

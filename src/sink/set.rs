@@ -20,7 +20,8 @@ use crate::sink::jitdump::{self, Jitdump};
 use crate::sink::perf_map::PerfMap;
 use crate::sink::region::{self, RegionSink, Regions};
 use crate::sink::{
-    any_must_wait, describe, gdb, stall, unwinder, with_wants, Close, Kind, Loaded, NewCode, Round, Saved, Sink, KINDS,
+    any_must_wait, describe, gdb, lookup, stall, unwinder, with_wants, Close, Kind, Loaded, NewCode, Round, Saved,
+    Sink, KINDS,
 };
 use crate::sys::clock::Clock;
 use crate::sys::file::Identity;
@@ -236,6 +237,7 @@ impl SinkSet {
     pub fn inherit(&mut self, dump: Option<Contents>, registry: &mut Registry) {
         unwinder::end_inherited(|id| registry.is_live(id));
         gdb::end_inherited();
+        lookup::end_inherited();
         if self.status.sinks().has(Sinks::JITDUMP) {
             self.dump.inherit(dump);
         } else {

@@ -145,9 +145,10 @@ pub fn object_at(place: u64) -> Option<u64> {
     }
 }
 
-/// Like `object_at`, but takes no lock, so that signal handlers can call this function. Also returns the path of the object,
-/// which is empty for the program itself. The outer value is `None` if the C library cannot search without a lock.
-pub fn object_without_lock(place: u64) -> Option<Option<(u64, &'static CStr)>> {
+/// Like `object_at`, but takes no lock, so that signal handlers can call this function. Also returns
+/// the address at which the address of the object's path is stored. The path is empty for the program itself. Another thread may
+/// unload the object. The outer value is `None` if the C library cannot search without a lock.
+pub fn object_without_lock(place: u64) -> Option<Option<(u64, u64)>> {
     /// `struct dl_find_object`: flags, begin, end, `struct link_map *`, further fields, and spare room.
     type Found = [u64; 16];
     type Find = unsafe extern "C" fn(*const c_void, *mut Found) -> c_int;
@@ -159,11 +160,8 @@ pub fn object_without_lock(place: u64) -> Option<Option<(u64, &'static CStr)>> {
         return Some(None);
     }
     let [_, start, _, link_map, ..] = found;
-    // SAFETY: the second field of a `struct link_map` (link.h) is the path of the object, which ends with a NUL, and stays as
-    // long as the object is loaded.
-    let path = unsafe { (link_map as usize as *const *const libc::c_char).add(1).read() };
-    // SAFETY: as above.
-    Some(Some((start, if path.is_null() { c"" } else { unsafe { CStr::from_ptr(path) } })))
+    // The path is the second field of a `struct link_map` (link.h).
+    Some(Some((start, link_map.wrapping_add(8))))
 }
 
 /// The loader's information about the object that contains an address.

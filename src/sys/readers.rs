@@ -47,7 +47,8 @@ impl Readers {
 
 impl Drop for Reader<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        // In a child that a signal handler has forked during a lookup, the counter is 0.
+        let _ = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1));
     }
 }
 

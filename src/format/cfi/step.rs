@@ -2,9 +2,9 @@
 //! signal handlers can call this module.
 
 use gimli::{
-    BaseAddresses, CfaRule, EhFrame, EhFrameHdr, Encoding, EndianSlice, Evaluation, EvaluationResult,
-    EvaluationStorage, Format, FrameDescriptionEntry, NativeEndian, Piece, Pointer, Register, RegisterRule,
-    UnwindContext, UnwindContextStorage, UnwindExpression, UnwindSection, UnwindTableRow, Value,
+    BaseAddresses, CfaRule, EhFrame, Encoding, EndianSlice, Evaluation, EvaluationResult, EvaluationStorage, Format,
+    NativeEndian, Piece, Register, RegisterRule, UnwindContext, UnwindContextStorage, UnwindExpression, UnwindSection,
+    UnwindTableRow, Value,
 };
 
 use crate::format::arch::{Abi, Arch};
@@ -24,12 +24,10 @@ pub type ReadWord<'a> = &'a dyn Fn(u64) -> Option<u64>;
 
 type Bytes<'a> = EndianSlice<'a, NativeEndian>;
 
-/// An `.eh_frame` section at its address, and how to find an entry in the section.
+/// An `.eh_frame` section, and the address for which the section was made.
 pub struct Section<'a> {
     pub eh_frame: &'a [u8],
     pub addr: u64,
-    /// The `.eh_frame_hdr` section with its address. If there is none, all entries are examined.
-    pub header: Option<(&'a [u8], u64)>,
 }
 
 /// The memory that gimli needs, which lies on the stack. An alternate stack for signals may be small.
@@ -37,7 +35,7 @@ struct OnStack;
 
 /// The maximum number of rules in a row. Compilers save fewer registers. The kernel's frame for a signal saves all registers of
 /// x86-64.
-const RULES_MAX: usize = 24;
+const RULES_MAX: usize = 28;
 
 impl UnwindContextStorage<usize> for OnStack {
     type Rules = [(Register, RegisterRule<usize>); RULES_MAX];
@@ -62,18 +60,20 @@ pub fn caller(arch: Arch, section: &Section<'_>, frame: &Registers, read: ReadWo
     let mut eh_frame = EhFrame::from(Bytes::new(section.eh_frame, NativeEndian));
     eh_frame.set_address_size(8);
     eh_frame.set_vendor(abi.vendor);
-    let mut bases = BaseAddresses::default().set_eh_frame(section.addr);
-    if let Some((_, addr)) = section.header {
-        bases = bases.set_eh_frame_hdr(addr);
-    }
-    let entry = find(section, &eh_frame, &bases, frame.code_addr()).ok_or(End::NoTable)?;
+    let bases = BaseAddresses::default().set_eh_frame(section.addr);
+    let entry = eh_frame.fde_for_address(&bases, frame.code_addr(), EhFrame::cie_from_offset);
+    let entry = entry.map_err(|_| End::NoTable)?;
     let mut context = UnwindContext::<usize, OnStack>::new_in();
     let row = entry.unwind_info_for_address(&eh_frame, &bases, &mut context, frame.code_addr());
-    let row = row.map_err(|_| End::NoTable)?;
+    // A table that cannot be used is not a reason to guess.
+    let row = row.map_err(|_| End::Outermost)?;
     let apply = Apply { frame, read, eh_frame: &eh_frame };
     let mut caller = apply.row(abi, row, entry.cie().return_address_register()).ok_or(End::Outermost)?;
     caller.is_return = !entry.is_signal_trampoline();
-    Ok(caller)
+    // A frame that has made a call lies below its caller's frame, unless a signal came between the two, whose handler may have
+    // a stack of its own. So each walk ends, even on a damaged stack.
+    let goes_on = caller.get(abi.sp) > frame.get(abi.sp) || !frame.is_return || entry.is_signal_trampoline();
+    goes_on.then_some(caller).ok_or(End::Outermost)
 }
 
 /// The caller's registers if the frame has a frame pointer (`Abi::fp`), or if a call has jumped to an address without code.
@@ -112,22 +112,6 @@ pub fn caller_without_table(arch: Arch, frame: &Registers, read: ReadWord<'_>) -
 /// has asked for a larger address space.
 fn without_signature(abi: &Abi, addr: u64) -> u64 {
     addr & if abi.sign.is_some() { (1 << 48) - 1 } else { u64::MAX }
-}
-
-fn find<'a>(
-    section: &Section<'a>,
-    eh_frame: &EhFrame<Bytes<'a>>,
-    bases: &BaseAddresses,
-    addr: u64,
-) -> Option<FrameDescriptionEntry<Bytes<'a>>> {
-    let Some((header, _)) = section.header else {
-        return eh_frame.fde_for_address(bases, addr, EhFrame::cie_from_offset).ok();
-    };
-    let header = EhFrameHdr::new(header, NativeEndian).parse(bases, 8).ok()?;
-    let Pointer::Direct(at) = header.table()?.lookup(addr, bases).ok()? else { return None };
-    let offset = usize::try_from(at.checked_sub(section.addr)?).ok()?;
-    let entry = eh_frame.fde_from_offset(bases, offset.into(), EhFrame::cie_from_offset).ok()?;
-    entry.contains(addr).then_some(entry)
 }
 
 /// Applies the rules of a table's row to a frame.

@@ -63,13 +63,6 @@ impl Segment {
     }
 }
 
-/// The address of `.eh_frame`, from the first bytes of the `.eh_frame_hdr` at `addr`. `None` if the header is not in the usual
-/// form (DW_EH_PE_pcrel | DW_EH_PE_sdata4).
-pub fn eh_frame_addr(header: &[u8], addr: u64) -> Option<u64> {
-    let distance = u32_at(header, 4).filter(|_| header.starts_with(&[1, 0x1b]))?;
-    Some(addr.wrapping_add(4).wrapping_add_signed(i64::from(distance as i32)))
-}
-
 /// A section of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Section {

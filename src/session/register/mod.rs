@@ -309,7 +309,8 @@ fn inlines_of(
     if code.inlines.is_empty() {
         return Ok(Vec::new());
     }
-    let is_read = wanted.has(Sinks::GDB) || regions.are_watching() && regions.may_name(code.addr, code.size);
+    let is_read = wanted.overlaps(Sinks::GDB.with(Sinks::LOOKUP))
+        || regions.are_watching() && regions.may_name(code.addr, code.size);
     let is_dumped = shared.inline_records() && wanted.want_groups();
     if !is_read && !is_dumped {
         return inlines::check(code.inlines, code.size).map(|()| Vec::new());

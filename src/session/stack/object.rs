@@ -3,10 +3,8 @@
 
 use std::ffi::CStr;
 
-use crate::format::cfi::step::Section as UnwindTable;
-use crate::format::elf::loaded::{
-    eh_frame_addr, function_in, Header, Section, Segment, HEADER_SIZE, SECTION_SIZE, SEGMENT_SIZE,
-};
+use super::entry::{Entry, Memory};
+use crate::format::elf::loaded::{function_in, Header, Section, Segment, HEADER_SIZE, SECTION_SIZE, SEGMENT_SIZE};
 use crate::sys::handler_file::{read_link, File, Lines};
 use crate::sys::mapping::page_size;
 use crate::sys::{dynamic_symbols, maps, process_memory};
@@ -20,23 +18,25 @@ const PROGRAM: &CStr = c"/proc/self/exe";
 
 /// A program or library in memory.
 pub struct Object {
-    pid: u32,
+    memory: Memory,
     /// The address of the ELF header.
     start: u64,
     path: [u8; PATH_ROOM],
 }
 
 impl Object {
-    /// The object that contains the address. `pid` is the pid of this process.
-    pub fn at(pid: u32, addr: u64) -> Option<Object> {
-        let Some(found) = dynamic_symbols::object_without_lock(addr) else { return Object::listed_at(pid, addr) };
-        let (start, path) = found?;
-        let path = if path.is_empty() { PROGRAM } else { path };
-        Some(Object::new(pid, start, path.to_bytes()))
+    /// The object that contains the address.
+    pub fn at(memory: Memory, addr: u64) -> Option<Object> {
+        let Some(found) = dynamic_symbols::object_without_lock(addr) else { return Object::listed_at(memory, addr) };
+        let (start, path_at) = found?;
+        let mut path = [0; PATH_ROOM];
+        process_memory::read(memory.pid, memory.pointer(path_at)?, &mut path);
+        let path = CStr::from_bytes_until_nul(&path).unwrap_or_default();
+        Some(Object::new(memory, start, if path.is_empty() { PROGRAM } else { path }.to_bytes()))
     }
 
-    fn new(pid: u32, start: u64, path: &[u8]) -> Object {
-        let mut object = Object { pid, start, path: [0; PATH_ROOM] };
+    fn new(memory: Memory, start: u64, path: &[u8]) -> Object {
+        let mut object = Object { memory, start, path: [0; PATH_ROOM] };
         if let Some(place) = object.path[..PATH_ROOM - 1].get_mut(..path.len()) {
             place.copy_from_slice(path);
         }
@@ -45,7 +45,7 @@ impl Object {
 
     /// Finds the object in the list of mappings.
     #[inline(never)]
-    fn listed_at(pid: u32, addr: u64) -> Option<Object> {
+    fn listed_at(memory: Memory, addr: u64) -> Option<Object> {
         // The mapping of a file's first byte precedes the other mappings of the file.
         let mut first = (0, 0);
         let mut lines = Lines::<{ 2 * PATH_ROOM }>::of(File::open(c"/proc/thread-self/maps")?);
@@ -56,8 +56,12 @@ impl Object {
             }
             if mapping.start <= addr && addr < mapping.end {
                 let path = line.iter().position(|&byte| byte == b'/').and_then(|at| line.get(at..));
+                // SAFETY: the call only looks up a number.
+                let own_headers = unsafe { libc::getauxval(libc::AT_PHDR) };
+                let is_program = own_headers.wrapping_sub(first.1) < page_size() as u64;
+                let path = if is_program { PROGRAM.to_bytes() } else { path.unwrap_or_default() };
                 let is_object = mapping.inode != 0 && mapping.inode == first.0;
-                return is_object.then(|| Object::new(pid, first.1, path.unwrap_or_default()));
+                return is_object.then(|| Object::new(memory, first.1, path));
             }
         }
         None
@@ -80,41 +84,28 @@ impl Object {
     #[inline(never)]
     fn segments(&self) -> Option<Segments> {
         let mut header = [0; HEADER_SIZE];
-        process_memory::read(self.pid, self.start, &mut header);
+        process_memory::read(self.memory.pid, self.start, &mut header);
         let header = Header::read(&header)?;
         let mut segments = Segments { table: [0; SEGMENTS_MAX * SEGMENT_SIZE], bias: 0 };
         let len = header.segment_count.min(SEGMENTS_MAX) * SEGMENT_SIZE;
         let at = self.start.checked_add(header.segments_at)?;
-        process_memory::read(self.pid, at, segments.table.get_mut(..len)?);
+        process_memory::read(self.memory.pid, at, segments.table.get_mut(..len)?);
         let first = segments.all().find(|segment| segment.is_loaded)?.addr;
         segments.bias = self.start.wrapping_sub(first - first % page_size() as u64);
         Some(segments)
     }
 
-    /// The unwind table of the object. `None` if the object has no table in the usual form.
-    ///
-    /// # Safety
-    /// The object must stay loaded as long as the table is used.
-    pub unsafe fn unwind_table(&self) -> Option<UnwindTable<'static>> {
+    /// The unwind entry of an address in the object.
+    pub fn entry_of(&self, addr: u64) -> Option<Entry> {
         let segments = self.segments()?;
-        // SAFETY: the loader has mapped these parts of the segments. The caller promises that they stay mapped.
-        let bytes =
-            |addr: u64, len: u64| unsafe { std::slice::from_raw_parts(addr as usize as *const u8, len as usize) };
-        let Some(header) = segments.all().find(|segment| segment.is_eh_frame_hdr) else {
-            let (addr, len) = self.eh_frame_section()?;
-            let addr = addr.wrapping_add(segments.bias);
-            return (len <= segments.len_at(addr)?).then(|| UnwindTable {
-                eh_frame: bytes(addr, len),
-                addr,
-                header: None,
-            });
-        };
-        let mut start = [0; 8];
-        process_memory::read(self.pid, header.addr, &mut start);
-        let addr = eh_frame_addr(&start, header.addr)?;
-        segments.len_at(header.addr).filter(|len| *len >= header.size)?;
-        let header = (bytes(header.addr, header.size), header.addr);
-        Some(UnwindTable { eh_frame: bytes(addr, segments.len_at(addr)?), addr, header: Some(header) })
+        let header = segments.all().find(|segment| segment.is_eh_frame_hdr);
+        match header {
+            Some(header) => Entry::by_search(self.memory, header.addr, addr),
+            None => {
+                let (section, size) = self.eh_frame_section()?;
+                Entry::by_scan(self.memory, (section.wrapping_add(segments.bias), size), addr)
+            }
+        }
     }
 
     /// The address and the size of `.eh_frame`, from the object's file. Compilers link no `.eh_frame_hdr` into programs for
@@ -122,7 +113,7 @@ impl Object {
     #[inline(never)]
     fn eh_frame_section(&self) -> Option<(u64, u64)> {
         const NAME: &[u8] = b".eh_frame\0";
-        let sections = Sections::open(self.path())?;
+        let sections = Sections::of(self)?;
         let names = sections.get(sections.header.names)?;
         let mut name = [0; NAME.len()];
         let is_it = |section: &Section| {
@@ -142,7 +133,7 @@ impl Object {
     #[inline(never)]
     pub fn function_at(&self, addr: u64, name: &mut [u8]) -> Option<(usize, u64)> {
         let offset = self.offset_of(addr);
-        let sections = Sections::open(self.path())?;
+        let sections = Sections::of(self)?;
         // The table of all symbols has more functions, but may be missing.
         let all = sections.all().filter(|section| section.has_all_symbols);
         let exported = sections.all().filter(|section| section.has_exported_symbols);
@@ -161,10 +152,18 @@ fn find_function(file: &File, symbols: &Section, offset: u64) -> Option<(u32, u6
     /// A multiple of the size of a symbol.
     const AT_ONCE: usize = 24 * 40;
     let mut buffer = [0; AT_ONCE];
-    (0..symbols.size).step_by(AT_ONCE).find_map(|done| {
+    let mut done = 0;
+    while done < symbols.size {
         let len = AT_ONCE.min(usize::try_from(symbols.size - done).unwrap_or(AT_ONCE));
-        function_in(file.read_at(symbols.offset.checked_add(done)?, buffer.get_mut(..len)?)?, offset)
-    })
+        let read = file.read_at(symbols.offset.checked_add(done)?, buffer.get_mut(..len)?)?;
+        let found = function_in(read, offset);
+        // If the file ends here, the size of the table is wrong.
+        if found.is_some() || read.len() < len {
+            return found;
+        }
+        done += len as u64;
+    }
+    None
 }
 
 /// The segments of an object.
@@ -180,12 +179,6 @@ impl Segments {
         let segments = (0..SEGMENTS_MAX).map_while(|number| Segment::read(&self.table, number));
         segments.map(|segment| Segment { addr: segment.addr.wrapping_add(self.bias), ..segment })
     }
-
-    /// The number of bytes from an address in a loaded segment to the segment's end.
-    fn len_at(&self, addr: u64) -> Option<u64> {
-        let mut loaded = self.all().filter(|segment| segment.is_loaded);
-        loaded.find_map(|segment| segment.size.checked_sub(addr.wrapping_sub(segment.addr)).filter(|len| *len > 0))
-    }
 }
 
 /// The sections of a file.
@@ -195,11 +188,14 @@ struct Sections {
 }
 
 impl Sections {
-    fn open(path: &CStr) -> Option<Sections> {
-        let file = File::open(path)?;
-        let mut header = [0; HEADER_SIZE];
-        let header = Header::read(file.read_at(0, &mut header)?)?;
-        Some(Sections { file, header })
+    /// Opens the file of an object. `None` if the path is not absolute, or if the file is not the one that is in memory.
+    fn of(object: &Object) -> Option<Sections> {
+        let path = object.path();
+        let file = path.to_bytes().starts_with(b"/").then(|| File::open(path)).flatten()?;
+        let (mut in_file, mut in_memory) = ([0; HEADER_SIZE], [0; HEADER_SIZE]);
+        let in_file = file.read_at(0, &mut in_file)?;
+        process_memory::read(object.memory.pid, object.start, &mut in_memory);
+        (in_file == in_memory).then(|| Header::read(in_file)).flatten().map(|header| Sections { file, header })
     }
 
     fn get(&self, number: usize) -> Option<Section> {
@@ -220,22 +216,31 @@ mod tests {
     #[test]
     fn both_ways_find_the_same() {
         dynamic_symbols::look_up();
-        let pid = std::process::id();
+        let memory = Memory { pid: std::process::id() };
         let own = both_ways_find_the_same as *const () as u64;
         let of_the_c_library = dynamic_symbols::function(c"qsort") as u64;
         for (addr, expected) in [(own, "both_ways_find_the_same"), (of_the_c_library, "qsort")] {
-            let (found, listed) = (Object::at(pid, addr).unwrap(), Object::listed_at(pid, addr).unwrap());
+            let (found, listed) = (Object::at(memory, addr).unwrap(), Object::listed_at(memory, addr).unwrap());
             assert_eq!(found.start, listed.start);
             for object in [found, listed] {
                 let mut name = [0; 512];
                 let (len, distance) = object.function_at(addr + 1, &mut name).unwrap();
                 assert!(String::from_utf8_lossy(&name[..len]).contains(expected));
                 assert_eq!(distance, 1);
-                // SAFETY: the program and the C library stay loaded.
-                let table = unsafe { object.unwind_table() }.unwrap();
-                assert!(table.eh_frame.len() > 1000);
+                assert!(object.entry_of(addr).is_some());
             }
         }
+    }
+
+    #[test]
+    fn a_symbol_table_that_ends_too_early() {
+        let path = std::env::temp_dir().join(format!("jitsym-symbols-{}", std::process::id()));
+        std::fs::write(&path, [0; 1000]).unwrap();
+        let file = File::open(&std::ffi::CString::new(path.to_str().unwrap()).unwrap()).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let mut header = [0; SECTION_SIZE];
+        header[32..40].copy_from_slice(&u64::MAX.to_ne_bytes());
+        assert_eq!(find_function(&file, &Section::read(&header).unwrap(), 1), None);
     }
 
     #[test]
@@ -243,7 +248,7 @@ mod tests {
         dynamic_symbols::look_up();
         let local = 0;
         let addr = (&raw const local) as u64;
-        assert!(Object::at(std::process::id(), addr).is_none());
-        assert!(Object::listed_at(std::process::id(), addr).is_none());
+        let memory = Memory { pid: std::process::id() };
+        assert!(Object::at(memory, addr).is_none() && Object::listed_at(memory, addr).is_none());
     }
 }

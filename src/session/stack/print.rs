@@ -4,14 +4,16 @@ use std::io::{self, Write};
 use std::process;
 use std::time::Duration;
 
+use super::entry::Memory;
 use super::object::Object;
 use super::step;
 use crate::api::error::Result;
 use crate::session::flush_from_signal;
-use crate::sink::lookup::{self, Found};
+use crate::sink::lookup;
 use crate::sys::futex::keeping_errno;
 use crate::sys::handler_file::write_to;
 use crate::sys::registers::Registers;
+use crate::sys::thread;
 
 /// Further frames are not written.
 const FRAMES_MAX: u32 = 256;
@@ -24,16 +26,20 @@ const NAME_ROOM: usize = 256;
 pub fn print(descriptor: i32, frame: Registers) -> Result<()> {
     // A failed flush only means that the newest code may have no name.
     let _ = flush_from_signal(FLUSH_TIMEOUT);
-    keeping_errno(|| print_frames(descriptor, frame))
+    keeping_errno(|| thread::quietly_writing(|| print_frames(descriptor, frame)))
 }
 
 fn print_frames(descriptor: i32, mut frame: Registers) -> Result<()> {
     let mut number = 0;
     while number < FRAMES_MAX {
-        let most = FRAMES_MAX - number;
-        let registered =
-            lookup::at(frame.code_addr(), |code| print_registered(descriptor, number, most, &frame, &code));
-        number += registered.unwrap_or_else(|| print_loaded(descriptor, number, &frame));
+        let first = number;
+        while number < FRAMES_MAX && print_registered(descriptor, number, number - first, &frame) {
+            number += 1;
+        }
+        if number == first {
+            print_loaded(descriptor, number, &frame);
+            number += 1;
+        }
         let before = frame;
         if step(&mut frame).is_err() || frame == before {
             break;
@@ -42,12 +48,13 @@ fn print_frames(descriptor: i32, mut frame: Registers) -> Result<()> {
     Ok(())
 }
 
-/// Writes a line for each function at the frame's address in registered code, at most `most`. Returns the number of lines.
+/// Writes the line of a function at the frame's address in registered code (`Found::function_at`). Returns false if there is no
+/// such function.
 #[inline(never)]
-fn print_registered(descriptor: i32, number: u32, most: u32, frame: &Registers, code: &Found<'_>) -> u32 {
-    let mut count = 0;
-    while let Some(function) = code.function_at(frame.code_addr(), count as usize).filter(|_| count < most) {
-        let mut line = Line::new(number + count, frame.pc);
+fn print_registered(descriptor: i32, number: u32, inlined: u32, frame: &Registers) -> bool {
+    let mut line = Line::new(number, frame.pc);
+    let found = lookup::at(frame.code_addr(), |code| {
+        let function = code.function_at(frame.code_addr(), inlined as usize)?;
         line.put(function.name);
         match function.is_inlined {
             true => line.put(b" (inlined)"),
@@ -58,18 +65,22 @@ fn print_registered(descriptor: i32, number: u32, most: u32, frame: &Registers, 
             line.put(function.file);
             line.number(format_args!(":{}", function.line));
         }
+        Some(())
+    });
+    // The write may take long, so no memory of the lookup may be in use meanwhile.
+    let is_found = found.flatten().is_some();
+    if is_found {
         line.write(descriptor);
-        count += 1;
     }
-    count
+    is_found
 }
 
-/// Writes the line of a frame whose code is not registered. Returns the number of lines.
+/// Writes the line of a frame whose code is not registered.
 #[inline(never)]
-fn print_loaded(descriptor: i32, number: u32, frame: &Registers) -> u32 {
+fn print_loaded(descriptor: i32, number: u32, frame: &Registers) {
     let addr = frame.code_addr();
     let mut line = Line::new(number, frame.pc);
-    match Object::at(process::id(), addr) {
+    match Object::at(Memory { pid: process::id() }, addr) {
         None => line.put(b"??"),
         Some(object) => {
             let mut name = [0; NAME_ROOM];
@@ -84,7 +95,6 @@ fn print_loaded(descriptor: i32, number: u32, frame: &Registers) -> u32 {
         }
     }
     line.write(descriptor);
-    1
 }
 
 /// A line of text. Lines that are too long are cut.

@@ -25,13 +25,18 @@ pub static KIND: Kind = Kind {
 };
 
 /// How long new code is collected before threads can find it, unless a caller waits. Each time, code is copied.
-const BATCH_TIME: Duration = Duration::from_millis(50);
+const BATCH_TIME: Duration = Duration::from_millis(20);
 
 /// In a forked child: the runs of the parent's writer.
 static INHERITED: Mutex<Option<Runs>> = Mutex::new(None);
 
 fn take_inherited() -> Option<Runs> {
     INHERITED.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
+/// Forgets the parent's code in a forked child that does not run this sink. The child's sinks must already be open.
+pub fn end_inherited() {
+    take_inherited().into_iter().for_each(|mut runs| runs.clear());
 }
 
 #[derive(Default)]
@@ -77,7 +82,8 @@ impl Sink for Lookup {
     }
 
     fn load_live(&mut self, registry: &mut Registry, group_of: GroupOf<'_>) -> bool {
-        // In a forked child, the runs have the parent's code.
+        // In a forked child, the runs have the parent's code. Some of this code may have ended before the fork.
+        self.runs.retain(|id, addr| registry.get(id).is_some_and(|live| live.addr == addr));
         let wants = |lookup: &Lookup, id, live: &Live| lookup.runs.addr_of(id) != Some(live.addr);
         let has_all = each_live(registry, group_of, self, wants, |lookup, id, live, name, info| {
             lookup.add(id, live, name, Some(info));
@@ -117,6 +123,9 @@ impl Sink for Lookup {
     }
 
     fn close(&mut self, how: Close) -> io::Result<()> {
+        if how == Close::Leave {
+            self.runs.clear();
+        }
         if how == Close::LetGo {
             *INHERITED.lock().unwrap_or_else(PoisonError::into_inner) = Some(std::mem::take(&mut self.runs));
         }

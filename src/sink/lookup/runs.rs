@@ -342,6 +342,17 @@ impl Runs {
     pub fn clear(&mut self) {
         (self.runs, self.fresh, self.slots) = (List::new(), Run::default(), Table::default());
         self.replace(ptr::null_mut());
+        self.free_replaced();
+    }
+
+    /// Marks the code as ended for which `lives` is false.
+    pub fn retain(&mut self, lives: impl Fn(u64, u64) -> bool) {
+        for slot in 0..self.slots.len() {
+            let Slot { id, addr, .. } = self.slots[slot];
+            if id != 0 && !lives(id, addr) {
+                self.end(id);
+            }
+        }
     }
 
     fn replace(&mut self, list: *mut List) {
