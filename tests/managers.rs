@@ -89,7 +89,7 @@ with jitsym.Session() as session:
     session.register(addr, len(code), "by_the_wheel", bytes=addr)
     for _ in range(int(os.environ["TEST_PACE"])):
         ctypes.CFUNCTYPE(None)(addr)()
-print(os.getpid(), *{line.split(maxsplit=5)[5].strip() for line in open("/proc/self/maps") if "/libjitsym" in line})
+print(os.getpid(), *{line.split(maxsplit=5)[5].strip() for line in open("/proc/self/maps") if "/libjitsym.so" in line})
 "#;
 
 /// A wheel in a new environment: the Python package finds its library, C programs are built with it, and the program is there.
@@ -120,7 +120,7 @@ pub fn wheel_works(name: &str, wheel: &Path) {
     let packages = bundled.ancestors().nth(3).expect("directory");
     variable_comes_first(Path::new("/usr/bin/python3"), &bundled, |command| {
         let program = "import sys; sys.path.insert(0, sys.argv[1]); import jitsym; jitsym.version(); \
-                       print(*{line.split(maxsplit=5)[5].strip() for line in open('/proc/self/maps') if '/libjitsym' in line})";
+                       print(*{line.split(maxsplit=5)[5].strip() for line in open('/proc/self/maps') if '/libjitsym.so' in line})";
         command.args(["-I", "-B", "-c", program]).arg(packages);
     });
 
@@ -170,7 +170,7 @@ const call = koffi.decode(addr, koffi.proto('void f()'));
 for (let times = 0; times < Number(process.env.TEST_PACE); times++) call();
 session.close();
 const maps = require('node:fs').readFileSync('/proc/self/maps', 'utf8').split('\n');
-console.log(process.pid, ...new Set(maps.map((line) => /[/].*[/]libjitsym.*/.exec(line)?.[0]).filter(Boolean)));
+console.log(process.pid, ...new Set(maps.map((line) => /[/].*[/]libjitsym[.]so.*/.exec(line)?.[0]).filter(Boolean)));
 "#;
 
 /// An npm package in a new project: the binding finds its library.
@@ -194,7 +194,7 @@ pub fn npm_package_works(name: &str, package: &Path) {
     variable_comes_first(Path::new(node.trim()), &bundled, |command| {
         let program = "require('jitsym').version(); \
                        const maps = require('fs').readFileSync('/proc/self/maps', 'utf8').split('\\n'); \
-                       console.log(...new Set(maps.map((line) => /[/].*[/]libjitsym.*/.exec(line)?.[0]).filter(Boolean)))";
+                       console.log(...new Set(maps.map((line) => /[/].*[/]libjitsym[.]so.*/.exec(line)?.[0]).filter(Boolean)))";
         command.current_dir(&dir).args(["-e", program]);
     });
 }

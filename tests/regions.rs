@@ -560,7 +560,7 @@ fn probes_do_no_harm() {
 fn probed(program: &Path, kind: &str, function: &str) -> String {
     // $1 is the program, $2 its directory, $3 the kind, $4 the function.
     const SCRIPT: &str = r#"
-        mount -t tracefs none /sys/kernel/tracing
+        grep -q ' /sys/kernel/tracing ' /proc/mounts || mount -t tracefs none /sys/kernel/tracing
         LD_BIND_NOW=1 "$1" "$2" "$3" > "$2"/said &
         pid=$!
         while ! grep -q / "$2"/said; do kill -0 $pid; done

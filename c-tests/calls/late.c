@@ -411,7 +411,7 @@ static void in_the_middle(void) {
 
 static void statuses(void) {
   jitsym *session = open_off(0);
-  CHECK_STATUS(JITSYM_ERR_FLAGS, jitsym_enable(session, 64));
+  CHECK_STATUS(JITSYM_ERR_FLAGS, jitsym_enable(session, 128));
   CHECK_STATUS(JITSYM_ERR_FLAGS, jitsym_disable(session, 1U << 31));
   CHECK_STATUS(JITSYM_ERR_SESSION, jitsym_enable(NULL, 0));
   CHECK_STATUS(JITSYM_ERR_SESSION, jitsym_disable((jitsym *)(uintptr_t)&session, 0));

@@ -2,9 +2,8 @@
 //! signal handlers can call this module.
 
 use gimli::{
-    BaseAddresses, CfaRule, EhFrame, Encoding, EndianSlice, Evaluation, EvaluationResult, EvaluationStorage, Format,
-    NativeEndian, Piece, Register, RegisterRule, UnwindContext, UnwindContextStorage, UnwindExpression, UnwindSection,
-    UnwindTableRow, Value,
+    BaseAddresses, CfaRule, EhFrame, Encoding, EndianSlice, Format, NativeEndian, Operation, Register, RegisterRule,
+    UnwindContext, UnwindContextStorage, UnwindExpression, UnwindSection, UnwindTableRow,
 };
 
 use crate::format::arch::{Abi, Arch};
@@ -42,16 +41,10 @@ impl UnwindContextStorage<usize> for OnStack {
     type Stack = [UnwindTableRow<usize, OnStack>; 3];
 }
 
-impl<'a> EvaluationStorage<Bytes<'a>> for OnStack {
-    type Stack = [Value; 8];
-    type ExpressionStack = [(Bytes<'a>, Bytes<'a>); 1];
-    type Result = [Piece<Bytes<'a>>; 1];
-}
-
 const ENCODING: Encoding = Encoding { format: Format::Dwarf32, version: 4, address_size: 8 };
 
-/// The maximum number of operations in an expression of a table.
-const OPERATIONS_MAX: u32 = 100;
+/// The maximum number of values on the stack of an expression.
+const STACK_MAX: usize = 8;
 
 /// The caller's registers, by a table. The frame's code must be described by `section`.
 #[inline(never)]
@@ -67,8 +60,8 @@ pub fn caller(arch: Arch, section: &Section<'_>, frame: &Registers, read: ReadWo
     let row = entry.unwind_info_for_address(&eh_frame, &bases, &mut context, frame.code_addr());
     // A table that cannot be used is not a reason to guess.
     let row = row.map_err(|_| End::Outermost)?;
-    let apply = Apply { frame, read, eh_frame: &eh_frame };
-    let mut caller = apply.row(abi, row, entry.cie().return_address_register()).ok_or(End::Outermost)?;
+    let apply = Apply { frame, read, eh_frame: &eh_frame, ra: entry.cie().return_address_register() };
+    let mut caller = apply.row(abi, row).ok_or(End::Outermost)?;
     caller.is_return = !entry.is_signal_trampoline();
     // A frame that has made a call lies below its caller's frame, unless a signal came between the two, whose handler may have
     // a stack of its own. So each walk ends, even on a damaged stack.
@@ -119,10 +112,12 @@ struct Apply<'a, 'b> {
     frame: &'b Registers,
     read: ReadWord<'b>,
     eh_frame: &'b EhFrame<Bytes<'a>>,
+    /// The column of the return address.
+    ra: Register,
 }
 
 impl Apply<'_, '_> {
-    fn row(&self, abi: &Abi, row: &UnwindTableRow<usize, OnStack>, ra: Register) -> Option<Registers> {
+    fn row(&self, abi: &Abi, row: &UnwindTableRow<usize, OnStack>) -> Option<Registers> {
         let cfa = match row.cfa() {
             CfaRule::RegisterAndOffset { register, offset } => self.frame.get(register.0)?.wrapping_add_signed(*offset),
             CfaRule::Expression(expression) => self.evaluate(expression, None)?,
@@ -132,10 +127,10 @@ impl Apply<'_, '_> {
         for (register, rule) in row.registers() {
             caller.set(register.0, self.value(*register, rule, cfa));
         }
-        let pc = match row.register(ra) {
-            Some(rule) => self.value(ra, &rule, cfa),
+        let pc = match row.register(self.ra) {
+            Some(rule) => self.value(self.ra, &rule, cfa),
             // Without a rule, the return address is still in its register.
-            None => self.frame.get(ra.0),
+            None => self.frame.get(self.ra.0),
         };
         caller.pc = without_signature(abi, pc.filter(|pc| *pc != 0)?);
         Some(caller)
@@ -153,27 +148,75 @@ impl Apply<'_, '_> {
         }
     }
 
-    /// Evaluates an expression. This function is separate, because few tables have expressions, and its frame is large.
+    /// Evaluates an expression, with the operations that compilers and C libraries use in unwind tables: in procedure linkage
+    /// tables and signal frames. gimli's evaluator supports all operations, and is seven times as large.
     #[inline(never)]
     fn evaluate(&self, expression: &UnwindExpression<usize>, first: Option<u64>) -> Option<u64> {
-        let bytes = expression.get(self.eh_frame).ok()?.0;
-        let mut evaluation = Evaluation::<Bytes<'_>, OnStack>::new_in(bytes, ENCODING);
-        evaluation.set_max_iterations(OPERATIONS_MAX);
-        if let Some(value) = first {
-            evaluation.set_initial_value(value);
-        }
-        let mut result = evaluation.evaluate().ok()?;
-        loop {
-            result = match result {
-                EvaluationResult::Complete => return evaluation.value_result()?.to_u64(u64::MAX).ok(),
-                EvaluationResult::RequiresMemory { address, size: 8, .. } => {
-                    evaluation.resume_with_memory(Value::Generic((self.read)(address)?)).ok()?
+        let (mut stack, mut len) = ([0_u64; STACK_MAX], 0);
+        let push = |stack: &mut [u64; STACK_MAX], len: &mut usize, value| {
+            *stack.get_mut(*len)? = value;
+            *len += 1;
+            Some(())
+        };
+        first.map_or(Some(()), |value| push(&mut stack, &mut len, value))?;
+        let mut operations = expression.get(self.eh_frame).ok()?.operations(ENCODING);
+        while let Some(operation) = operations.next().ok()? {
+            let two = len.checked_sub(2).map(|at| (stack[at], stack[at + 1]));
+            let top = len.checked_sub(1).map(|at| stack[at]);
+            let (taken, value) = match operation {
+                Operation::UnsignedConstant { value } => (0, value),
+                Operation::SignedConstant { value } => (0, value as u64),
+                Operation::RegisterOffset { register, offset, .. } => {
+                    // A column that is not a register is the column of the return address (x86-64).
+                    let value = self.frame.get(register.0);
+                    let pc = (register == self.ra).then_some(self.frame.pc);
+                    (0, value.or(pc)?.wrapping_add_signed(offset))
                 }
-                EvaluationResult::RequiresRegister { register, .. } => {
-                    evaluation.resume_with_register(Value::Generic(self.frame.get(register.0)?)).ok()?
-                }
+                Operation::Deref { size: 8, space: false, .. } => (1, (self.read)(top?)?),
+                Operation::PlusConstant { value } => (1, top?.wrapping_add(value)),
+                Operation::Plus => (2, two.map(|(a, b)| a.wrapping_add(b))?),
+                Operation::Minus => (2, two.map(|(a, b)| a.wrapping_sub(b))?),
+                Operation::And => (2, two.map(|(a, b)| a & b)?),
+                Operation::Shl => (2, two.map(|(a, b)| a.checked_shl(b as u32).unwrap_or_default())?),
+                Operation::Ge => (2, two.map(|(a, b)| (a as i64 >= b as i64).into())?),
+                Operation::Nop => continue,
                 _ => return None,
             };
+            len -= taken;
+            push(&mut stack, &mut len, value)?;
+        }
+        len.checked_sub(1).map(|at| stack[at])
+    }
+}
+
+#[cfg(all(test, target_endian = "little"))]
+mod tests {
+    use super::*;
+
+    /// An entry of a procedure linkage table pushes a word at its offset 6. binutils describes all entries by one expression,
+    /// which depends on the last four bits of the address.
+    #[test]
+    fn procedure_linkage_tables() {
+        // Version 1, no augmentation, code alignment 1, data alignment -8, return address 16; the CFA is rsp + 8, and the return
+        // address is at CFA - 8.
+        let cie = [0, 0, 0, 0, 1, 0, 1, 0x78, 16, 0x0c, 7, 8, 0x90, 1, 0, 0];
+        let expression = [0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22];
+        let mut fde = [&20_u32.to_le_bytes()[..], &0x1000_u64.to_le_bytes(), &0x100_u64.to_le_bytes()].concat();
+        fde[..4].copy_from_slice(&24_u32.to_le_bytes());
+        fde.extend([0x0f, expression.len() as u8]);
+        fde.extend(expression);
+        fde.resize(fde.len().next_multiple_of(4), 0);
+        let mut section = [&(cie.len() as u32).to_le_bytes()[..], &cie].concat();
+        section.extend((fde.len() as u32).to_le_bytes());
+        section.extend(fde);
+        section.extend([0; 4]);
+        let section = Section { eh_frame: &section, addr: 0x5000 };
+        for (pc, depth) in [(0x1020, 8), (0x102a, 8), (0x102b, 16), (0x102f, 16), (0x1030, 8)] {
+            let mut frame = Registers { pc, ..Registers::default() };
+            frame.set(7, Some(0x8000));
+            let read = |addr| Some(addr + 1);
+            let caller = caller(Arch::X86_64, &section, &frame, &read).unwrap();
+            assert_eq!((caller.get(7), caller.pc), (Some(0x8000 + depth), 0x8000 + depth - 8 + 1), "{pc:#x}");
         }
     }
 }
