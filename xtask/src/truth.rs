@@ -237,15 +237,22 @@ impl Truth {
     }
 
     /// Moments in whose stack is an address that other code has had before, by thread and time. libunwind remembers for an address how
-    /// it has unwound there, and perf lets it.
+    /// it has unwound there, and perf lets it. Of an expression, libunwind remembers only where it lies in the tables, so that it is
+    /// another one if the tables have changed, as they do when code comes.
     pub fn stale(&self) -> HashSet<(u32, u64)> {
-        let mut first: HashMap<u64, Option<usize>> = HashMap::new();
+        let mut came: Vec<u64> = self.codes.iter().map(|code| code.from).collect();
+        came.sort_unstable();
+        let mut first: HashMap<u64, (Option<usize>, u64)> = HashMap::new();
         let mut stale = HashSet::new();
         for moment in self.moments.iter().flatten() {
             // perf shows callers within their call, libunwind looks behind it.
             for addr in [moment.ip].into_iter().chain(moment.callers.iter().map(|addr| addr + 1)) {
                 let code = self.code_at(addr, moment.time);
-                if *first.entry(addr).or_insert(code) != code {
+                let (before, since) = *first.entry(addr).or_insert((code, moment.time));
+                let is_expression = code.is_some_and(|code| self.codes[code].name.starts_with("expression_"));
+                let next = came.partition_point(|from| *from <= since);
+                let is_changed = is_expression && came.get(next).is_some_and(|from| *from <= moment.time);
+                if before != code || is_changed {
                     stale.insert((moment.tid, moment.time));
                 }
             }
