@@ -124,7 +124,7 @@ pub unsafe extern "C" fn jitsym_step(registers: *mut jitsym_registers) -> jitsym
 pub unsafe extern "C" fn jitsym_print_stack(fd: i32, context: *const c_void) -> jitsym_status {
     let own = registers::here();
     // SAFETY: the caller's promise.
-    status_of(|| stack::print(fd, unsafe { frame_of(context, own)? }))
+    status_of(|| unsafe { frame_of(context, own) }.map(|frame| stack::print(fd, frame)))
 }
 
 /// The frame that a signal has interrupted. If `context` is NULL, the caller of the function whose registers are `own`.

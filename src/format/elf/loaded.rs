@@ -40,13 +40,12 @@ impl Header {
     }
 }
 
-/// The addresses of a segment, without the bias that the loader has chosen.
+/// The kind and the address of a segment, without the bias that the loader has chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     pub is_loaded: bool,
     pub is_eh_frame_hdr: bool,
     pub addr: u64,
-    pub size: u64,
 }
 
 impl Segment {
@@ -54,12 +53,7 @@ impl Segment {
     pub fn read(table: &[u8], number: usize) -> Option<Segment> {
         let bytes = table.get(number * SEGMENT_SIZE..(number + 1) * SEGMENT_SIZE)?;
         let kind = u32_at(bytes, 0)?;
-        Some(Segment {
-            is_loaded: kind == PT_LOAD,
-            is_eh_frame_hdr: kind == PT_GNU_EH_FRAME,
-            addr: u64_at(bytes, 16)?,
-            size: u64_at(bytes, 40)?,
-        })
+        Some(Segment { is_loaded: kind == PT_LOAD, is_eh_frame_hdr: kind == PT_GNU_EH_FRAME, addr: u64_at(bytes, 16)? })
     }
 }
 

@@ -31,6 +31,11 @@ const LAST: u32 = u32::MAX - 1;
 /// If this bit of a slot's word is set, the bytes of the code were not copied, and the writer has not read these bytes yet.
 const UNREAD: u64 = 1 << 31;
 
+/// The number of the slot of an id, for tables with an entry for each id. Free slots are used again, so their numbers stay small.
+pub fn slot_of(id: u64) -> usize {
+    id as u32 as usize
+}
+
 /// The slot of one registration.
 #[derive(Debug, Default)]
 struct IdSlot {

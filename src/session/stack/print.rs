@@ -7,7 +7,6 @@ use std::time::Duration;
 use super::entry::Memory;
 use super::object::Object;
 use super::step;
-use crate::api::error::Result;
 use crate::session::flush_from_signal;
 use crate::sink::lookup;
 use crate::sys::futex::keeping_errno;
@@ -23,13 +22,13 @@ const FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
 const NAME_ROOM: usize = 256;
 
 /// Writes the stack whose innermost frame is `frame` to a descriptor, one line for each function.
-pub fn print(descriptor: i32, frame: Registers) -> Result<()> {
+pub fn print(descriptor: i32, frame: Registers) {
     // A failed flush only means that the newest code may have no name.
     let _ = flush_from_signal(FLUSH_TIMEOUT);
-    keeping_errno(|| thread::quietly_writing(|| print_frames(descriptor, frame)))
+    keeping_errno(|| thread::quietly_writing(|| print_frames(descriptor, frame)));
 }
 
-fn print_frames(descriptor: i32, mut frame: Registers) -> Result<()> {
+fn print_frames(descriptor: i32, mut frame: Registers) {
     let mut number = 0;
     while number < FRAMES_MAX {
         let first = number;
@@ -40,12 +39,10 @@ fn print_frames(descriptor: i32, mut frame: Registers) -> Result<()> {
             print_loaded(descriptor, number, &frame);
             number += 1;
         }
-        let before = frame;
-        if step(&mut frame).is_err() || frame == before {
-            break;
+        if step(&mut frame).is_err() {
+            return;
         }
     }
-    Ok(())
 }
 
 /// Writes the line of a function at the frame's address in registered code (`Found::function_at`). Returns false if there is no

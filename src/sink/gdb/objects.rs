@@ -11,6 +11,7 @@ use super::group::{exchange, Entry, Group, WAYS, WINDOW};
 use crate::format::code_info::Info;
 use crate::format::elf::object::{self, FUNCTIONS_MAX, SPAN_MAX};
 use crate::format::name_and_file::without_place;
+use crate::registry::ids::slot_of;
 use crate::sys::debugger::Listed;
 use crate::sys::mapping::Table;
 use crate::sys::reserve;
@@ -64,11 +65,6 @@ struct Place {
 
 /// The number of the group of fresh code.
 const FRESH: u32 = u32::MAX;
-
-/// The slot of an id (`registry::ids`). Free slots are used again, so their numbers stay small.
-fn slot_of(id: u64) -> usize {
-    id as u32 as usize
-}
 
 impl Objects {
     /// Adds code to the fresh code. If the id already has an entry, removes this entry. If there is no memory, debuggers do not

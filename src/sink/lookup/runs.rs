@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use crate::format::code_info::Info;
+use crate::registry::ids::slot_of;
 use crate::sys::mapping::Table;
 use crate::sys::readers::Readers;
 use crate::sys::reserve;
@@ -224,11 +225,6 @@ struct Slot {
 }
 
 const IN_RUN: u32 = u32::MAX;
-
-/// The slot of an id (`registry::ids`). Free slots are used again, so their numbers stay small.
-fn slot_of(id: u64) -> usize {
-    id as u32 as usize
-}
 
 /// The writer's view of the runs.
 #[derive(Debug, Default)]

@@ -15,6 +15,7 @@ use std::ops::Range;
 
 use crate::format::code_info::Info;
 use crate::format::elf::valgrind_object::Content;
+use crate::registry::ids::slot_of;
 use crate::sys::sort::sort;
 
 /// A group is extended to all pages of a function that crosses the group's boundary, if the extended group has at most this
@@ -96,11 +97,6 @@ pub struct Groups {
     /// File numbers that can be used again, because valgrind no longer knows the files with these numbers.
     free: Vec<u32>,
     next_number: u32,
-}
-
-/// The slot of an id (`registry::ids`). Free slots are used again, so their numbers stay small.
-fn slot_of(id: u64) -> usize {
-    id as u32 as usize
 }
 
 impl Groups {
