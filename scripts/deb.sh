@@ -17,24 +17,13 @@ its dpkg. Environment:
 END
 }
 
-refuse() {
-  echo "deb.sh: $*" >&2
-  usage >&2
-  exit 2
-}
-
-for argument in "$@"; do
-  case $argument in
-    --help | -h) usage; exit 0 ;;
-    -*) refuse "no such option: $argument" ;;
-  esac
-done
+. "$(dirname -- "$0")/packages.sh"
+options "$@"
 [ $# = 1 ] || refuse "one directory is needed"
 unset CDPATH
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
 cd "$(dirname "$0")/.."
-. scripts/packages.sh
 need dpkg-shlibdeps=dpkg-dev cc=gcc
 
 date=${SOURCE_DATE_EPOCH:-$(date +%s)}

@@ -15,18 +15,8 @@ Environment:
 END
 }
 
-refuse() {
-  printf 'npm.sh: %s\n' "$*" >&2
-  usage >&2
-  exit 2
-}
-
-for argument in "$@"; do
-  case $argument in
-    --help | -h) usage; exit 0 ;;
-    -*) refuse "no such option: $argument" ;;
-  esac
-done
+. "$(dirname -- "$0")/packages.sh"
+options "$@"
 [ $# -ge 2 ] || refuse "a directory and a tree are needed"
 out=$1
 shift
@@ -35,7 +25,6 @@ for argument in "$@"; do
 done
 
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
-. "$here/packages.sh"
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(date +%s)}
 node=$here/../bindings/node
 version=$(sed -n 's/^ *"version": "\(.*\)",$/\1/p' "$node/package.json")

@@ -1,5 +1,5 @@
 # Sourced by the other scripts. `need COMMAND=PACKAGE ...` sees to it that the commands are there: it installs the Debian
-# packages of those that are missing where it may, and names them where it may not. `pack DIRECTORY FILE` makes an archive.
+# packages of those that are missing where it may, and names them where it may not. `pack DIRECTORY FILE` makes an archive. `options` and `refuse` look at arguments.
 
 # Run by itself it has nothing to do.
 case ${0##*/} in
@@ -8,7 +8,8 @@ case ${0##*/} in
 A part of the other scripts, which read it: \`need COMMAND=PACKAGE ...\` installs
 the Debian packages of commands that are missing where it may, and names them
 where it may not. \`pack DIRECTORY FILE\` makes a .tar.gz of a directory, with
-the time SOURCE_DATE_EPOCH."
+the time SOURCE_DATE_EPOCH. \`options ARGUMENT ...\` answers --help, and
+\`refuse TEXT\` ends a script that was called wrongly."
         case ${1-} in
             --help | -h) echo "$usage"; exit 0 ;;
         esac
@@ -16,6 +17,23 @@ the time SOURCE_DATE_EPOCH."
         exit 2
         ;;
 esac
+
+# Ends a script that was called wrongly. The script's function `usage` says how to call it.
+refuse() {
+    printf '%s: %s\n' "${0##*/}" "$*" >&2
+    usage >&2
+    exit 2
+}
+
+# Answers `--help` among the arguments of a script that has no other option.
+options() {
+    for argument in "$@"; do
+        case $argument in
+            --help | -h) usage; exit 0 ;;
+            -*) refuse "no such option: $argument" ;;
+        esac
+    done
+}
 
 need() {
     missing=""

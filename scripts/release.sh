@@ -35,18 +35,10 @@ fail() {
   exit 1
 }
 
-refuse() {
-  printf 'release.sh: %s\n' "$*" >&2
-  usage >&2
-  exit 2
-}
-
+. "$(dirname -- "$0")/packages.sh"
+options "$@"
 for argument in "$@"; do
-  case $argument in
-    --help | -h) usage; exit 0 ;;
-    -*) refuse "no such option: $argument" ;;
-    "") refuse "an empty name" ;;
-  esac
+  [ -n "$argument" ] || refuse "an empty name"
 done
 [ $# -ge 1 ] || refuse "a directory is needed"
 directory=$1
@@ -79,7 +71,6 @@ mkdir -p "$directory"
 out=$(cd "$directory" && pwd -P)
 [ -z "$(ls -A "$out")" ] || fail "$out is not empty"
 cd "$(dirname "$0")/.."
-. scripts/packages.sh
 need git=git gzip=gzip
 work=$(mktemp -d "$out/.work.XXXXXX")
 trap 'rm -rf "$work"' EXIT

@@ -13,18 +13,8 @@ which shows the functions of the headers and what debuggers look for. Environmen
 END
 }
 
-refuse() {
-    echo "seal.sh: $*" >&2
-    usage >&2
-    exit 2
-}
-
-for argument in "$@"; do
-    case $argument in
-        --help | -h) usage; exit 0 ;;
-        -*) refuse "no such option: $argument" ;;
-    esac
-done
+. "$(dirname -- "$0")/packages.sh"
+options "$@"
 [ $# = 2 ] || refuse "two files are needed"
 archive=$1 out=$2
 functions=$(dirname "$0")/../tests/exports.txt

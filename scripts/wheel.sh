@@ -15,18 +15,8 @@ Needs Python 3.11 or newer. Environment:
 END
 }
 
-refuse() {
-  printf 'wheel.sh: %s\n' "$*" >&2
-  usage >&2
-  exit 2
-}
-
-for argument in "$@"; do
-  case $argument in
-    --help | -h) usage; exit 0 ;;
-    -*) refuse "no such option: $argument" ;;
-  esac
-done
+. "$(dirname -- "$0")/packages.sh"
+options "$@"
 [ $# = 3 ] || refuse "three arguments are needed"
 
 exec python3 -I - "$(dirname "$0")/../bindings/python" "$@" <<'END'
