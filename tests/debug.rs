@@ -7,6 +7,7 @@
 mod copies;
 mod cores;
 mod killed;
+mod kinds;
 mod lldb;
 mod luajit;
 mod tools;
