@@ -3,6 +3,7 @@
 
 mod abi;
 mod abi_layout;
+mod agents;
 mod bridge;
 mod c_tests;
 mod cfi_tools;

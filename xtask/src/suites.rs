@@ -126,7 +126,14 @@ const FOR_TESTS: [(&str, Set); 18] = [
 /// Where libraries and the loader lie; older suites have some in `/lib`.
 const LIBRARIES: [&str; 4] = ["usr/lib/ARCH-linux-gnu", "lib/ARCH-linux-gnu", "usr/lib", "lib"];
 
-const SAMPLY: &str = "0.13.1";
+/// Programs that are built from their sources in the Rust registry: the crate, its version, the program, and options for cargo.
+type Built = (&'static str, &'static str, &'static str, &'static [&'static str]);
+const SAMPLY: Built = ("samply", "0.13.1", "samply", &[]);
+/// Continuous profilers. lightswitch needs clang and the headers of libelf and zlib.
+const AGENTS: [Built; 2] = [
+    ("profile-bee", "0.3.13", "probee", &["--no-default-features"]),
+    ("lightswitch", "0.7.0", "lightswitch", &["--no-default-features"]),
+];
 
 /// Programs as somebody has built them, which takes a second to fetch instead of minutes to build: a name, the package, and the
 /// program in it. zig has the symbols of each version of glibc.
@@ -183,20 +190,22 @@ impl Cache {
         Ok(dir.join("bin"))
     }
 
-    /// samply, built from its source.
     pub fn samply(&self) -> Result<PathBuf> {
-        let _lock = self.lock("samply")?;
-        let dir = self.dir.join("samply");
-        let program = dir.join("bin/samply");
-        if !fs::read_to_string(dir.join("complete")).is_ok_and(|version| version == SAMPLY) {
-            eprintln!("Building samply {SAMPLY} in {}", dir.display());
+        self.built(&SAMPLY)
+    }
+
+    /// A program, built from its source.
+    fn built(&self, (name, version, program, options): &Built) -> Result<PathBuf> {
+        let _lock = self.lock(name)?;
+        let dir = self.dir.join(name);
+        let program = dir.join("bin").join(program);
+        if !fs::read_to_string(dir.join("complete")).is_ok_and(|complete| complete == *version) {
+            eprintln!("Building {name} {version} in {}", dir.display());
             let mut cargo = program::cargo();
-            cargo
-                .args(["install", "--quiet", "--locked", "--force", "--version", SAMPLY, "samply", "--root"])
-                .arg(&dir);
-            run::success(cargo.arg("--target-dir").arg(dir.join("build")))?;
+            cargo.args(["install", "--quiet", "--locked", "--force", "--version", version, name, "--root"]).arg(&dir);
+            run::success(cargo.args(*options).arg("--target-dir").arg(dir.join("build")))?;
             fs::remove_dir_all(dir.join("build"))?;
-            fs::write(dir.join("complete"), SAMPLY)?;
+            fs::write(dir.join("complete"), version)?;
         }
         Ok(program)
     }
@@ -402,6 +411,10 @@ fn loader(root: &Path) -> Result<PathBuf> {
 pub fn print_one(cache: &Cache, name: &str) -> Result<()> {
     if let Some((name, wanted, program)) = WHEELS.iter().find(|(wheel, ..)| *wheel == name) {
         println!("{}", cache.wheel(name, wanted, program)?.display());
+        return Ok(());
+    }
+    if let Some(agent) = AGENTS.iter().find(|(agent, ..)| *agent == name) {
+        println!("{}", cache.built(agent)?.display());
         return Ok(());
     }
     if let Some((suite, set)) = FOR_TESTS.iter().find(|(_, set)| set.commands.is_empty() && set.name == name) {

@@ -10,6 +10,8 @@ use crate::format::cfi::absolute::each_entry;
 use crate::format::cfi::debug_frame::CIES_MAX;
 use crate::sys::reserve;
 
+/// Offset of the distance to the code in an FDE. The distance begins at this field.
+pub const FDE_BEGIN: u64 = 8;
 /// Offset of the code's size in an FDE. An FDE with size 0 covers no code.
 pub const FDE_RANGE: u64 = 12;
 
@@ -66,7 +68,7 @@ impl Frames {
             rows.try_reserve(1).ok()?;
             let copy = out.len();
             out.extend_from_slice(entry.bytes);
-            let field = i64::from(fde) + 8;
+            let field = i64::from(fde) + FDE_BEGIN as i64;
             let code = to.code.checked_add(i64::from(start))?;
             let code = i32::try_from(code - field).ok()?;
             out.get_mut(copy + 4..copy + 8)?.copy_from_slice(&(fde + 4 - cie).to_ne_bytes());

@@ -8,7 +8,7 @@ use crate::format::arch;
 use crate::format::cfi;
 use crate::format::code_info::{self, Info};
 use crate::format::elf::debug::{self, Addresses};
-use crate::format::elf::frames::{self, FDE_RANGE};
+use crate::format::elf::frames;
 use crate::format::elf::{eh_frame_hdr, symbol, symbol_after_0, SYMBOL_SIZE};
 use crate::format::jitdump::id;
 use crate::format::jitdump::raw::RawRecord;
@@ -54,7 +54,7 @@ impl RegionFile {
             return None;
         }
         let place = self.forget(code.offset..end);
-        self.remove_stand_ins(code.offset, end);
+        self.stand_ins.shrink(code.offset, end);
         let waiting = self.parts.waiting();
         if waiting > AT_ONCE && self.again.is_none() && self.write_parts().is_err() {
             self.again = Some(Retry::after(None));
@@ -142,9 +142,9 @@ impl RegionFile {
         self.frames.append(section, &to, &mut part.pending, &mut self.rows)?;
         if !self.table.has_room(self.rows.len()) {
             // The appended bytes stay in the section, because they may contain CIEs that `frames` has remembered for later
-            // code. The ranges of the appended FDEs are set to 0, so that readers do not find these FDEs.
+            // code. The appended FDEs are emptied, so that readers do not find these FDEs.
             for row in &self.rows {
-                part.patch(u64::from(row.fde) + FDE_RANGE, &[0; 4]);
+                part.empty_fde(row.fde);
             }
             return None;
         }

@@ -54,6 +54,7 @@ use layout::{split, HDR_SHARE};
 use parts_of_code::PartOfCode;
 pub use parts_of_code::Whole;
 use section::{Parts, Space};
+use stand_ins::StandIns;
 use table::SearchTable;
 use writes::Disk;
 
@@ -109,8 +110,7 @@ pub struct RegionFile {
     /// The head of the line program of the code that was added last.
     head: Head,
     parts: Parts,
-    /// The offset in `.eh_frame` of the FDE for each part of the text that has no code: see `stand_ins`.
-    stand_ins: Vec<Option<u32>>,
+    stand_ins: StandIns,
     /// Maps the offset of each piece of code in the text to the number of the code's symbol. No two pieces overlap.
     known: Ordered,
     /// Data about the symbols of all code, including replaced code.
@@ -167,7 +167,7 @@ impl RegionFile {
             rows: Vec::new(),
             head: Head::default(),
             parts: Parts::new(eh_frame),
-            stand_ins: Vec::new(),
+            stand_ins: StandIns::default(),
             known: Ordered::default(),
             symbols: Vec::new(),
             parts_of_code: Vec::new(),
@@ -180,6 +180,12 @@ impl RegionFile {
         file.add_stand_ins();
         file.write(true)?;
         Ok(file)
+    }
+
+    fn add_stand_ins(&mut self) {
+        let Layout { text, text_room, .. } = self.layout;
+        let room = text_room.min(UNWINDING_MAX.saturating_sub(text));
+        self.stand_ins = StandIns::new(text, room, &mut self.frames, &mut self.parts.eh_frame);
     }
 
     /// Brings the file up to date. If `now` is false, code that lies below existing code is added to the search table only when
@@ -209,6 +215,7 @@ impl RegionFile {
             self.publish_as(without_tables)?;
         }
         self.write_pending_code()?;
+        self.stand_ins.write(self.layout.text, &mut self.parts.eh_frame);
         self.space.code.1 = self.layout.text_len;
         self.parts.all_mut().into_iter().try_for_each(|part| part.write(&mut self.disk, &mut self.space))
     }

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::writes::Disk;
+use crate::format::elf::frames::{FDE_BEGIN, FDE_RANGE};
 use crate::sys::code_memory;
 use crate::sys::sort::sort;
 
@@ -151,6 +152,26 @@ impl Part {
         if let Some(place) = self.pending.get_mut(pending_at..pending_at + bytes.len()) {
             place.copy_from_slice(bytes);
         }
+    }
+
+    /// Changes the addresses that an FDE covers. Only for `.eh_frame`.
+    pub fn place_fde(&mut self, fde: u32, addresses: Range<u64>) {
+        let at = u64::from(fde) + FDE_BEGIN;
+        let size = (addresses.end - addresses.start) as u32;
+        let Ok(begin) = i32::try_from(addresses.start as i64 - (self.at + at) as i64) else {
+            self.patch(u64::from(fde) + FDE_RANGE, &size.to_ne_bytes());
+            return;
+        };
+        let mut fields = [0; 8];
+        fields[..4].copy_from_slice(&begin.to_ne_bytes());
+        fields[4..].copy_from_slice(&size.to_ne_bytes());
+        self.patch(at, &fields);
+    }
+
+    /// Makes an FDE cover no code. Some continuous profilers do not look at the length of an FDE, so the FDE also moves to
+    /// address 0, where no code lies.
+    pub fn empty_fde(&mut self, fde: u32) {
+        self.place_fde(fde, 0..0);
     }
 
     /// Writes the waiting bytes and patches. Except for patches, the bytes that an earlier header describes stay unchanged.

@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use super::RegionFile;
 use crate::format::elf::debug::NOWHERE;
-use crate::format::elf::frames::FDE_RANGE;
 use crate::format::elf::SYMBOL_SIZE;
 use crate::registry::ordered::Place;
 
@@ -29,7 +28,7 @@ impl RegionFile {
                 self.parts.symtab.patch(SYMBOL_SIZE as u64, &[0; SYMBOL_SIZE]);
             }
             let eh_frame = &mut self.parts.eh_frame;
-            self.table.remove(old, |fde| eh_frame.patch(u64::from(fde) + FDE_RANGE, &[0; 4]));
+            self.table.remove(old, |fde| eh_frame.empty_fde(fde));
             if let Some(lines) = known.lines {
                 lines.info.iter().for_each(|&at| self.parts.debug_info.patch(at.into(), &nowhere));
                 self.parts.debug_line.patch(lines.line.into(), &nowhere);
