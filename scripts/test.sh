@@ -22,7 +22,8 @@ need cc=gcc g++=g++ clang=clang /usr/include/stdio.h=libc6-dev perf=linux-perf o
 if [ "$tier" = all ]; then
     need rakudo=rakudo perl=perl /usr/include/tommath.h=libtommath-dev /usr/include/uv.h=libuv1-dev \
         /usr/include/atomic_ops.h=libatomic-ops-dev /usr/include/x86_64-linux-gnu/ffi.h=libffi-dev /usr/include/zlib.h=zlib1g-dev lintian=lintian \
-        aarch64-linux-gnu-gcc=gcc-aarch64-linux-gnu /usr/aarch64-linux-gnu/include/stdio.h=libc6-dev-arm64-cross \
+        aarch64-linux-gnu-gcc=gcc-aarch64-linux-gnu aarch64-linux-gnu-g++=g++-aarch64-linux-gnu \
+        riscv64-linux-gnu-g++=g++-riscv64-linux-gnu /usr/aarch64-linux-gnu/include/stdio.h=libc6-dev-arm64-cross \
         gdb-multiarch=gdb-multiarch riscv64-linux-gnu-gcc=gcc-riscv64-linux-gnu /usr/riscv64-linux-gnu/include/stdio.h=libc6-dev-riscv64-cross \
         /usr/include/dnnl.h=libdnnl-dev /usr/lib/postgresql=postgresql
 fi

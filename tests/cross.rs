@@ -1,11 +1,12 @@
 //! The library on other machines than this one: it is built for them, the C tests run under qemu's emulation, and code is
 //! registered whose call stacks a debugger then finds by the tables in the jitdump, at each instruction.
 //!
-//! The compiler and the emulator are fetched by `cargo xtask tool`; the C compiler is that of the Debian package
-//! `gcc-aarch64-linux-gnu`. aarch64 belongs to all tests. riscv64 is for those who have `gcc-riscv64-linux-gnu`:
-//! `cargo xtask test cross::`.
+//! The compiler and the emulator are fetched by `cargo xtask tool`; the C and C++ compilers are those of the Debian packages
+//! `gcc-aarch64-linux-gnu` and `g++-aarch64-linux-gnu`. aarch64 belongs to all tests. riscv64 is for those who have
+//! `gcc-riscv64-linux-gnu` and `g++-riscv64-linux-gnu`: `cargo xtask test cross::`.
 
 mod signed;
+mod trampolines;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -92,11 +93,18 @@ impl Target {
 
     /// Compiles a program. `whole`: without any shared library.
     fn compile(&self, sources: &[&Path], link: Link, whole: bool, name: &str) -> PathBuf {
-        let libraries = self.built().libraries.display().to_string();
         let out = shared_dir(format!("{}-bin", self.arch)).join(name);
+        let mut gcc = self.compilation(sources, link, whole, &out);
+        once(&out, &format!("{gcc:?}"), || drop(run(&mut gcc)));
+        out
+    }
+
+    /// The command that compiles a program.
+    fn compilation(&self, sources: &[&Path], link: Link, whole: bool, out: &Path) -> Command {
+        let libraries = self.built().libraries.display().to_string();
         let mut gcc = Command::new(self.compiler());
         gcc.current_dir(root()).args(["-g", "-O1", "-fno-omit-frame-pointer", "-Wall", "-Wextra", "-Werror"]);
-        gcc.args(["-Iinclude", "-Ic-tests/support"]).args(sources).arg("-o").arg(&out);
+        gcc.args(["-Iinclude", "-Ic-tests/support"]).args(sources).arg("-o").arg(out);
         match link {
             Link::Shared => {
                 gcc.args([format!("-L{libraries}"), "-ljitsym".into()]);
@@ -108,8 +116,7 @@ impl Target {
             }
         }
         gcc.arg("-lpthread");
-        once(&out, &format!("{gcc:?}"), || drop(run(&mut gcc)));
-        out
+        gcc
     }
 
     /// A program, with an end, and a directory for its files as its argument.
@@ -336,32 +343,42 @@ fn expected(innermost: &str) -> Vec<&str> {
     stack
 }
 
+/// Starts a program under a debugger, which stops the program at its first instruction.
+fn debugged(target: &Target, program: &Path, dir: &Path, prepare: impl FnOnce(&mut Command)) -> (Emulated, Debugger) {
+    // A socket's name has to be short.
+    let name = program.file_name().and_then(|name| name.to_str()).expect("a name");
+    let socket = std::env::temp_dir().join(format!("jitsym-{}-{name}-{}.gdb", target.arch, std::process::id()));
+    let mut command = target.emulated(&["-g", socket.to_str().expect("path")], program, dir);
+    prepare(&mut command);
+    let emulated = Emulated { child: command.stdout(Stdio::piped()).spawn().expect("started"), socket: socket.clone() };
+    crate::support::wait_until("a socket of qemu", || socket.exists());
+    let mut gdb = Debugger::start(program);
+    gdb.say("set pagination off\nset confirm off\nset width 0\nset debuginfod enabled off\nset style enabled off");
+    gdb.say(&format!("set sysroot {}\ntarget remote {}", target.sysroot(), socket.display()));
+    (emulated, gdb)
+}
+
+/// Gives gdb the files that perf would make of a dump. Only the code is moved to its address: the tables of a trampoline's file
+/// would otherwise cover the next trampoline.
+fn add_symbols(gdb: &mut Debugger, pieces: &[Piece]) -> String {
+    let add = |piece: &Piece| gdb.say(&format!("add-symbol-file {} {:#x}", piece.object.display(), piece.range.start));
+    pieces.iter().map(add).collect()
+}
+
 /// gdb finds the way from each instruction of the registered code to `main`, with the files that perf would make of the dump and
 /// with nothing else.
 fn debugger(target: &Target) {
     let program = target.jit();
     let dir = target.scratch("debugger");
-    // A socket's name has to be short.
-    let socket = std::env::temp_dir().join(format!("jitsym-{}-{}.gdb", target.arch, std::process::id()));
-    let mut command = target.emulated(&["-g", socket.to_str().expect("path")], &program, &dir);
-    let mut emulated =
-        Emulated { child: command.stdout(Stdio::piped()).spawn().expect("started"), socket: socket.clone() };
-    crate::support::wait_until("a socket of qemu", || socket.exists());
-    let mut gdb = Debugger::start(&program);
-    gdb.say("set pagination off\nset confirm off\nset width 0\nset debuginfod enabled off\nset style enabled off");
-    let printed = gdb.say(&format!("set sysroot {}\ntarget remote {}", target.sysroot(), socket.display()));
-    let printed = printed + &gdb.say("break ready\nbreak reached\ncontinue");
+    let (mut emulated, mut gdb) = debugged(target, &program, &dir, |_| ());
+    let printed = gdb.say("break ready\nbreak reached\ncontinue");
     assert!(printed.contains("ready ("), "{printed}");
     // By itself it does not find the way.
     let printed = gdb.say("continue\nbt\ncontinue");
     assert!(printed.contains("reached (") && !functions(&printed).contains(&"run"), "{printed}");
 
     let pieces = target.dumped_pieces(&dir);
-    let mut printed = String::new();
-    for piece in &pieces {
-        let offset = piece.range.start - genelf::TEXT;
-        printed += &gdb.say(&format!("add-symbol-file {} -o {offset:#x}", piece.object.display()));
-    }
+    let mut printed = add_symbols(&mut gdb, &pieces);
     let first = pieces.iter().map(|piece| piece.range.start).min().expect("pieces");
     let last = pieces.iter().map(|piece| piece.range.end).max().expect("pieces");
     printed += &gdb.say(&format!("delete\ntbreak *{first:#x}\ncontinue"));
@@ -432,6 +449,24 @@ macro_rules! machine {
             $(#[$ignored])?
             fn debugger() {
                 super::debugger(&$target);
+            }
+
+            #[test]
+            $(#[$ignored])?
+            fn trampolines_in_gdb() {
+                super::trampolines::in_gdb(&$target);
+            }
+
+            #[test]
+            $(#[$ignored])?
+            fn exceptions_through_trampolines() {
+                super::trampolines::exceptions(&$target);
+            }
+
+            #[test]
+            $(#[$ignored])?
+            fn random_functions() {
+                super::trampolines::random_functions(&$target);
             }
         }
     };

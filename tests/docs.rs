@@ -305,6 +305,22 @@ fn interpreted_functions_have_trampolines() {
     assert_eq!(stdout(&run(command.env("JITSYM_DIR", &dir))), "ok\n");
 }
 
+/// The program that writes a marker file.
+pub fn spans() -> PathBuf {
+    compile_harness("spans", Link::Shared, &[])
+}
+
+#[test]
+fn marker_files_have_the_spans() {
+    let dir = fresh_dir("spans-files");
+    let mut command = perf::command(spans());
+    let printed = stdout(&run(command.arg(&dir).env("JITSYM_DIR", &dir)));
+    let (pid, expected) = printed.split_once('\n').expect("a process");
+    let found = std::fs::read_to_string(dir.join(format!("marker-{pid}.txt"))).expect("a marker file");
+    let cut = found.strip_prefix(expected).expect("the spans").trim_end_matches('\n');
+    assert!(cut.len() == 298 && cut.ends_with('x') && found.ends_with("x\n"), "{found}");
+}
+
 #[test]
 fn the_loader_finds_the_library_or_does_without() {
     let program = compile_harness("loader", Link::None, &[]);

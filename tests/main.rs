@@ -43,6 +43,7 @@ mod regions;
 mod release;
 mod rooms;
 mod runtimes;
+mod samply;
 mod several;
 mod several_wasmtime;
 mod soak;

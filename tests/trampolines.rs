@@ -4,7 +4,7 @@
 //! each instruction is a sample, and each stack has to be right.
 #![cfg(target_arch = "x86_64")]
 
-mod signatures;
+pub mod signatures;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -18,13 +18,13 @@ use jitsym_step::{Graph, Moment, Symbols};
 const INTERPRETER: &str = "c-tests/trampolines/interpreter.c";
 const FLAGS: &[&str] = &["-O2", "-fno-optimize-sibling-calls"];
 
-fn interpreter(frame: &str) -> PathBuf {
+pub fn interpreter(frame: &str) -> PathBuf {
     compile("gcc", &[INTERPRETER], Link::Shared, &[FLAGS, &[frame]].concat(), "interpreter")
 }
 
 /// With tables alone, or with frame pointers.
-const TABLES: &str = "-fomit-frame-pointer";
-const POINTERS: &str = "-fno-omit-frame-pointer";
+pub const TABLES: &str = "-fomit-frame-pointer";
+pub const POINTERS: &str = "-fno-omit-frame-pointer";
 
 /// The interpreter's trampolines, by where they begin: their ends and names.
 struct Trampolines(BTreeMap<u64, (u64, String)>);
@@ -49,7 +49,7 @@ impl Trampolines {
 }
 
 /// A function as perf names it: without file and line.
-fn bare(name: &str) -> &str {
+pub fn bare(name: &str) -> &str {
     name.split(' ').next().unwrap_or_default()
 }
 
@@ -173,6 +173,22 @@ fn every_instruction_by_frame_pointers() {
     stepped.check(&stepped.data, 3);
 }
 
+/// The stack of a sample is one of those that the script has. `stack` begins with `main`. Returns the innermost function if it is
+/// one of those in which the interpreter spends time. `hides`: whether frame pointers hide the innermost function's caller at the
+/// first and the last instructions.
+pub fn check_stack<'n>(stack: &[&'n str], hides: bool) -> Option<&'n str> {
+    let mut chain = vec!["main", "run", "module", "enter", "outer", "interpret", "middle", "interpret"];
+    chain.extend(["inner", "interpret"].repeat(3));
+    let (leaf, callers) = stack.split_last().expect("a frame");
+    let function = leaf.strip_prefix("work_")?;
+    let hidden = [callers, &["interpret"]].concat();
+    let callers = if hides && !callers.ends_with(&["interpret"]) { &hidden } else { callers };
+    // The function that works is that whose trampoline is below `interpret`.
+    assert!(chain.starts_with(callers), "{stack:?}");
+    assert_eq!(callers[callers.len() - 2..], [function, "interpret"], "{stack:?}");
+    Some(leaf)
+}
+
 /// perf samples the interpreter. Each stack is one of those that the script has, in the right order.
 fn sampled(frame: &str, graph: &str, name: &str) {
     let dir = fresh_dir(name);
@@ -183,24 +199,13 @@ fn sampled(frame: &str, graph: &str, name: &str) {
     record.env("JITSYM", "region").env("JITSYM_DIR", &dir);
     perf::whole(&data, || run(&mut record));
     let text = stdout(&run(perf::perf("script").args(["--ns", "--no-inline", "-F", script::FIELDS, "-i"]).arg(&data)));
-    let mut chain = vec!["main", "run", "module", "enter", "outer", "interpret", "middle", "interpret"];
-    chain.extend(["inner", "interpret"].repeat(3));
-    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     for sample in script::parse(&text).expect("what perf script prints") {
         let names: Vec<&str> = sample.frames.iter().map(|frame| bare(frame.sym.as_deref().unwrap_or("?"))).collect();
         let Some(main) = names.iter().rposition(|name| *name == "main") else { continue };
         let stack: Vec<&str> = names[..=main].iter().rev().copied().collect();
-        let (leaf, callers) = stack.split_last().expect("a frame");
-        let work = ["work_outer", "work_middle", "work_inner"].into_iter().find(|work| work == leaf);
-        let Some(work) = work else { continue };
-        // At the first and the last instructions of a function, frame pointers hide its caller.
-        let hidden = [callers, &["interpret"]].concat();
-        let callers = if graph == "fp" && !callers.ends_with(&["interpret"]) { &hidden } else { callers };
-        // The function that works is that whose trampoline is below `interpret`.
-        assert!(chain.starts_with(callers), "{stack:?}");
-        let function = work.strip_prefix("work_").expect("a function");
-        assert_eq!(callers[callers.len() - 2..], [function, "interpret"], "{stack:?}");
-        *seen.entry(work).or_default() += 1;
+        let Some(work) = check_stack(&stack, graph == "fp") else { continue };
+        *seen.entry(work.to_owned()).or_default() += 1;
     }
     assert_eq!(seen.len(), 3, "{seen:?}");
     assert!(seen.values().sum::<usize>() > 100, "{seen:?}");

@@ -6,6 +6,7 @@
 
 mod cost;
 mod profile;
+mod trampolines;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

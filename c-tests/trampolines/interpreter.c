@@ -6,7 +6,7 @@
  * interpret, and at last `reached`. The names in brackets are trampolines. In each of its functions, the interpreter spends time in
  * `work_outer`, `work_middle` or `work_inner`.
  *
- * Usage: interpreter DIR [spin MILLISECONDS | once | throw]
+ * Usage: interpreter DIR [spin MILLISECONDS | times COUNT | once | throw]
  */
 #define _GNU_SOURCE
 #include "testing.h"
@@ -160,7 +160,9 @@ int main(int argc, char **argv) {
     }
 #endif
   } else {
-    CHECK(run(module_entry, DEPTH) == RESULT);
+    for (int left = strcmp(what, "times") == 0 ? atoi(argv[3]) : 1; left > 0; left--) {
+      CHECK(run(module_entry, DEPTH) == RESULT);
+    }
   }
   (void)throws;
   CHECK_OK(jitsym_close(session));

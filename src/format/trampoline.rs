@@ -180,6 +180,8 @@ fn literal(size: usize) -> usize {
     size.next_multiple_of(8)
 }
 
+/// The code begins with a landing pad for calls and jumps by a register (Zicfilp). The pad has no label, so it accepts each
+/// caller's label, and the target gets this label. Processors without landing pads ignore the instruction.
 fn riscv64(code: &mut Code, words: u32) -> Frame {
     const SP: u32 = 2;
     const FRAME: i32 = 16;
@@ -187,6 +189,7 @@ fn riscv64(code: &mut Code, words: u32) -> Frame {
     const S0_SAVED: SavedRegister = SavedRegister { reg: 8, offset: -16 };
 
     code.words(&[
+        0x0000_0017, // lpad 0
         0xff01_0113, // addi sp, sp, -16
         0x0011_3423, // sd ra, 8(sp)
         0x0081_3023, // sd s0, 0(sp)
@@ -222,9 +225,9 @@ fn riscv64(code: &mut Code, words: u32) -> Frame {
     let both = &[RA_SAVED, S0_SAVED];
     let row = |offset, cfa_offset, saved| UnwindRow { offset, cfa_register: SP, cfa_offset, saved };
     Frame::Rows([
-        row(4, FRAME, &[]),
-        row(8, FRAME, &[RA_SAVED]),
-        row(12, FRAME, both),
+        row(8, FRAME, &[]),
+        row(12, FRAME, &[RA_SAVED]),
+        row(16, FRAME, both),
         row(sp_set, cfa_offset(words), both),
         row(sp_reset, FRAME, both),
         row(sp_reset + 4, FRAME, &[S0_SAVED]),

@@ -1,5 +1,5 @@
 //! Functions of random types, called directly and through a trampoline that copies as many words of the stack as the ABI puts
-//! there (System V psABI for AMD64, 3.2.3).
+//! there (System V psABI for AMD64, 3.2.3). On other machines, the trampoline copies as many words as it can.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::support::{artifacts, describe, fresh_dir, root, run, try_run};
 
 const FUNCTIONS: usize = 300;
 const ARGUMENTS_MAX: u64 = 14;
-const WORDS_MAX: u32 = 32;
+pub const WORDS_MAX: u32 = 32;
 
 /// Where an argument of a type goes.
 enum Class {
@@ -20,7 +20,7 @@ enum Class {
 }
 use Class::{Memory, Registers};
 
-struct Type {
+pub struct Type {
     /// The name of the type in C, and that of its functions.
     name: &'static str,
     class: Class,
@@ -125,7 +125,13 @@ fn stack_words(arguments: &[&Type], result: &Type) -> u32 {
 }
 
 /// A function, and a check of it.
-fn function(number: usize, random: &mut Random, functions: &mut String, checks: &mut String) {
+fn function(
+    number: usize,
+    random: &mut Random,
+    stack_words: fn(&[&Type], &Type) -> u32,
+    functions: &mut String,
+    checks: &mut String,
+) {
     let (arguments, result, is_variadic, words) = loop {
         let (is_variadic, count) = (random.below(4) == 0, random.below(ARGUMENTS_MAX + 1));
         let mut pick = |is_any: bool| loop {
@@ -171,35 +177,42 @@ fn function(number: usize, random: &mut Random, functions: &mut String, checks: 
     let _ = writeln!(checks, "  CHECK({} ==\n        {});", calls[0], calls[1]);
 }
 
-/// Compiles and runs functions that are made from a seed.
-fn check(seed: u64, dir: &Path) {
+/// A program that checks functions. `stack_words` tells how many words the arguments and the result take on the stack.
+fn source(seed: u64, stack_words: fn(&[&Type], &Type) -> u32) -> String {
     let mut random = Random(seed);
     let (mut functions, mut checks) = (String::from(PRELUDE), String::new());
     for number in 0..FUNCTIONS {
-        function(number, &mut random, &mut functions, &mut checks);
+        function(number, &mut random, stack_words, &mut functions, &mut checks);
     }
     let main = "int main(int argc, char **argv) {\n  test_begin(argc, argv);\n  session = test_open();\n";
-    let source = format!("{functions}{main}{checks}  CHECK_OK(jitsym_close(session));\n  return test_end();\n}}\n");
-    let (file, program) = (dir.join("signatures.c"), dir.join("signatures"));
-    std::fs::write(&file, source).expect("source");
-    let libraries = artifacts().shared_dir.display().to_string();
-    let mut gcc = Command::new("gcc");
-    gcc.current_dir(root())
-        .args(["-std=gnu11", "-O1", "-Wall", "-Werror", "-Iinclude", "-Ic-tests/support"])
-        .arg(&file);
-    gcc.arg("-o").arg(&program).args([format!("-L{libraries}"), "-ljitsym".into()]);
-    run(gcc.arg(format!("-Wl,--disable-new-dtags,-rpath,{libraries}")));
-    let mut command = perf::command(&program);
-    let output = try_run(command.arg(dir));
-    assert!(output.status.success() && output.stdout == b"ok\n", "seed {seed}: {}", describe(&command, &output));
+    format!("{functions}{main}{checks}  CHECK_OK(jitsym_close(session));\n  return test_end();\n}}\n")
 }
 
-/// `JITSYM_TEST_SEED` repeats a run.
-#[test]
-fn random_functions() {
+/// Writes the source of a program, has `built` compile it and make the command that runs it, and runs it. `JITSYM_TEST_SEED`
+/// repeats a run.
+pub fn check(stack_words: fn(&[&Type], &Type) -> u32, dir: &Path, built: impl FnOnce(&Path, &Path) -> Command) {
     let given = std::env::var("JITSYM_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
     let time = || u64::from(std::time::UNIX_EPOCH.elapsed().expect("time").subsec_nanos()) + 1;
+    let seed = given.unwrap_or_else(time);
+    let (file, program) = (dir.join("signatures.c"), dir.join("signatures"));
+    std::fs::write(&file, source(seed, stack_words)).expect("source");
+    let mut command = built(&file, &program);
+    let output = try_run(&mut command);
+    assert!(output.status.success() && output.stdout == b"ok\n", "seed {seed}: {}", describe(&command, &output));
+    std::fs::remove_dir_all(dir).expect("remove the directory");
+}
+
+#[test]
+fn random_functions() {
     let dir = fresh_dir("trampolines-signatures");
-    check(given.unwrap_or_else(time), &dir);
-    std::fs::remove_dir_all(&dir).expect("remove the directory");
+    check(stack_words, &dir, |file, program| {
+        let libraries = artifacts().shared_dir.display().to_string();
+        let mut gcc = Command::new("gcc");
+        gcc.current_dir(root()).args(["-std=gnu11", "-O1", "-Wall", "-Werror", "-Iinclude", "-Ic-tests/support"]);
+        gcc.arg(file).arg("-o").arg(program).args([format!("-L{libraries}"), "-ljitsym".into()]);
+        run(gcc.arg(format!("-Wl,--disable-new-dtags,-rpath,{libraries}")));
+        let mut command = perf::command(program);
+        command.arg(&dir);
+        command
+    });
 }

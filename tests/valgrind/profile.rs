@@ -37,7 +37,7 @@ impl Profile {
             let (place, object) =
                 place.strip_suffix(']').and_then(|place| place.rsplit_once(" [")).unwrap_or((place, ""));
             if kind == '*' {
-                let (file, name) = place.rsplit_once(':').expect("file and function");
+                let (file, name) = place.split_once(':').expect("file and function");
                 let callers = std::mem::take(&mut callers);
                 let function =
                     Function { cost, callers, file: file.into(), object: object.into(), ..Function::default() };
@@ -46,7 +46,7 @@ impl Profile {
                 continue;
             }
             let (place, count) = place.strip_suffix("x)").and_then(|place| place.rsplit_once(" (")).expect("calls");
-            let name = place.rsplit_once(':').expect("file and function").1.to_string();
+            let name = place.split_once(':').expect("file and function").1.to_string();
             let call = (number(count), cost);
             match kind {
                 '<' => _ = callers.insert(name, call),

@@ -72,7 +72,7 @@ cargo xtask tools    Prepares the tools of newer Debian suites and prints their 
 cargo xtask tool N   Prepares one that the tests of the library use and prints where it is: python3.13, luajit, perf,
                      cargo-cinstall, cargo-deny, zig, qemu-aarch64, qemu-riscv64 (these two with a rustc beside them);
                      trixie/perf, trixie/gdb, sid/gdb, trixie/lldb, sid/lldb; bpftrace;
-                     profile-bee, lightswitch (built from their sources, in 10 minutes each);
+                     samply, profile-bee, lightswitch (built from their sources; the last two take 10 minutes each);
                      unwinders (libraries, where they are unpacked);
                      moarvm-source, lua-source, luajit-source, cpython-source, newer-cpython-source (directories that
                      have them);

@@ -413,8 +413,8 @@ pub fn print_one(cache: &Cache, name: &str) -> Result<()> {
         println!("{}", cache.wheel(name, wanted, program)?.display());
         return Ok(());
     }
-    if let Some(agent) = AGENTS.iter().find(|(agent, ..)| *agent == name) {
-        println!("{}", cache.built(agent)?.display());
+    if let Some(built) = AGENTS.iter().chain([&SAMPLY]).find(|(known, ..)| *known == name) {
+        println!("{}", cache.built(built)?.display());
         return Ok(());
     }
     if let Some((suite, set)) = FOR_TESTS.iter().find(|(_, set)| set.commands.is_empty() && set.name == name) {

@@ -32,11 +32,11 @@ fn aarch64() {
 
 #[test]
 fn riscv64() {
-    for (words, restored) in [(0, 32), (3, 64)] {
+    for (words, restored) in [(0, 36), (3, 68)] {
         let (ra, both) = ([(1, -8)], [(1, -8), (8, -16)]);
-        let mut steps = vec![(0, row(2, 0, [])), (4, row(2, 16, [])), (8, row(2, 16, ra)), (12, row(2, 16, both))];
+        let mut steps = vec![(0, row(2, 0, [])), (8, row(2, 16, [])), (12, row(2, 16, ra)), (16, row(2, 16, both))];
         if words != 0 {
-            steps.extend([(20, row(2, 48, both)), (60, row(2, 16, both))]);
+            steps.extend([(24, row(2, 48, both)), (64, row(2, 16, both))]);
         }
         let end = [(restored, row(2, 16, [(8, -16)])), (restored + 4, row(2, 16, [])), (restored + 8, row(2, 0, []))];
         steps.extend(end);
