@@ -179,9 +179,9 @@ JITSYM_API jitsym_status jitsym_init(const jitsym_options *options, jitsym **out
 
 /* Fork: a child continues its parent's sessions and ids. Its first call (except jitsym_close and jitsym_wanted)
    makes separate files. Two seconds later, the library adds the parent's code to these files; jitsym_flush does not
-   wait for this code. fork waits for the library 75 milliseconds at most, 1 second more while adopted memory is
-   copied, and for the child's copy of code memory (jitsym_region.h). In a child that cannot continue its parent's
-   sessions, calls return JITSYM_ERR_FORKED, and jitsym_init opens a new session. */
+   wait for this code. fork waits for the library 75 milliseconds at most, 1 second more while memory is adopted or the
+   library lacks a processor, and for the child's copy of code memory (jitsym_region.h). In a child that cannot continue
+   its parent's sessions, calls return JITSYM_ERR_FORKED, and jitsym_init opens a new session. */
 
 /* Waits until everything registered before the call is in the files. timeout_ms: the longest wait in milliseconds; 0
    means 10 seconds. Call this before _exit and exec, which run no exit handlers.

@@ -9,6 +9,8 @@
  * 256 MiB. In a child without a complete copy, calls return JITSYM_ERR_FORKED. If memory is short, the child cannot
  * access the views. If fork did not wait long enough, the child may have code that the parent wrote after the fork.
  * A child of clone or _Fork, which run no fork handlers, still shares the memory, so it must not write there.
+ * Other regions' pages stay shared until they are written. A child's first registration in such a region copies the
+ * region: no other thread may write there meanwhile (docs/regions.md).
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -6,6 +6,8 @@
 mod bpftrace;
 #[path = "fork_perf/inherited.rs"]
 mod inherited;
+#[path = "fork_perf/lent.rs"]
+mod lent;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};

@@ -598,6 +598,13 @@ fn forks_part_the_views() {
     calls(&compile("gcc", program, Link::Shared, &["-std=gnu11", "-O1"], "forked_views"), "forked-views");
 }
 
+/// A child shares the pages of adopted memory with its parent until it registers code there, or the parent's file no longer suits it.
+#[test]
+fn forks_share_pages() {
+    let program = &["c-tests/regions/forked_pages.c"];
+    calls(&compile("gcc", program, Link::Shared, &["-std=gnu11", "-O1"], "forked_pages"), "forked-pages");
+}
+
 /// Which memory is adopted by itself, when, and what is said of the rest.
 #[test]
 fn the_right_memory_is_adopted() {

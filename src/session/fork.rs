@@ -31,8 +31,8 @@ use crate::sys::{clock, fork_lock, panic_guard, reserve, thread};
 use crate::writer::{Inheritance, Writer};
 
 /// The maximum total time that a fork waits for the library. A fork waits longer than `PATIENCE` only while a thread makes
-/// private copies of the pages of a file mapping (`fork_lock::Parting`), or while the child copies shared memory
-/// (`COPY_PATIENCE`).
+/// private copies of the pages of a file mapping (`fork_lock::Parting`), while the writer lacks a processor
+/// (`Quiesce::prepare`), or while the child copies shared memory (`COPY_PATIENCE`).
 const PATIENCE: Duration = Duration::from_millis(75);
 
 /// While the child copies shared code memory, a fork waits at most `COPY_PATIENCE`, plus another `COPY_PATIENCE` for each
@@ -138,8 +138,11 @@ fn prepare() {
             fork_lock::hurry();
             underway.is_counted = true;
         }
-        if underway.depth == 1 && shared_len() > 0 {
-            underway.copy = ChildCopy::new(errno);
+        if underway.depth == 1 {
+            process::current_or_inherited().inspect(|process| process.regions.note_fork());
+            if shared_len() > 0 {
+                underway.copy = ChildCopy::new(errno);
+            }
         }
         of_thread.set(underway);
     });

@@ -67,6 +67,12 @@ pub fn give_up() {
     IN_VAIN.set(BEGUN.load(Ordering::SeqCst));
 }
 
+/// The number of forks that have begun, or `None` while a fork is under way.
+pub fn forks() -> Option<u64> {
+    let begun = BEGUN.load(Ordering::SeqCst);
+    (!is_any(&counts().forks)).then_some(begun)
+}
+
 fn counts() -> &'static Counts {
     // SAFETY: the pointer is NULL, or refers to memory that is never freed.
     unsafe { COUNTS.load(Ordering::Acquire).as_ref() }.unwrap_or_else(new_counts)

@@ -18,6 +18,13 @@ pub fn id() -> u32 {
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
+/// Whether a thread of this process runs or waits for a processor. The result is false if this cannot be determined.
+pub fn can_run(id: u32) -> bool {
+    // The state follows the name of the thread, which is in parentheses (proc(5)).
+    let stat = std::fs::read(format!("/proc/self/task/{id}/stat")).unwrap_or_default();
+    stat.iter().rposition(|&byte| byte == b')').and_then(|end| stat.get(end + 2)) == Some(&b'R')
+}
+
 /// Whether a stack of the calling thread overlaps a range, as far as this can be determined. A thread may have three stacks:
 /// the stack that it uses now, the stack that it began on, and its signal stack. The C library keeps the thread's data on the
 /// stack that the thread began on, so `pthread_self` is an address in that stack.

@@ -28,9 +28,15 @@ impl Applier {
     }
 
     fn look_for_region(&mut self, addr: u64, size: u64, time: u64) -> Option<&'static Region> {
+        // Only the parent's file names code in an inherited region. The parent's file cannot name new code.
+        self.look_for_any(addr, size, time).filter(|region| !region.is_inherited())
+    }
+
+    fn look_for_any(&mut self, addr: u64, size: u64, time: u64) -> Option<&'static Region> {
         if !self.alive || !self.status.sinks().has(Sinks::REGION) {
             return None;
         }
+        self.take_in_new();
         self.sinks.region.end_gone(&mut self.registry, time);
         let region = self.regions.find_at(addr, size, time)?;
         self.take_in(region);
@@ -40,7 +46,14 @@ impl Applier {
     /// If memory with live code has become a region, moves this code from the perf map and the jitdump to the region sink. From
     /// now on the region's file names the code, because profilers read no other file for that memory.
     fn take_in(&mut self, region: &'static Region) {
-        if !region.is_new.load(Ordering::Relaxed) || !region.is_new.swap(false, Ordering::Relaxed) {
+        let has_failed = region.has_failed.load(Ordering::Relaxed);
+        if !region.is_new.load(Ordering::Relaxed) || region.is_inherited() {
+            return;
+        }
+        if region.takes_over_names() {
+            self.take_over_names(region, has_failed);
+        }
+        if has_failed || !region.is_new.swap(false, Ordering::Relaxed) {
             return;
         }
         // Dead code in this range may belong to an earlier region at the same addresses.
@@ -66,6 +79,31 @@ impl Applier {
                 region.count_live(live.addr, live.size);
                 let (live, name, info) = (&Live { home: Home::Region, ..live }, &name, Info::new(&info));
                 self.enter(region, &NewCode { id, time: 0, live, name, info, bytes: &[], is_told: false });
+            }
+        }
+    }
+
+    /// In a forked child: adds inherited code to the file of the child's region. If the region has no file, moves the code to
+    /// the perf map and the jitdump.
+    fn take_over_names(&mut self, region: &'static Region, has_failed: bool) {
+        let mut memory = ReadAhead::new(self.status.pid);
+        for id in self.registry.live_in(Home::Region, region.start(), region.end()) {
+            let Some(live) = self.registry.get(id) else { continue };
+            if !region.holds(live.addr, live.size) {
+                continue;
+            }
+            if !has_failed {
+                region.mark_live(live.addr, live.size);
+                self.sinks.region.inherit(&self.registry, region, id, &mut memory);
+                continue;
+            }
+            let (name_len, info_len) = self.lens_of(id);
+            if !self.make_room_for(id, name_len, info_len) {
+                continue;
+            }
+            if let Some((live, name, info)) = self.take_out(id) {
+                let origin = Origin::LeftRegion(self.last_time, Info::new(&info));
+                self.insert(id, &Live { home: Home::Plain, ..live }, &name, origin);
             }
         }
     }
@@ -119,7 +157,8 @@ impl Applier {
     }
 
     /// Calls `take_in` for all new regions. Must be called before code ends: if the code's memory has just become a region, the
-    /// region's file must name the code.
+    /// region's file must name the code. Also called before code is added, because the code may be new code in a region of a
+    /// forked child that has just lost its file, and the other sinks then report the region's older code first.
     pub(super) fn take_in_new(&mut self) {
         if self.regions.has_new() {
             self.take_in_all();
@@ -129,10 +168,7 @@ impl Applier {
     fn take_in_all(&mut self) {
         if self.status.sinks().has(Sinks::REGION) {
             let regions = self.regions.clone();
-            regions
-                .all()
-                .filter(|region| !region.has_failed.load(Ordering::Relaxed))
-                .for_each(|region| self.take_in(region));
+            regions.all().for_each(|region| self.take_in(region));
         }
     }
 
@@ -262,13 +298,12 @@ impl Applier {
     pub(super) fn inherit_regions(&mut self, time: u64) -> bool {
         let mut are_all_in_regions = true;
         self.watching = self.regions.are_watching();
-        let mut memory = ReadAhead::new(self.status.pid);
         for id in self.registry.live_by_place(Some(Home::Region)).into_iter().flatten() {
             let Some(live) = self.registry.get(id) else { continue };
-            if let Some(region) = self.region_of(live.addr, live.size, time) {
+            let region = if self.watching { self.look_for_any(live.addr, live.size, time) } else { None };
+            if let Some(region) = region {
                 // The registry is not changed, so the child does not copy the registry's pages.
                 region.count_live(live.addr, live.size);
-                self.sinks.region.inherit(&self.registry, region, id, &mut memory);
                 continue;
             }
             are_all_in_regions = false;

@@ -39,6 +39,12 @@ pub const HELD_FOR: Duration = Duration::from_millis(50);
 /// copy many page tables.
 const STILL_FOR: Duration = Duration::from_secs(1);
 
+/// A fork that has waited for its whole `patience` waits for this time at most if the writer is changing data and only lacks a
+/// processor. Without this wait, children of a busy machine could use nothing of their parent.
+const STARVED_FOR: Duration = Duration::from_secs(1);
+/// The pause between two looks at the state of the writer's thread.
+const LOOK: Duration = Duration::from_millis(5);
+
 thread_local! {
     /// True while this thread prepares a fork and wakes the writer. If the library has no thread, waking the writer runs the
     /// writer on this thread. If this value is true, the writer must not wait for the fork.
@@ -116,6 +122,8 @@ struct State {
     shared: Option<&'static WithChildren>,
     /// Whether the writer is changing data that a child would take over.
     moving: bool,
+    /// The thread that changes the data.
+    mover: u32,
     /// Whether the writer has interrupted a change of data (in `Quiesce::aside`, for slow work). While `aside` runs, a fork may
     /// begin.
     is_aside: bool,
@@ -150,6 +158,11 @@ struct WriterState(*mut ());
 unsafe impl Send for WriterState {}
 
 impl State {
+    /// The calling thread begins to change data that a child would take over.
+    fn begin_to_move(&mut self) {
+        (self.moving, self.mover) = (true, thread::id());
+    }
+
     fn is_asked(&self) -> bool {
         self.waiting > 0 && self.forking == 0 && !self.answered
     }
@@ -213,7 +226,7 @@ impl Quiesce {
     /// first waits for the end of the fork, but not longer than `STILL_FOR`.
     pub fn enter(&self) {
         let state = self.state();
-        self.wait_for_forks(state, |state| state.forking > 0 || state.answered).moving = true;
+        self.wait_for_forks(state, |state| state.forking > 0 || state.answered).begin_to_move();
     }
 
     /// Notes that the change that began with `enter` is complete.
@@ -243,7 +256,8 @@ impl Quiesce {
             // This wait is only for forks under way. The writer must not wait here for a fork that has not begun, because this
             // fork needs the writer's next round.
             let mut state = self.wait_for_forks(state, |state| state.forking > 0);
-            (state.moving, state.is_aside) = (true, false);
+            state.is_aside = false;
+            state.begin_to_move();
         }
         result
     }
@@ -300,7 +314,7 @@ impl Quiesce {
         }
         let state = self.state();
         let is_in_the_way = |state: &State| state.forking > 0 || state.answered || state.pressing > 0;
-        self.wait_for_forks(state, is_in_the_way).moving = true;
+        self.wait_for_forks(state, is_in_the_way).begin_to_move();
     }
 
     /// Whether a fork waits for the writer.
@@ -347,7 +361,9 @@ impl Quiesce {
     pub fn enter_last(&self) -> bool {
         let mut state = self.state();
         let asked = state.is_asked();
-        state.moving |= asked;
+        if asked {
+            state.begin_to_move();
+        }
         asked
     }
 
@@ -400,7 +416,7 @@ impl Quiesce {
     /// The call first waits until the library is quiescent, but not longer than two thirds of `patience`. If the writer has too
     /// much to do for a last round, this wait ends once the writer has applied the records up to the time `needed`. If the
     /// writer is still changing data after the first wait, the call also waits until the writer pauses. Both waits together
-    /// last for at most `patience`. `wake` wakes the writer. If `again` is given, `wake` is called repeatedly during the first
+    /// last for at most `patience`, and `STARVED_FOR` longer if the writer only lacks a processor. `wake` wakes the writer. If `again` is given, `wake` is called repeatedly during the first
     /// wait, with a pause of at most `again` after each call.
     pub fn prepare(&self, needed: u64, patience: Duration, again: Option<Duration>, mut wake: impl FnMut()) -> Found {
         let begin = Instant::now();
@@ -425,7 +441,8 @@ impl Quiesce {
             if state.moving {
                 // The writer pauses soon (`give_way`), or at its next write to a file (`aside`).
                 state.pressing += 1;
-                state = self.wait(state, begin + patience, |state| !state.moving);
+                state = self.wait(state, begin + (patience - LOOK), |state| !state.moving);
+                state = self.wait_for_processor(state, begin + patience + STARVED_FOR);
                 state.pressing -= 1;
             }
             state.waiting -= 1;
@@ -436,6 +453,23 @@ impl Quiesce {
         state.since.get_or_insert_with(Instant::now);
         state.forking += 1;
         state.found()
+    }
+
+    /// Waits until the writer pauses, as long as the writer's thread can run and only waits for a processor. The wait ends if
+    /// two looks find the thread blocked, for instance by a disk.
+    fn wait_for_processor<'s>(&'s self, mut state: MutexGuard<'s, State>, end: Instant) -> MutexGuard<'s, State> {
+        let mut can_run = true;
+        while state.moving && Instant::now() < end {
+            let (mover, could_run) = (state.mover, can_run);
+            drop(state);
+            can_run = thread::can_run(mover);
+            state = self.state();
+            if !can_run && !could_run {
+                break;
+            }
+            state = self.wait(state, Instant::now() + LOOK, |state| !state.moving);
+        }
+        state
     }
 
     /// Like `prepare`, but without a round of the writer. Returns `None` unless a writer exists and is idle, no other fork

@@ -92,7 +92,8 @@ fn a_writer_that_does_not_answer_is_not_waited_for() {
     assert!(!still.begin_hold() && !still.enter_last(), "too late");
     still.answer(true, u64::MAX);
     still.over();
-    still.enter();
+    // The thread that changes the data no longer runs, so the fork does not wait for a processor.
+    scope(|scope| scope.spawn(|| still.enter()).join().unwrap());
     assert_eq!(of(still.prepare(0, PATIENCE, None, || {})), (Rest::Disturbed, ptr::null_mut()));
     still.over();
     // During a slow write the writer counts as quiescent, and `aside` returns only after the fork is over.
@@ -122,6 +123,32 @@ fn a_writer_that_does_not_answer_is_not_waited_for() {
     });
     still.end();
     assert_eq!(still.prepare(0, PATIENCE, None, || {}).rest, Rest::NoWriter);
+}
+
+/// A fork waits longer for a writer that only lacks a processor. In this test, a spinning thread acts as this writer.
+#[test]
+fn a_writer_without_a_processor_is_waited_for() {
+    let (still, begin) = (Quiesce::default(), Instant::now());
+    still.begin(writer(), shared());
+    let (moves, has_moved) = mpsc::channel();
+    let mover = scope(|scope| {
+        scope.spawn(|| {
+            still.enter();
+            moves.send(thread::id()).unwrap();
+            while begin.elapsed() < 3 * PATIENCE {
+                std::hint::spin_loop();
+            }
+            still.leave();
+        });
+        let mover = has_moved.recv().unwrap();
+        assert_eq!(of(still.prepare(0, PATIENCE, None, || {})), (Rest::Partial, writer()));
+        mover
+    });
+    assert!(thread::can_run(thread::id()));
+    // The thread ends now.
+    while thread::can_run(mover) {
+        thread::sleep_micros(100);
+    }
 }
 
 #[test]

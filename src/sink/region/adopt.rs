@@ -43,7 +43,7 @@ const GROWTH_NEAR: u64 = 32 << 20;
 /// table.
 const OPEN_MOST: usize = 256;
 /// How many times the library calls `swap` for one region if forks disturb `swap`.
-const ATTEMPTS: u32 = 4;
+pub(super) const ATTEMPTS: u32 = 4;
 
 impl Regions {
     /// Turns memory of the host into a region. During this call, other threads may execute the memory, but must not write to it

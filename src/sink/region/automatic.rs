@@ -247,7 +247,7 @@ mod tests {
         status.set_sinks(Sinks::REGION, Sinks::NONE);
         let dir = std::env::temp_dir().join(format!("jitsym-declined-{}", std::process::id()));
         let regions = Regions::default();
-        regions.configure(dir.clone(), 0o600, true);
+        regions.configure(dir.clone(), 0o600, true, true);
         let page = page_size() as u64;
         let addr = code_memory::reserve(6 * page).unwrap() + page;
         // SAFETY: the pages were just reserved, and nobody else knows of them.

@@ -51,13 +51,14 @@ impl Children {
         (due > 0).then(|| Duration::from_nanos(due.saturating_sub(monotonic_ns())))
     }
 
-    /// If a check is due, removes the files of children that ended or executed another program soon after the fork. The files
+    pub fn are_due(&self) -> bool {
+        self.due_in().is_some_and(|time| time.is_zero())
+    }
+
+    /// Checks the files: removes the files of children that ended or executed another program soon after the fork. The files
     /// of children that ended later, or executed another program later, are passed to `keep`, because a profile may need the
     /// files.
     pub fn tidy(&self, path: impl FnOnce() -> PathBuf, keep: impl Fn(PathBuf, Identity, u64)) {
-        if self.due_in().is_none_or(|time| !time.is_zero()) {
-            return;
-        }
         // A fork that happens after this line plans another check.
         self.due.store(0, Ordering::SeqCst);
         let next = self.last_fork.load(Ordering::SeqCst) + SETTLED;

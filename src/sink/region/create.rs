@@ -222,7 +222,7 @@ fn without_file(wanted: &RegionOptions, room: &Room, len: u64) -> Option<Parts> 
         (Backing::TwoViews { write: room.write }, Some(Arc::new(Held::new(file).ok()?)))
     };
     let pages = Pages::new(place.start, place.max_len);
-    Some(Parts { place: place.clone(), kind, len, pages, naming: Naming::nameless(held), file: None })
+    Some(Parts { place: place.clone(), kind, len, pages, naming: Naming::nameless(held), file: None, inherited: None })
 }
 
 fn is_full(error: &io::Error) -> bool {

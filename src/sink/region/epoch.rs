@@ -78,7 +78,9 @@ impl Region {
         let now = status.clock.now();
         let is_after = |time: &AtomicU64, pause| now > time.load(Ordering::Relaxed).saturating_add(pause);
         let is_in_use = self.is_in_use.swap(false, Ordering::Relaxed);
-        if is_in_use || is_after(&self.named_at, SHARED) || is_after(&self.died_at, BRIEF) {
+        // A child that was forked since the epoch began may run the code that dies now, under the epoch's name.
+        if is_in_use || self.sharing.has_forked() || is_after(&self.named_at, SHARED) || is_after(&self.died_at, BRIEF)
+        {
             undisturbed(|| {
                 if self.is_to_turn(now) {
                     self.turn(status, now, last, SETTLE_TIME);
@@ -96,6 +98,7 @@ impl Region {
     /// a new epoch.
     #[cold]
     pub(super) fn replace(&self, status: &Status, addr: u64, size: u64, since: u32) {
+        self.sharing.is_changed();
         let now = status.clock.now();
         if self.pages.are_of_group() || now < self.not_before.load(Ordering::Relaxed) {
             status.counters.region_late.add(1);
@@ -121,6 +124,7 @@ impl Region {
     /// For the writer, when code was registered over live code: begins an epoch and splits the file, if perf can learn a new
     /// name. Returns the time of the split.
     pub fn replace_live(&self, status: &Status) -> Option<u64> {
+        self.sharing.is_changed();
         let (now, last) = (status.clock.now(), self.epoch.load(Ordering::Relaxed));
         let is_new = matches!(self.kind, Backing::TwoViews { .. }) || self.flips();
         let may = !self.pages.are_of_group() && is_new && now >= self.not_before.load(Ordering::Relaxed);
@@ -250,6 +254,7 @@ impl Region {
             status.counters.region_late.add(1);
         }
         self.named_at.store(now, Ordering::Relaxed);
+        self.sharing.is_renamed();
         self.epoch.store(epoch, Ordering::Release);
         status.counters.region_generations.add(1);
         true

@@ -160,10 +160,13 @@ pub(super) fn clear(file: &File, text: u64, len: u64, mut pages: impl Iterator<I
     pages.try_for_each(|offset| write_zeros(file, offset))
 }
 
-/// Gives the process its own copy of a page of a private mapping, filled with zeros.
-pub(super) fn own_zeros(addr: u64) -> io::Result<()> {
+/// Gives the process its own copies of pages of a private mapping, filled with zeros.
+pub(super) fn own_zeros(addr: u64, len: u64) -> io::Result<()> {
+    if len == 0 {
+        return Ok(());
+    }
     let memory = File::options().write(true).open("/proc/thread-self/mem")?;
-    write_zeros(&memory, addr)
+    (addr..addr + len).step_by(page_size()).try_for_each(|page| write_zeros(&memory, page))
 }
 
 fn write_zeros(to: &File, page: u64) -> io::Result<()> {

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use super::addresses::Placement;
-use super::adopt::swap;
+use super::adopt::{swap, ATTEMPTS};
 use super::create::map_two_views;
 use super::exchange::{for_pages, BLOCK};
 use super::lost_pages::Pages;
@@ -26,7 +26,7 @@ use crate::sys::clock::NEVER;
 use crate::sys::code_memory::{self, Advice, READ_EXEC, READ_WRITE};
 use crate::sys::file::{self, Held};
 use crate::sys::held_dir::Dir;
-use crate::sys::maps;
+use crate::sys::maps::{self, Mapping};
 use crate::sys::privileges;
 
 impl Regions {
@@ -75,22 +75,25 @@ impl Regions {
         }
     }
 
-    /// In a forked child that takes over its parent's state: adds the parent's regions. The regions get new files if the sink
-    /// for regions runs.
+    /// In a forked child that takes over its parent's state: adds the parent's regions. If the sink for regions runs, the regions
+    /// get new files, or stay inherited until they need new files (see `inherited`).
     pub fn inherit(&self, status: &Status, parent: &Regions) {
         if let Ok(mut settings) = parent.settings.try_lock() {
             // The child takes over the descriptor of the directory. Otherwise each generation of children would have one more
             // open descriptor.
             self.settings().last_dir = settings.last_dir.take();
         }
+        let lends = self.settings().lends && status.sinks().has(Sinks::REGION);
         for old in parent.all().filter(|region| region.gone() == NEVER) {
             let had_file = match old.file.try_lock() {
                 // The child must not use this `RegionFile`, because its descriptor belongs to the parent.
                 Ok(mut file) => file.take().is_some(),
                 Err(_) => true,
             };
-            let made = match had_file {
-                true => self.again(status, old),
+            let has_names = had_file || old.is_inherited();
+            let lent = if has_names && lends { old.lent() } else { None };
+            let made = match has_names {
+                true => lent.or_else(|| self.again(status, old)),
                 false => None,
             };
             let is_named = made.is_some();
@@ -109,6 +112,7 @@ impl Regions {
                 naming.end();
             }
             if let Ok(region) = self.publish(status, parts) {
+                region.begin_without_names();
                 // The host may have unmapped parts of the region in the meantime.
                 if let (Backing::Private { .. }, Ok(maps)) = (region.kind, maps::within(region.start(), region.end())) {
                     self.check(status, region, &maps);
@@ -118,22 +122,31 @@ impl Regions {
     }
 
     /// Maps the memory of a region again, with a new file.
-    fn again(&self, status: &Status, old: &Region) -> Option<Parts> {
+    pub(super) fn again(&self, status: &Status, old: &Region) -> Option<Parts> {
         // If the object of the new file began at the same address as the object of the present file, perf 7 would continue to
         // use the present file.
         let is_known = |naming: &Naming| old.is_private() || naming.of_child().is_some();
         let is_next = |naming: &Naming| is_known(naming) && !naming.begins_at_code() && old.can_begin_at_code(naming);
         let at_code = old.naming.try_lock().is_ok_and(|naming| is_next(&naming))
             && (!old.is_private() || old.executes_in_one_piece());
-        let made = self.new_file(status, at_code).and_then(|new| {
+        for attempt in 1.. {
+            let new = self.new_file(status, at_code).map_err(|text| refused(status, text)).ok()?;
             let path = new.naming.path.clone();
             let made = match old.kind {
                 Backing::TwoViews { write } => refill(new, old, write),
                 Backing::Private { .. } => adopt_again(new, old),
             };
-            made.map_err(|error| describe("map", &path, &error))
-        });
-        made.map_err(|text| refused(status, text)).ok()
+            match made {
+                Ok(parts) => return Some(parts),
+                // A forked child may have mapped this file (see `swap_range`).
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && attempt < ATTEMPTS => {}
+                Err(error) => {
+                    refused(status, describe("map", &path, &error));
+                    return None;
+                }
+            }
+        }
+        None
     }
 }
 
@@ -296,19 +309,24 @@ fn adopt_again(mut new: New, old: &Region) -> io::Result<Parts> {
         new.naming.remove();
         return Err(io::ErrorKind::AddrInUse.into());
     }
-    let group = if old.is_mapping_group() { Pages::of_group(old.start(), old.len()).ok() } else { None };
-    if let Some(pages) = &group {
-        // The pages join the group at the time 0, which is earlier than every registration, so all code of the parent counts as
-        // code of the group.
-        pieces.iter().for_each(|piece| pages.join(piece.start, piece.end, 0));
-    }
+    let group = if old.is_mapping_group() { old.pages_of_group(&pieces) } else { None };
     let place = Placement { max_len: old.len(), ..old.place.clone() };
     let parts = swap(new, &place, &pieces)?;
     Ok(Parts { kind: old.kind, pages: group.unwrap_or(parts.pages), ..parts })
 }
 
+impl Region {
+    /// In a forked child: the pages of a mapping group, of which `pieces` are still mapped. The pages join the group at the time
+    /// 0, which is earlier than every registration, so all code of the parent counts as code of the group.
+    pub(super) fn pages_of_group(&self, pieces: &[Mapping]) -> Option<Pages> {
+        let pages = Pages::of_group(self.start(), self.len()).ok()?;
+        pieces.iter().for_each(|piece| pages.join(piece.start, piece.end, 0));
+        Some(pages)
+    }
+}
+
 /// Turns a region into a region without a file. The other sinks then report the region's code.
-fn plain(old: &Region) -> Parts {
+pub(super) fn plain(old: &Region) -> Parts {
     // The memory must become plain memory if possible, because profilers look for names in the parent's file as long as the
     // memory is a mapping of this file.
     let is_whole = || {
@@ -321,13 +339,18 @@ fn plain(old: &Region) -> Parts {
         Backing::Private { adopted, .. } => adopted || is_whole(),
     };
     let is_plain = may_be_plain && old.make_plain().is_ok();
-    let held = old.naming.try_lock().ok().and_then(|mut naming| naming.open_file()).filter(|_| !is_plain);
+    // Without its own descriptor of the file, the child still recognizes the mappings of the file.
+    let mapped = old.naming.try_lock().ok().filter(|_| !is_plain).and_then(|mut naming| match naming.open_file() {
+        Some(file) => Some(Naming::nameless(Some(file))),
+        None => Naming::lent(&naming),
+    });
     Parts {
         place: old.place.clone(),
         kind: old.kind,
         len: old.len(),
         pages: Pages::new(old.start(), old.place.max_len),
-        naming: Naming::nameless(held),
+        naming: mapped.unwrap_or_else(|| Naming::nameless(None)),
         file: None,
+        inherited: None,
     }
 }

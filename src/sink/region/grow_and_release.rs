@@ -69,7 +69,8 @@ impl Regions {
         let _written = region.opened();
         let mut naming = region.naming();
         let shows_header = addr == region.place.base && naming.has_file();
-        if naming.has_file() {
+        let is_inherited = region.is_inherited();
+        if naming.has_file() && !is_inherited {
             // The file has breakpoints where code was registered, which must become zeros.
             let file = naming.file().map_err(|_| Error::SinkFailed)?;
             let end = addr + size - region.place.base;
@@ -79,10 +80,10 @@ impl Regions {
         }
         // SAFETY: the caller gives these pages up, and the file has zeros for these pages.
         let dropped = unsafe { code_memory::drop_pages(addr, size) };
-        // The header page of the file is not zero, so the process gets its own copy of the page, filled with zeros.
-        dropped
-            .and_then(|()| if shows_header { exchange::own_zeros(addr) } else { Ok(()) })
-            .map_err(|_| Error::NoMemory)
+        // The header page of the file is not zero, and a forked child does not change its parent's file. So the process gets its
+        // own copies of these pages, filled with zeros.
+        let to_zero = if is_inherited { size } else { u64::from(shows_header) * page };
+        dropped.and_then(|()| exchange::own_zeros(addr, to_zero)).map_err(|_| Error::NoMemory)
     }
 
     /// Makes the file system provide room again for pages that were given back, so that an access to these pages raises no
@@ -192,6 +193,7 @@ impl Regions {
         for region in self.all() {
             let Some(file) = region.opened().take() else { continue };
             drop(file);
+            region.sharing.is_changed();
             region.has_failed.store(true, Ordering::Relaxed);
             status.counters.regions_ended.add(1);
             last_of(region).iter().for_each(Past::remove);

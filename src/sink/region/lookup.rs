@@ -180,9 +180,9 @@ pub(super) mod tests {
         let (base, header_len, tables, has_object_above) = (start, 0, 0..0, false);
         let place = Placement { start, max_len: len, base, header_len, tables, has_object_above, marks_hint: 0 };
         let (pages, naming) = (Pages::new(start, len), Naming::nameless(None));
-        let parts = Parts { place, kind, len, pages, naming, file: None };
+        let parts = Parts { place, kind, len, pages, naming, file: None, inherited: None };
         let marks = Arc::new(Marks::new(0, len).unwrap());
-        Box::leak(Box::new(Region::new(parts, marks, Arc::default()).unwrap()))
+        Box::leak(Box::new(Region::new(parts, marks, Arc::default(), None).unwrap()))
     }
 
     #[test]

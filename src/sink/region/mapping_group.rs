@@ -77,8 +77,10 @@ impl Regions {
                 && region.spans(addr, end - addr)
                 && region.pages.are_unused(addr, end)
         };
-        let joined =
-            self.all().filter(|region| can_take(region)).find(|region| region.take_in(status, it, since).is_some());
+        let joined = self.all().filter(|region| can_take(region)).find(|region| {
+            self.part_now(status, region);
+            can_take(region) && region.take_in(status, it, since).is_some()
+        });
         joined.or_else(|| self.open_mapping_group(status, it, since))
     }
 
@@ -251,7 +253,7 @@ mod tests {
             let dir = std::env::temp_dir().join(format!("jitsym-{name}-{}", std::process::id()));
             std::fs::create_dir_all(&dir).unwrap();
             let regions = Regions::default();
-            regions.configure(dir.clone(), 0o600, true);
+            regions.configure(dir.clone(), 0o600, true, true);
             // The free address space below the mappings is for header pages, and the free space above the mappings is for
             // tables.
             let (free, len, above) = (8 << 20, 64 * page_size() as u64, 512 << 20);

@@ -104,6 +104,13 @@ impl Naming {
         naming
     }
 
+    /// In a forked child: the `Naming` of memory that stays a mapping of the parent's file, whose present `Naming` is `parents`.
+    /// `None` if there is no file. The child does not open or rename the file.
+    pub(super) fn lent(parents: &Naming) -> Option<Naming> {
+        let identity = Some(parents.identity?);
+        Some(Naming { path: parents.path.clone(), identity, ..Naming::nameless(None) })
+    }
+
     fn here(&mut self) -> &mut Open {
         match DescriptorTable::current().is_host() {
             true => &mut self.host,

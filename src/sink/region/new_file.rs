@@ -35,7 +35,7 @@ impl New {
         let New { mut naming, file } = self;
         let (kind, file) = put(&naming, &file).inspect_err(|_| naming.remove())?;
         let pages = Pages::new(place.start, place.max_len);
-        Ok(Parts { place, kind, len, pages, naming, file: Some(file) })
+        Ok(Parts { place, kind, len, pages, naming, file: Some(file), inherited: None })
     }
 }
 

@@ -12,6 +12,7 @@ use super::children::Children;
 use super::code_marks::Marks;
 use super::lookup::Places;
 use super::old_files::{Files, Past, Room, KEPT_FOR};
+use super::sharing::Counters;
 use super::state::{Parts, Region};
 use crate::api::error::{Error, Result};
 use crate::queue::status::Status;
@@ -51,6 +52,9 @@ pub struct Regions {
     changing: TimedLock<()>,
     pub(super) children: Children,
     room: Arc<Room>,
+    /// Whether any region is inherited (see `inherited`).
+    any_inherited: AtomicBool,
+    counters: Counters,
 }
 
 /// The directory and mode of new files, and the remaining data of ended regions.
@@ -60,6 +64,8 @@ pub(super) struct Settings {
     /// The directory of the last region.
     pub last_dir: Option<Arc<Dir>>,
     pub mode: u32,
+    /// Whether a forked child lets regions stay mappings of its parent's files until it registers code there.
+    pub lends: bool,
     /// The number in the name of the next file. If a file with this name exists, the library tries the following numbers.
     pub next_number: u32,
     /// The region that most recently got a file.
@@ -120,10 +126,11 @@ impl Regions {
     }
 
     /// Sets the directory and the mode of the files of new regions, and whether the library adopts unknown memory.
-    pub fn configure(&self, dir: PathBuf, mode: u32, adopting: bool) {
+    /// `lends`: see `Settings`.
+    pub fn configure(&self, dir: PathBuf, mode: u32, adopting: bool, lends: bool) {
         {
             let mut settings = self.settings();
-            (settings.dir, settings.mode) = (dir, mode);
+            (settings.dir, settings.mode, settings.lends) = (dir, mode, lends);
         }
         self.candidates.clear();
         // Code may have been registered in regions while the sink for regions did not run. The writer must now add this code to
@@ -139,6 +146,13 @@ impl Regions {
         let _settings = self.settings();
         let any = self.all().next().is_some() || self.are_adopting();
         self.watching.store(any, Ordering::Release);
+        self.any_inherited.store(self.all().any(Region::is_inherited), Ordering::Relaxed);
+    }
+
+    /// Whether any region is still a mapping of the parent's file.
+    #[inline(always)]
+    pub(super) fn has_inherited(&self) -> bool {
+        self.any_inherited.load(Ordering::Relaxed)
     }
 
     /// All regions that have not ended.
@@ -273,7 +287,7 @@ impl Regions {
     pub(super) fn publish(&self, status: &Status, parts: Parts) -> Result<&'static Region> {
         let has_file = parts.file.is_some();
         let marks = self.marks_for(parts.place.marks_hint, parts.place.max_len)?;
-        let region = Region::new(parts, marks, self.room.clone())?;
+        let region = Region::new(parts, marks, self.room.clone(), self.counters.for_region())?;
         if self.places.is_full() {
             return Err(Error::NoMemory);
         }
@@ -291,6 +305,16 @@ impl Regions {
         self.some_new.store(true, Ordering::Release);
         status.counters.regions.add(has_file.into());
         Ok(region)
+    }
+
+    /// Records that an inherited region now has its own file, or no file.
+    pub(super) fn has_parted(&self, status: &Status, region: &'static Region, has_file: bool) {
+        if has_file {
+            self.settings().last = Some(region);
+        }
+        self.watch();
+        self.some_new.store(true, Ordering::Release);
+        status.counters.regions.add(has_file.into());
     }
 
     /// Removes a region from the list. Returns false if another thread has already ended the region.

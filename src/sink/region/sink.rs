@@ -11,7 +11,7 @@ use super::file::{Code, RegionFile, Whole};
 use super::read_ahead::ReadAhead;
 use super::regions::Regions;
 use super::state::Region;
-use crate::api::options::{Config, DumpDir, Sinks};
+use crate::api::options::{Config, DumpDir, Fork, Sinks};
 use crate::format::code_info::Info;
 use crate::queue::status::Status;
 use crate::registry::{Home, Live, Registry};
@@ -34,7 +34,7 @@ pub struct RegionSink {
 impl Sink for RegionSink {
     fn open(&mut self, config: &Config) -> Result<(), String> {
         let (DumpDir::Exactly(dir) | DumpDir::CacheBelow(dir)) = &config.dump_dir;
-        self.regions.configure(dir.clone(), config.file_mode, config.adopt);
+        self.regions.configure(dir.clone(), config.file_mode, config.adopt, config.fork == Fork::Late);
         Ok(())
     }
 
@@ -153,7 +153,10 @@ impl RegionSink {
     pub fn tidy(&mut self, registry: &mut Registry, until: u64) -> bool {
         self.regions.close_ended();
         let keep = |path, identity, bytes| self.regions.keep_old(path, identity, bytes);
-        self.regions.children.tidy(|| self.regions.settings().dir.clone(), keep);
+        if self.regions.children.are_due() {
+            // A fork need not wait for the removal of files, which can be slow. No child takes over what `tidy` changes.
+            self.status.aside(|| self.regions.children.tidy(|| self.regions.settings().dir.clone(), keep));
+        }
         let are_watching = self.regions.are_watching();
         if are_watching {
             self.end_gone(registry, until);

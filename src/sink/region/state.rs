@@ -14,6 +14,7 @@ use super::live_counts::Tally;
 use super::lost_pages::Pages;
 use super::naming::Naming;
 use super::old_files::Room;
+use super::sharing::{Changes, Sharing};
 use crate::api::error::Result;
 use crate::sys::clock::NEVER;
 use crate::sys::code_memory::READ_EXEC;
@@ -90,6 +91,7 @@ pub struct Region {
     /// The due time of the first split that the writer has not handled yet, or `NEVER`.
     pub(super) splits_at: AtomicU64,
     pub(super) naming: Mutex<Naming>,
+    pub(super) sharing: Sharing,
     /// The file's inode number, or 0 if there is no file. This field is not in `naming`, because a forked child cannot lock
     /// `naming` if another thread held this lock at the fork.
     inode: AtomicU64,
@@ -105,13 +107,20 @@ pub(super) struct Parts {
     pub len: u64,
     pub pages: Pages,
     pub naming: Naming,
-    /// `None` if the region has no file that profilers can find.
+    /// `None` if the region has no file that profilers can find, or only the file of the parent.
     pub file: Option<RegionFile>,
+    /// In a forked child: the changes of the parent's file, if the memory is still a mapping of this file.
+    pub inherited: Option<Changes>,
 }
 
 impl Region {
-    pub(super) fn new(parts: Parts, marks: Arc<Marks>, room: Arc<Room>) -> Result<Region> {
-        let Parts { place, kind, len, pages, naming, file } = parts;
+    pub(super) fn new(
+        parts: Parts,
+        marks: Arc<Marks>,
+        room: Arc<Room>,
+        changes: Option<&'static AtomicU32>,
+    ) -> Result<Region> {
+        let Parts { place, kind, len, pages, naming, file, inherited } = parts;
         // A mapping group needs no counts of live code, because the mapping is always checked before new code replaces old code
         // in the group.
         let may_be_unmapped = matches!(kind, Backing::Private { .. }) && !pages.are_of_group();
@@ -131,7 +140,7 @@ impl Region {
             tally,
             is_new: AtomicBool::new(true),
             gone: AtomicU64::new(NEVER),
-            has_failed: AtomicBool::new(file.is_none()),
+            has_failed: AtomicBool::new(file.is_none() && inherited.is_none()),
             has_little_room: AtomicBool::new(false),
             not_before: AtomicU64::new(0),
             pause: AtomicU64::new(0),
@@ -139,6 +148,7 @@ impl Region {
             copy_bytes: AtomicU64::new(0),
             room,
             splits_at: AtomicU64::new(NEVER),
+            sharing: Sharing::new(changes, inherited),
             inode: AtomicU64::new(naming.identity().map_or(0, |identity| identity.inode)),
             naming: Mutex::new(naming),
             file: Mutex::new(file.map(Box::new)),
@@ -257,6 +267,7 @@ impl Region {
         };
         let copy = file::claim(&dir, &name, mode, file::ANYWHERE)?;
         let result = file.snapshot(copy, |_| true, self.build_id()).and_then(|()| self.naming().replace_by(&name));
+        self.sharing.is_changed();
         result.inspect_err(|_| _ = dir.remove(&name))
     }
 

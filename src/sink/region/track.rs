@@ -22,9 +22,12 @@ impl Regions {
         if self.candidates.any_waits() {
             self.look_again(status);
         }
+        if self.has_inherited() {
+            self.heed_parent(status);
+        }
         match self.find(addr, size) {
             Some(region) if region.tally.add(addr - region.start(), size) && !region.is_used_up(addr, size) => {
-                region.take(status, addr, size)
+                self.take(status, region, addr, size)
             }
             known => self.before_doubtful_code(status, addr, size, known),
         }
@@ -38,7 +41,7 @@ impl Regions {
                 self.part_from_mapping_group(status, region, addr, size);
             }
             if region.is_there(self, status, addr, size) && region.holds(addr, size) {
-                return region.take(status, addr, size);
+                return self.take(status, region, addr, size);
             }
             region.tally.subtract(addr - region.start(), size);
         }
@@ -49,8 +52,15 @@ impl Regions {
         let parts = self.parts(addr, size).filter(|(region, ..)| !region.has_failed.load(Ordering::Relaxed));
         parts.fold(0, |flags, (region, addr, size)| {
             region.tally.add(addr - region.start(), size);
-            flags | region.take(status, addr, size)
+            flags | self.take(status, region, addr, size)
         })
+    }
+
+    fn take(&self, status: &Status, region: &'static Region, addr: u64, size: u64) -> u8 {
+        if region.is_inherited() {
+            self.part(status, region);
+        }
+        region.take(status, addr, size)
     }
 
     /// Adopts the mapping that contains the code, unless a recent attempt failed. The check for a declined mapping takes no
@@ -66,6 +76,9 @@ impl Regions {
     pub fn after_code(&self, status: &Status, addr: u64, size: u64) {
         if self.candidates.any_waits() {
             self.look_again(status);
+        }
+        if self.has_inherited() {
+            self.heed_parent(status);
         }
         for (region, addr, size) in self.parts(addr, size) {
             region.tally.subtract(addr - region.start(), size);
@@ -119,6 +132,9 @@ impl Regions {
         if self.candidates.any_waits() {
             self.look_again(status);
         }
+        if self.has_inherited() {
+            self.heed_parent(status);
+        }
         let end = addr.saturating_add(size);
         for region in self.overlapping(addr, end) {
             let (start, end) = (addr.max(region.start()), end.min(region.end()));
@@ -169,8 +185,17 @@ impl Region {
     /// the code, or may have registered newer code at its addresses.
     pub fn count_live(&self, addr: u64, size: u64) {
         let Range { start, end } = self.part_of(addr, size);
-        let (offset, size) = (start - self.start(), end - start);
-        self.tally.add(offset, size);
+        self.tally.add(start - self.start(), end - start);
+        self.mark_live(start, end - start);
+    }
+
+    /// Marks live code like `count_live`, unless it is marked already. The code of an inherited region is not marked, because
+    /// the marks would take memory in each child, and no code comes to lie in the region before it gets its own file.
+    pub fn mark_live(&self, addr: u64, size: u64) {
+        let offset = addr - self.start();
+        if self.is_inherited() {
+            return;
+        }
         if !self.marks.any(offset, size) && self.marks.after(offset, size, 0).is_none() {
             self.marks.begin(offset, size);
         }
@@ -186,6 +211,10 @@ impl Region {
     }
 
     fn mark_dead(&self, status: &Status, addr: u64, size: u64) {
+        if self.is_inherited() && !self.is_mapping_group() {
+            // If the region gets its own file later, this file never describes the dead code.
+            return;
+        }
         let since = self.dead_since(status);
         let (addr, size) = self.counted(addr, size);
         self.marks.set(addr - self.start(), size, since);

@@ -13,6 +13,13 @@ pub fn zero_in_child() -> io::Result<(OwnedMapping, bool)> {
     Ok((page, is_kept))
 }
 
+/// Maps a page of counters that the process shares with its forked children. The page stays mapped until the process ends.
+pub fn shared_with_children() -> io::Result<&'static [AtomicU32]> {
+    let page = OwnedMapping::new(page_size(), READ_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS, None)?.leak();
+    // SAFETY: the page is mapped until the process ends and is aligned, and any value is a valid atomic.
+    Ok(unsafe { std::slice::from_raw_parts(page.cast().as_ptr(), page_size() / size_of::<AtomicU32>()) })
+}
+
 /// Two pages. In forked children, the kernel clears the first page (`zero_in_child`). The parent shares the second page with
 /// its forked children.
 #[derive(Debug)]

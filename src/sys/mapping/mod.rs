@@ -6,7 +6,7 @@ mod reserved;
 mod table;
 mod view;
 
-pub use fork_page::{zero_in_child, ForkPage, WithChildren, Words};
+pub use fork_page::{shared_with_children, zero_in_child, ForkPage, WithChildren, Words};
 pub use region::Region;
 pub use reserved::reserve_at;
 pub use rustix::param::page_size;
