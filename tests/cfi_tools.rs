@@ -16,11 +16,7 @@ use jitsym::{FixedFrame, FramePointer, SavedRegister, SigningKey, Unwind, Unwind
 
 /// An ELF file of tables for code that does not matter.
 fn elf(arch: Arch, tables: &Tables, code_size: u64, name: &str) -> PathBuf {
-    let machine = match arch {
-        Arch::X86_64 => 62,
-        Arch::Aarch64 => 183,
-        Arch::Riscv64 => 243,
-    };
+    let machine = arch.abi().elf_machine as u16;
     let path = scratch_dir("elf").join(name);
     let (eh_frame, hdr) = tables.bytes.split_at(tables.eh_frame_size());
     std::fs::write(&path, genelf::object(machine, &vec![0; code_size as usize], eh_frame, hdr, name)).expect("written");

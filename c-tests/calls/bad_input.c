@@ -17,10 +17,20 @@ enum { REGISTER_SP = 7, REGISTER_FP = 6, REGISTER_SAVED = 3, REGISTER_OTHER = 12
 enum { REGISTER_SP = 31, REGISTER_FP = 29, REGISTER_SAVED = 19, REGISTER_OTHER = 20 };
 #elif defined(__riscv)
 enum { REGISTER_SP = 2, REGISTER_FP = 8, REGISTER_SAVED = 9, REGISTER_OTHER = 18 };
+#elif defined(__s390x__)
+enum { REGISTER_SP = 15, REGISTER_FP = 11, REGISTER_SAVED = 10, REGISTER_OTHER = 9 };
+#elif defined(__i386__)
+enum { REGISTER_SP = 4, REGISTER_FP = 5, REGISTER_SAVED = 3, REGISTER_OTHER = 6 };
+#elif defined(__arm__)
+enum { REGISTER_SP = 13, REGISTER_FP = 11, REGISTER_SAVED = 4, REGISTER_OTHER = 5 };
+#elif defined(__powerpc64__)
+enum { REGISTER_SP = 1, REGISTER_FP = 31, REGISTER_SAVED = 30, REGISTER_OTHER = 29 };
+#else
+#define NO_TABLES
 #endif
-enum { REGISTER_NONE = 500 };
+enum { REGISTER_NONE = 500, WORD = sizeof(void *) };
 
-static const uint64_t KEEPER = 0x7000000000, ADDR = 0x7100000000;
+static const uint64_t KEEPER = 0x70000000, ADDR = 0x71000000;
 static jitsym *session;
 static jitsym_id keeper;
 
@@ -380,6 +390,9 @@ static void unwind_common(void) {
   }
   for (uint32_t kind = JITSYM_UNWIND_NONE; kind <= JITSYM_UNWIND_ROWS; kind++) {
     jitsym_unwind unwind = unwind_of(kind);
+    if (kind == JITSYM_UNWIND_FRAME_POINTER && test_unwind().kind != kind) {
+      continue;
+    }
     unwind_taken(&unwind, "taken");
     static const size_t small[] = {0, 8, offsetof(jitsym_unwind, sp_set) - 1};
     for (size_t i = 0; i < sizeof small / sizeof small[0]; i++) {
@@ -412,7 +425,7 @@ static void unwind_common(void) {
   end();
 }
 
-#if defined(__x86_64__) || defined(__aarch64__) || defined(__riscv)
+#ifndef NO_TABLES
 
 /* Saved registers: what is wrong with them is wrong with every kind that has them. */
 static void unwind_saved(jitsym_unwind *unwind, const jitsym_saved_register **saved, uint32_t *count) {
@@ -427,7 +440,7 @@ static void unwind_saved(jitsym_unwind *unwind, const jitsym_saved_register **sa
   list[1].reg = UINT32_MAX;
   UNWIND_REFUSED(JITSYM_ERR_UNWIND_REGISTER, unwind);
   list[1].reg = REGISTER_OTHER;
-  static const int32_t odd[] = {-31, -28, 1, 4, INT32_MAX, INT32_MIN + 1};
+  static const int32_t odd[] = {-31, WORD / 2 - 32, 1, WORD / 2, INT32_MAX, INT32_MIN + 1};
   for (size_t i = 0; i < sizeof odd / sizeof odd[0]; i++) {
     list[1].offset = odd[i];
     UNWIND_REFUSED(JITSYM_ERR_UNWIND_FORMAT, unwind);
@@ -455,15 +468,29 @@ static void unwind_signed(void) {
       unwind.fp_set = unwind.sp_set = 8;
       UNWIND_REFUSED(JITSYM_ERR_UNWIND_ORDER, &unwind);
 #else
-      UNWIND_REFUSED(JITSYM_ERR_UNWIND_FORMAT, &unwind);
+      int has_preset = kind != JITSYM_UNWIND_FRAME_POINTER || test_unwind().kind == kind;
+      UNWIND_REFUSED(has_preset ? JITSYM_ERR_UNWIND_FORMAT : JITSYM_ERR_ARCH, &unwind);
 #endif
     }
   }
 }
 
-static void unwind_frames(void) {
-  begin();
-  unwind_signed();
+/* Where compilers have no frame pointer that the presets describe. */
+static void unwind_no_frame_pointer(void) {
+  jitsym_unwind unwind = unwind_of(JITSYM_UNWIND_FRAME_POINTER);
+  UNWIND_REFUSED(JITSYM_ERR_ARCH, &unwind);
+  unwind.fp_pushed = 4;
+  unwind.fp_set = 8;
+  UNWIND_REFUSED(JITSYM_ERR_ARCH, &unwind);
+  unwind = unwind_of(JITSYM_UNWIND_FIXED_FRAME);
+  unwind.fp_pushed = 4;
+  unwind.sp_set = 8;
+  UNWIND_REFUSED(JITSYM_ERR_ARCH, &unwind);
+  unwind.fp_pushed = 0;
+  unwind_taken(&unwind, "taken");
+}
+
+static void unwind_frame_pointer(void) {
   jitsym_unwind unwind = unwind_of(JITSYM_UNWIND_FRAME_POINTER);
   unwind_saved(&unwind, &unwind.saved, &unwind.saved_count);
   unwind.fp_pushed = 65;
@@ -496,8 +523,17 @@ static void unwind_frames(void) {
   UNWIND_REFUSED(JITSYM_ERR_UNWIND_ORDER, &unwind);
   unwind.saved_from = 16;
   unwind_taken(&unwind, "taken");
+}
 
-  unwind = unwind_of(JITSYM_UNWIND_FIXED_FRAME);
+static void unwind_frames(void) {
+  begin();
+  unwind_signed();
+  if (test_unwind().kind == JITSYM_UNWIND_FRAME_POINTER) {
+    unwind_frame_pointer();
+  } else {
+    unwind_no_frame_pointer();
+  }
+  jitsym_unwind unwind = unwind_of(JITSYM_UNWIND_FIXED_FRAME);
   unwind_saved(&unwind, &unwind.saved, &unwind.saved_count);
   end();
 }
@@ -569,7 +605,10 @@ static void unwind_rows(void) {
 }
 
 static void put(unsigned char **at, uint64_t value, size_t size) {
-  memcpy(*at, &value, size);
+  for (size_t i = 0; i < size; i++) {
+    int place = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? (int)i : (int)(size - 1 - i);
+    (*at)[i] = (unsigned char)(value >> (8 * place));
+  }
   *at += size;
 }
 
@@ -593,10 +632,10 @@ static size_t eh_frame_make(unsigned char *bytes, uint64_t addr, uint64_t size) 
   put(&at, 0x90, 1);       /* DW_CFA_offset, return address at CFA - 8 */
   put(&at, 1, 1);
   put(&at, 0, 2);
-  put(&at, 24, 4);
+  put(&at, 8 + 2 * WORD, 4);
   put(&at, (uint64_t)(at - bytes), 4);
-  put(&at, addr, 8);
-  put(&at, size, 8);
+  put(&at, addr, WORD);
+  put(&at, size, WORD);
   put(&at, 0, 4);          /* no augmentation data; DW_CFA_nop */
   put(&at, 0, 4);
   return (size_t)(at - bytes);
@@ -1341,7 +1380,7 @@ int main(int argc, char **argv) {
   test_child(lines);
   test_child(inlines);
   test_child(unwind_common);
-#if defined(__x86_64__) || defined(__aarch64__) || defined(__riscv)
+#ifndef NO_TABLES
   test_child(unwind_frames);
   test_child(unwind_rows);
   test_child(unwind_eh_frame);

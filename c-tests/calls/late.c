@@ -83,17 +83,9 @@ static uint64_t address(const void *code) {
   return (uint64_t)(uintptr_t)code;
 }
 
-static jitsym_unwind frame_pointer(void) {
-  jitsym_unwind unwind;
-  memset(&unwind, 0, sizeof unwind);
-  unwind.struct_size = sizeof unwind;
-  unwind.kind = JITSYM_UNWIND_FRAME_POINTER;
-  return unwind;
-}
-
 /* Registers code with all that can be said of it. */
 static jitsym_id register_all(jitsym *session, const unsigned char *bytes, uint64_t size, const char *name) {
-  jitsym_unwind unwind = frame_pointer();
+  jitsym_unwind unwind = test_unwind();
   jitsym_line lines[] = {{0, 7, 3, 0, "/src/late.guest"}, {16, 8, 5, 0, "/src/late.guest"}};
   jitsym_code code = test_code(address(bytes), size, name);
   code.bytes = bytes;
@@ -851,7 +843,7 @@ static uint64_t in_use(void) {
 }
 
 static void register_many(jitsym *session, jitsym_id *ids, uint64_t count) {
-  jitsym_unwind unwind = frame_pointer();
+  jitsym_unwind unwind = test_unwind();
   for (uint64_t i = 0; i < count; i++) {
     char name[80];
     snprintf(name, sizeof name, "LazyCompile:*some_function_of_the_host_%06u vm/module.js:12", (unsigned)i);
@@ -952,7 +944,7 @@ static uint32_t next_random(uint32_t *state) {
 
 static void storm_register(unsigned thread, unsigned number, unsigned serial, uint32_t *random) {
   struct place *place = &storm.places[thread][number];
-  jitsym_unwind unwind = frame_pointer();
+  jitsym_unwind unwind = test_unwind();
   jitsym_line line = {0, serial % 1000 + 1, 0, 0, "storm.guest"};
   jitsym_code code = test_code(storm_addr(thread, number), 16 + next_random(random) % 300, NULL);
   snprintf(place->name, sizeof place->name, "storm_%u_%u_%u", thread, number, serial);

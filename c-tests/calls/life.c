@@ -301,14 +301,6 @@ static void overlaps(void) {
   CHECK_OK(jitsym_close(session));
 }
 
-static jitsym_unwind unwind_frame_pointer(void) {
-  jitsym_unwind unwind;
-  memset(&unwind, 0, sizeof unwind);
-  unwind.struct_size = sizeof unwind;
-  unwind.kind = JITSYM_UNWIND_FRAME_POINTER;
-  return unwind;
-}
-
 static const jitsym_line two_lines[] = {{0, 10, 3, 0, "/src/first.js"}, {0x20, 11, 0, 0, "/src/second.js"}};
 
 /* Code with all that can be said of it. */
@@ -339,7 +331,7 @@ static void check_full(const struct dump_record *load, uint64_t addr) {
 /* A move is a fresh LOAD with the same name, lines and unwind tables; the id stays. */
 static void moves(void) {
   jitsym *session = test_open();
-  jitsym_unwind unwind = unwind_frame_pointer();
+  jitsym_unwind unwind = test_unwind();
   jitsym_code code = full_code(ADDR, "mover", &unwind);
   jitsym_id id = 0;
   CHECK_OK(jitsym_register(session, &code, &id));
@@ -595,7 +587,7 @@ static void directory_jitdumpdir(void) {
 
 static void no_unwind(void) {
   jitsym *session = test_open_flags(0, JITSYM_INIT_NO_UNWIND);
-  jitsym_unwind unwind = unwind_frame_pointer();
+  jitsym_unwind unwind = test_unwind();
   jitsym_code code = full_code(ADDR, "no tables", &unwind);
   CHECK_OK(jitsym_register(session, &code, NULL));
   CHECK_OK(test_flush(session));

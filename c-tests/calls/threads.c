@@ -37,10 +37,7 @@ static void allowed(jitsym_status status, jitsym_status also) {
 
 static void *chaos_thread(void *argument) {
   uint32_t random = (uint32_t)(uintptr_t)argument;
-  jitsym_unwind unwind;
-  memset(&unwind, 0, sizeof unwind);
-  unwind.struct_size = sizeof unwind;
-  unwind.kind = JITSYM_UNWIND_FRAME_POINTER;
+  jitsym_unwind unwind = test_unwind();
   jitsym_line line = {0, 1, 0, 0, "chaos.c"};
   jitsym_id ids[16] = {0};
   while (!atomic_load(&chaos.stop)) {
@@ -256,10 +253,7 @@ static void storm_register(unsigned thread, unsigned number) {
   }
   code.bytes = bytes;
   jitsym_line line = {number % 16, number + 1, thread + 1, 0, file};
-  jitsym_unwind unwind;
-  memset(&unwind, 0, sizeof unwind);
-  unwind.struct_size = sizeof unwind;
-  unwind.kind = JITSYM_UNWIND_FRAME_POINTER;
+  jitsym_unwind unwind = test_unwind();
   if (number % 3 == 0) {
     code.lines = &line;
     code.line_count = 1;

@@ -34,7 +34,15 @@ static long on_pages(long number, void *at, size_t size, long argument) {
 }
 
 static void *map(void *at, size_t size, int protection, int flags, int file, off_t offset) {
+#if defined(__s390x__)
+  unsigned long arguments[] = {(unsigned long)at,    size, (unsigned long)protection, (unsigned long)flags,
+                               (unsigned long)file, (unsigned long)offset};
+  return (void *)syscall(SYS_mmap, arguments);
+#elif defined(SYS_mmap2)
+  return (void *)syscall(SYS_mmap2, at, size, protection, flags, file, offset / 4096);
+#else
   return (void *)syscall(SYS_mmap, at, size, protection, flags, file, offset);
+#endif
 }
 
 long sysconf(int name) {

@@ -644,7 +644,7 @@ static void other_ways(void) {
     test_wait_ok(pid);
     CHECK(system("true") == 0);
     /* No handler runs, so nobody knows in what state its memory is. */
-    pid = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    pid = test_clone();
     CHECK(pid >= 0);
     if (pid == 0) {
       alone_child();
@@ -982,7 +982,7 @@ static volatile sig_atomic_t interrupted;
   }
 BY(by_fork_alone, _Fork())
 BY(by_vfork, vfork())
-BY(by_clone, (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0))
+BY(by_clone, test_clone())
 
 static pid_t by_spawn(void) {
   static char *const arguments[] = {"true", NULL};

@@ -30,10 +30,7 @@ static const char *code_name(unsigned number) {
 /* Every kind of record: with lines, with unwind tables, with free bytes behind it, with nothing. */
 static void register_code(unsigned number) {
   jitsym_line lines[3] = {{0, 10, 1, 0, "/src/a.guest"}, {4, 11 + number, 2, 0, "/src/a.guest"}, {8, 13, 0, 0, "/src/b"}};
-  jitsym_unwind unwind;
-  memset(&unwind, 0, sizeof unwind);
-  unwind.struct_size = sizeof unwind;
-  unwind.kind = JITSYM_UNWIND_FRAME_POINTER;
+  jitsym_unwind unwind = test_unwind();
   unsigned char bytes[256];
   memset(bytes, (int)number, sizeof bytes);
   jitsym_code code = test_code(PARENT + SLOT * number, 16 + number % 200, code_name(number));

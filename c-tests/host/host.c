@@ -224,7 +224,7 @@ static jitsym *busy_session;
 
 static void *busy_thread(void *number) {
   for (uint64_t i = 0; !atomic_load(&stops); i++) {
-    jitsym_code code = test_code(ADDR + ((uintptr_t)number << 32) + i % 1000 * 0x1000, 0x1000, "busy");
+    jitsym_code code = test_code(ADDR + ((uint64_t)(uintptr_t)number << 32) + i % 1000 * 0x1000, 0x1000, "busy");
     jitsym_status status = jitsym_register(busy_session, &code, NULL);
     CHECK(status == JITSYM_OK || status == JITSYM_ERR_DROPPED);
   }

@@ -14,15 +14,26 @@ enum fails { FAILS_NOT, FAILS_HERE, FAILS_ELSEWHERE };
 static _Atomic int clock_fails;
 static _Thread_local int is_here;
 
+#if defined(__i386__) || defined(__arm__)
+/* What Rust's library calls where `time_t` has 32 bits. The time begins with 64 bits for the seconds. */
+int __clock_gettime64(clockid_t clock, void *time);
+#define clock_gettime __clock_gettime64
+#define TIME void
+#define NUMBER SYS_clock_gettime64
+#else
+#define TIME struct timespec
+#define NUMBER SYS_clock_gettime
+#endif
+
 /* In place of the C library's. On other threads it fails now and then: the library itself can do without it. */
-int clock_gettime(clockid_t clock, struct timespec *time) {
+int clock_gettime(clockid_t clock, TIME *time) {
   static _Atomic unsigned state = 1;
   int fails = atomic_load(&clock_fails);
   if (fails == FAILS_ELSEWHERE && (atomic_fetch_add(&state, 1) * 2654435769u) >> 31 != 0) {
     fails = FAILS_NOT;
   }
   if (fails == FAILS_NOT || (fails == FAILS_HERE) != is_here) {
-    return (int)syscall(SYS_clock_gettime, clock, time);
+    return (int)syscall(NUMBER, clock, time);
   }
   errno = EINVAL;
   return -1;

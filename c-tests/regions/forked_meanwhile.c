@@ -56,7 +56,7 @@ static void prepare_child(const unsigned char *memory, size_t size, uint32_t val
 }
 
 static void fork_child(void) {
-  child.process = child.is_raw ? (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) : fork();
+  child.process = child.is_raw ? test_clone() : fork();
   CHECK(child.process >= 0);
   if (child.process == 0) {
     await_close(child.go);

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -43,8 +44,10 @@ static void disk_waits(void) {
   }
 }
 
-ssize_t pwrite64(int file, const void *bytes, size_t size, off_t offset) {
-  ssize_t written = syscall(SYS_pwrite64, file, bytes, size, offset);
+ssize_t pwrite64(int file, const void *bytes, size_t size, off64_t offset) {
+  /* By the call that takes the offset in two halves on every machine. */
+  struct iovec part = {(void *)(uintptr_t)bytes, size};
+  ssize_t written = syscall(SYS_pwritev, file, &part, 1, (long)offset, (long)(offset >> 32));
   if (disk_is_slow_here() && disk_is_meant(file)) {
     disk_waits();
   }

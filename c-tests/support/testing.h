@@ -10,6 +10,7 @@
 
 #include <dirent.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -34,6 +35,15 @@ static inline int test_files_in(const char *path) {
   }
   closedir(dir);
   return count;
+}
+
+/* A fork of which the C library does not know. */
+static inline pid_t test_clone(void) {
+#ifdef __s390x__
+  return (pid_t)syscall(SYS_clone, 0, SIGCHLD, 0, 0, 0);
+#else
+  return (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+#endif
 }
 
 /* How many threads the program has. */
@@ -140,6 +150,23 @@ static inline jitsym_code test_code(uint64_t addr, uint64_t size, const char *na
   code.bytes = size <= sizeof test_bytes ? test_bytes : NULL;
   code.name = name;
   return code;
+}
+
+/*
+ * The frame of most code of this machine, for code of at least 16 bytes. Where there is no preset for frame pointers: a frame that
+ * stands from the start.
+ */
+static inline jitsym_unwind test_unwind(void) {
+  jitsym_unwind unwind;
+  memset(&unwind, 0, sizeof unwind);
+  unwind.struct_size = sizeof unwind;
+#if defined(__x86_64__) || defined(__i386__) || defined(__aarch64__) || defined(__riscv)
+  unwind.kind = JITSYM_UNWIND_FRAME_POINTER;
+#else
+  unwind.kind = JITSYM_UNWIND_FIXED_FRAME;
+  unwind.cfa_offset = 320;
+#endif
+  return unwind;
 }
 
 static inline jitsym_id test_register(jitsym *session, uint64_t addr, uint64_t size, const char *name) {

@@ -439,12 +439,36 @@ static void threads(void) {
   close_session();
 }
 
+/* Where the library makes none, the target takes the place of its trampoline. */
+static void makes_none(void) {
+  open_session();
+  CHECK(jitsym_wanted(session) & JITSYM_WANT_CODE);
+  CHECK(entry_of(ADDRESS(twice), 0, "twice") == ADDRESS(twice));
+  CHECK(entry_of(ADDRESS(many), 5, "many") == ADDRESS(many));
+  CHECK_OK(jitsym_trampoline_free(session, ADDRESS(twice)));
+  CHECK(test_stats(session).live == 0 && test_stats(session).regions == 0);
+  void *entry;
+  jitsym_code code = JITSYM_CODE(NULL, 0, "refused");
+  CHECK_STATUS(JITSYM_ERR_NULL, jitsym_trampoline(session, NULL, 0, &code, &entry));
+  close_session();
+}
+
+#if defined(__x86_64__) || defined(__aarch64__) || defined(__riscv)
+enum { MAKES_NONE = 0 };
+#else
+enum { MAKES_NONE = 1 };
+#endif
+
 int main(int argc, char **argv) {
   static void (*const parts[])(void) = {
       arguments, registers, ways_out, forks, hands_back, remembers, refuses, millions, threads,
   };
 
   test_begin(argc, argv);
+  if (MAKES_NONE) {
+    test_child(makes_none);
+    return test_end();
+  }
   for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
     test_child(parts[i]);
   }

@@ -37,20 +37,22 @@ enum Frame {
 }
 
 impl Trampoline {
-    /// A trampoline that calls `target` with `words` words of stack arguments. `words` is at most `WORDS_MAX`.
-    pub fn new(arch: Arch, target: u64, words: u32) -> Trampoline {
+    /// A trampoline that calls `target` with `words` words of stack arguments. `words` is at most `WORDS_MAX`. `None` if there
+    /// are no trampolines for the architecture.
+    pub fn new(arch: Arch, target: u64, words: u32) -> Option<Trampoline> {
         let mut code = Code { bytes: [0; LEN_MAX], len: 0 };
         let frame = match arch {
             Arch::X86_64 => x86_64(&mut code, target, words),
             Arch::Aarch64 => aarch64(&mut code, target, words),
             Arch::Riscv64 => riscv64(&mut code, words),
+            Arch::S390x | Arch::I386 | Arch::Arm | Arch::Ppc64le => return None,
         };
         let size = code.len;
         if arch == Arch::Riscv64 {
             code.len = literal(size);
             code.put(&target.to_le_bytes());
         }
-        Trampoline { bytes: code.bytes, len: code.len, size, frame }
+        Some(Trampoline { bytes: code.bytes, len: code.len, size, frame })
     }
 
     /// What has to be in memory. The code begins at a multiple of eight bytes.

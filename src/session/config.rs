@@ -39,6 +39,9 @@ pub fn spool_dir() -> PathBuf {
 /// environment.
 type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
+/// The highest limit for pending records: 16 GiB, or a quarter of the addresses where they have 32 bits.
+const MEMORY_MOST: u64 = if size_of::<usize>() == 8 { 16 << 30 } else { 1 << 30 };
+
 impl Config {
     /// Combines options with this process's environment.
     pub fn new(options: &Options) -> Result<Config> {
@@ -107,9 +110,7 @@ impl Config {
             dump_dir,
             dialect: options.map_dialect,
             file_mode: options.file_mode.unwrap_or(0o644),
-            max_memory: usize::try_from(options.max_memory.unwrap_or(64 << 20))
-                .unwrap_or(usize::MAX)
-                .clamp(1 << 20, 16 << 30),
+            max_memory: options.max_memory.unwrap_or(64 << 20).clamp(1 << 20, MEMORY_MOST) as usize,
             max_wait: options.max_wait.unwrap_or(Duration::from_millis(10)),
             clock: if arch_timestamp && Clock::ARCH_AVAILABLE { Clock::Arch } else { Clock::Monotonic },
             spool,

@@ -9,12 +9,29 @@ use crate::session::lifecycle::Lifecycle;
 use crate::session::process::Process;
 use crate::sys::valgrind;
 
-/// A handle is `generation:16 | serial:32 | place:8 | TAG`, and is never dereferenced.
+/// A handle is `generation | serial | place:8 | TAG`, and is never dereferenced. It has the size of a pointer.
 pub const TAG: u64 = 0x6a;
+/// How many bits of the generation and of the serial number a handle has. With pointers of 32 bits, a closed session's handle
+/// may be given out again after 1023 further sessions.
+const GENERATION_BITS: u32 = if size_of::<usize>() == 8 { 16 } else { 6 };
+const SERIAL_BITS: u32 = if size_of::<usize>() == 8 { 32 } else { 10 };
+const GENERATION_AT: u32 = SERIAL_AT + SERIAL_BITS;
+const SERIAL_AT: u32 = 16;
+
+const fn low(value: u64, bits: u32) -> u64 {
+    value & ((1 << bits) - 1)
+}
+
+/// The serial number that follows. No session has a serial number whose bits in a handle are all 0.
+pub fn after(serial: u32) -> u32 {
+    let next = serial.wrapping_add(1);
+    next.wrapping_add((low(next.into(), SERIAL_BITS) == 0).into())
+}
 
 /// The handle of a session that is being opened.
 pub fn new_handle(process: &Process, serial: u32, place: usize) -> u64 {
-    u64::from(process.generation) << 48 | u64::from(serial) << 16 | (place as u64) << 8 | TAG
+    let (generation, serial) = (low(process.generation.into(), GENERATION_BITS), low(serial.into(), SERIAL_BITS));
+    generation << GENERATION_AT | serial << SERIAL_AT | (place as u64) << 8 | TAG
 }
 
 /// While no sink runs, this is the handle of the session whose call was the last to open a session, enable sinks or disable
@@ -90,11 +107,12 @@ pub fn place_number(handle: u64) -> usize {
 
 #[cold]
 fn why_not(process: &Process, handle: u64) -> Error {
-    let (generation, serial) = ((handle >> 48) as u16, (handle >> 16) as u32);
+    let (generation, serial) = (handle >> GENERATION_AT, low(handle >> SERIAL_AT, SERIAL_BITS));
+    let own = low(process.generation.into(), GENERATION_BITS);
     let given_out = serial != 0;
-    if given_out && generation < process.generation {
+    if given_out && generation < own {
         Error::Forked
-    } else if given_out && generation == process.generation && serial < process.serial.load(Ordering::Relaxed) {
+    } else if given_out && generation == own && serial < process.serial.load(Ordering::Relaxed).into() {
         Error::Closed
     } else {
         Error::Session

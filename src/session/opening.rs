@@ -7,7 +7,7 @@ use crate::api::error::{Error, Result};
 use crate::api::options::{Config, Options, Sinks};
 use crate::queue::file_thread;
 use crate::queue::shared::Shared;
-use crate::session::handle::{new_handle, set_off};
+use crate::session::handle::{self, new_handle, set_off};
 use crate::session::lifecycle::{self, Lifecycle, STOP_TIMEOUT};
 use crate::session::process::{self, Process};
 use crate::session::register::watch_thread_if_running;
@@ -104,7 +104,9 @@ fn open_alone(process: &'static Process, lifecycle: &mut Lifecycle, config: Conf
     watch_thread_if_running(shared, lifecycle);
     lifecycle.open += 1;
     process.configs.set(place, config);
-    let serial = process.serial.fetch_add(1, Ordering::Relaxed);
+    // The lock of the lifecycle is held.
+    let serial = process.serial.load(Ordering::Relaxed);
+    process.serial.store(handle::after(serial), Ordering::Relaxed);
     let handle = new_handle(process, serial, place);
     process.sessions[place].store(handle, Ordering::Release);
     set_off(shared, lifecycle, handle);

@@ -20,8 +20,9 @@ impl Ref {
             let text = "a trampoline passes {} words of stack arguments: at most {} are allowed";
             return Err(Error::TooLarge.because(text, [words.into(), WORDS_MAX.into()]));
         }
-        let Some(arch) = NATIVE else { return self.still_open(target) };
-        let made = Trampoline::new(arch, target, words);
+        let Some(made) = NATIVE.and_then(|arch| Trampoline::new(arch, target, words)) else {
+            return self.still_open(target);
+        };
         let bytes = made.bytes();
         let piece = self.alloc_for_trampoline(bytes.len() as u64)?;
         // SAFETY: the piece has room for the bytes, and nobody else knows of it. A thread cannot run code in it yet.

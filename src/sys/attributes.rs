@@ -26,6 +26,15 @@ const ADVICE: [(&str, i32); 7] = [
 /// The names in `VmFlags` for `MADV_WIPEONFORK` and for the three modes of userfaultfd(2).
 const STUCK: [&str; 4] = ["wf", "um", "uw", "ui"];
 
+/// The crate libc lacks this number for two architectures (linux arch/s390/kernel/syscalls/syscall.tbl and
+/// arch/powerpc/kernel/syscalls/syscall.tbl).
+#[cfg(target_arch = "s390x")]
+const PKEY_MPROTECT: libc::c_long = 384;
+#[cfg(target_arch = "powerpc64")]
+const PKEY_MPROTECT: libc::c_long = 386;
+#[cfg(not(any(target_arch = "s390x", target_arch = "powerpc64")))]
+const PKEY_MPROTECT: libc::c_long = libc::SYS_pkey_mprotect;
+
 impl Attributes {
     /// Whether a mapping of a file can have all these attributes.
     pub fn suit_a_file(&self) -> bool {
@@ -43,7 +52,7 @@ impl Attributes {
         unsafe {
             advice.for_each(|(_, &(_, advice))| _ = libc::madvise(at, len, advice));
             if self.key != 0 {
-                libc::syscall(libc::SYS_pkey_mprotect, at, len, protection, self.key);
+                libc::syscall(PKEY_MPROTECT, at, len, protection, self.key);
             }
             if self.is_locked {
                 libc::mlock(at, len);

@@ -163,11 +163,47 @@ pub unsafe fn clear_instruction_cache(addr: u64, len: u64) {
     unsafe { libc::syscall(FLUSH, addr, addr + len, 0) };
 }
 
+/// The same. Only the kernel may do it.
+///
+/// # Safety
+/// The memory is mapped and readable.
+#[cfg(target_arch = "arm")]
+pub unsafe fn clear_instruction_cache(addr: u64, len: u64) {
+    /// `__ARM_NR_cacheflush` (linux arch/arm/include/uapi/asm/unistd.h).
+    const FLUSH: libc::c_long = 0x0f_0002;
+    // SAFETY: the call has no effect on the contents of memory.
+    unsafe { libc::syscall(FLUSH, addr as usize, (addr + len) as usize, 0) };
+}
+
+/// The same, by the steps of the Power ISA (book II, 1.8).
+///
+/// # Safety
+/// The memory is mapped and readable.
+#[cfg(target_arch = "powerpc64")]
+pub unsafe fn clear_instruction_cache(addr: u64, len: u64) {
+    use std::arch::asm;
+    /// No processor has smaller lines.
+    const LINE: u64 = 32;
+    let lines = || ((addr & !(LINE - 1))..addr + len).step_by(LINE as usize);
+    for line in lines() {
+        // SAFETY: the line lies in the caller's memory. The instruction writes changed data to the memory behind the cache.
+        unsafe { asm!("dcbst 0, {}", in(reg) line, options(nostack, preserves_flags)) };
+    }
+    // SAFETY: barriers change nothing.
+    unsafe { asm!("sync", options(nostack, preserves_flags)) };
+    for line in lines() {
+        // SAFETY: the line lies in the caller's memory. The processors read its instructions again.
+        unsafe { asm!("icbi 0, {}", in(reg) line, options(nostack, preserves_flags)) };
+    }
+    // SAFETY: barriers change nothing.
+    unsafe { asm!("sync", "isync", options(nostack, preserves_flags)) };
+}
+
 /// The same, where nothing has to be done.
 ///
 /// # Safety
 /// None is needed.
-#[cfg(not(any(target_arch = "aarch64", target_arch = "riscv64")))]
+#[cfg(not(any(target_arch = "aarch64", target_arch = "riscv64", target_arch = "arm", target_arch = "powerpc64")))]
 pub unsafe fn clear_instruction_cache(_: u64, _: u64) {}
 
 /// Whether a range is a single VMA of the kernel. All pages of a VMA have the same attributes. The range must begin where a VMA

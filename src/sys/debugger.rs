@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, TryLockError};
 
 use super::mapping::Table;
+use super::process_memory;
 use super::tracer::{self, Debugger};
 
 const NOTHING: u32 = 0;
@@ -35,8 +36,15 @@ struct Entry {
 
 /// The value in the additional field of this library's entries: an address in this copy of the library, so no other library
 /// uses the same value.
-pub fn owner() -> u64 {
+fn owner() -> u64 {
     &raw const ENDS as u64
+}
+
+/// Whether the entry at an address belongs to this copy of the library. The entry may be gone.
+pub fn is_own(pid: u32, entry: u64) -> bool {
+    let mut found = [0; size_of::<u64>()];
+    let at = entry.wrapping_add(std::mem::offset_of!(Entry, owner) as u64);
+    process_memory::read(pid, at, &mut found) == found.len() && found == owner().to_ne_bytes()
 }
 
 /// `struct jit_descriptor`.
@@ -63,22 +71,10 @@ mod names {
         first: AtomicPtr::new(ptr::null_mut()),
     };
 
-    #[cfg(target_arch = "x86_64")]
-    macro_rules! jump {
-        () => {
-            "jmp {}"
-        };
-    }
-    #[cfg(target_arch = "aarch64")]
-    macro_rules! jump {
-        () => {
-            "b {}"
-        };
-    }
-    #[cfg(target_arch = "riscv64")]
-    macro_rules! jump {
-        () => {
-            "tail {}"
+    /// The first instruction, which does nothing, and a jump.
+    macro_rules! body {
+        ($($jump:literal,)+) => {
+            std::arch::naked_asm!(".cfi_startproc", $($jump,)+ ".cfi_endproc", sym called)
         };
     }
 
@@ -90,7 +86,25 @@ mod names {
     #[no_mangle]
     #[unsafe(naked)]
     pub extern "C" fn __jit_debug_register_code() {
-        std::arch::naked_asm!(".cfi_startproc", "nop", jump!(), ".cfi_endproc", sym called)
+        #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
+        body!("nop", "jmp {}",);
+        #[cfg(any(target_arch = "aarch64", target_arch = "arm"))]
+        body!("nop", "b {}",);
+        #[cfg(target_arch = "riscv64")]
+        body!("nop", "tail {}",);
+        // Instructions have two, four or six bytes. `nop` has four bytes, and a breakpoint two.
+        #[cfg(target_arch = "s390x")]
+        body!("nopr", "jg {}",);
+        // A caller in another library has its own table of contents in r2, and this library's code expects the address of this
+        // library's table. A caller in this library jumps behind these two instructions.
+        #[cfg(target_arch = "powerpc64")]
+        body!(
+            "addis 2, 12, .TOC.-__jit_debug_register_code@ha",
+            "addi 2, 2, .TOC.-__jit_debug_register_code@l",
+            ".localentry __jit_debug_register_code, .-__jit_debug_register_code",
+            "nop",
+            "b {}",
+        );
     }
 
     std::arch::global_asm!(
@@ -139,9 +153,10 @@ mod names {
         "__jit_debug_descriptor:",
         "jitsym_own_descriptor:",
         ".long 1, 0",
-        ".quad 0, 0",
-        ".size __jit_debug_descriptor, 24",
+        ".zero {pointers}",
+        ".size __jit_debug_descriptor, 8 + {pointers}",
         ".popsection",
+        pointers = const 2 * size_of::<usize>(),
     );
 
     unsafe extern "C" {
@@ -254,7 +269,7 @@ fn has_breakpoint() -> bool {
     let at = pair().function as *const ();
     // SAFETY: code can be read on Linux.
     unsafe {
-        if cfg!(target_arch = "x86_64") {
+        if cfg!(any(target_arch = "x86_64", target_arch = "x86")) {
             // int3
             at.cast::<u8>().read_volatile() == 0xcc
         } else if cfg!(target_arch = "aarch64") {
@@ -264,6 +279,16 @@ fn has_breakpoint() -> bool {
             // c.ebreak, or ebreak
             let halves = [at.cast::<u16>().read_volatile(), at.cast::<u16>().add(1).read_volatile()];
             halves[0] == 0x9002 || halves == [0x0073, 0x0010]
+        } else if cfg!(target_arch = "s390x") {
+            // An illegal instruction.
+            at.cast::<u16>().read_volatile() == 0x0001
+        } else if cfg!(target_arch = "arm") {
+            // udf #16
+            at.cast::<u32>().read_volatile() == 0xe7f0_01f0
+        } else if cfg!(target_arch = "powerpc64") {
+            // tw 12, r2, r2, or trap. gdb may set its breakpoint on the entry point for callers in this library.
+            let is_breakpoint = |word: u32| matches!(word, 0x7d82_1008 | 0x7fe0_0008);
+            [0, 2].iter().any(|&word| is_breakpoint(at.cast::<u32>().add(word).read_volatile()))
         } else {
             false
         }

@@ -8,6 +8,7 @@
 use std::collections::{HashMap, HashSet, TryReserveError};
 use std::ffi::{c_int, c_void, CStr, OsStr};
 use std::fs::File;
+use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -80,8 +81,8 @@ impl Lists {
         let mut seen = HashSet::new();
         let own = debugger::own_entries();
         for descriptor in self.descriptors() {
-            let Some(before): Option<[u64; 3]> = words(pid, descriptor) else { return Ok(None) };
-            let mut at = before[2];
+            let Some(before) = descriptor_at(pid, descriptor) else { return Ok(None) };
+            let mut at = before.first as u64;
             while at != 0 {
                 if let Some((_, after)) = own.filter(|(first, _)| *first == at) {
                     at = after;
@@ -96,7 +97,7 @@ impl Lists {
                 found.extend(listed);
                 at = next;
             }
-            if words(pid, descriptor) != Some(before) {
+            if descriptor_at(pid, descriptor) != Some(before) {
                 return Ok(None);
             }
         }
@@ -108,11 +109,10 @@ impl Lists {
     /// the result also contains the earlier change.
     pub fn told_of(&self, pid: u32) -> Vec<Change> {
         let change = |descriptor: u64| {
-            let [start, relevant, _]: [u64; 3] = words(pid, descriptor)?;
-            let is_own = words(pid, relevant).is_some_and(|[_, _, _, _, owner]: [u64; 5]| owner == debugger::owner());
-            let (_, listed) = entry_at(pid, relevant).filter(|_| !is_own)?;
-            // The action is the second half of the first word, after the version.
-            match u32::from_ne_bytes(*start.to_ne_bytes().last_chunk()?) {
+            let RawDescriptor { action, relevant, .. } = descriptor_at(pid, descriptor)?;
+            let relevant = relevant as u64;
+            let (_, listed) = entry_at(pid, relevant).filter(|_| !debugger::is_own(pid, relevant))?;
+            match action {
                 debugger::REGISTER => Some(Change { listed: listed?, is_there: true }),
                 debugger::UNREGISTER => Some(Change { listed: listed?, is_there: false }),
                 _ => None,
@@ -126,8 +126,7 @@ impl Lists {
 
     /// Whether an entry still has the same object as when the entry was read.
     pub fn is_still(pid: u32, listed: &Listed) -> bool {
-        words(pid, listed.entry)
-            .is_some_and(|[_, _, object, size]: [u64; 4]| (object, size) == (listed.object, listed.size))
+        entry_at(pid, listed.entry).is_some_and(|(_, found)| found == Some(*listed))
     }
 }
 
@@ -157,24 +156,48 @@ impl Loaded {
     }
 }
 
+/// `struct jit_descriptor`, as bytes that another thread may be changing.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct RawDescriptor {
+    version: u32,
+    action: u32,
+    relevant: usize,
+    first: usize,
+}
+
+/// `struct jit_code_entry`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawEntry {
+    next: usize,
+    prev: usize,
+    object: usize,
+    size: u64,
+}
+
+fn descriptor_at(pid: u32, addr: u64) -> Option<RawDescriptor> {
+    // SAFETY: each field is an integer.
+    unsafe { read(pid, addr) }
+}
+
 /// Reads an entry. Returns the address of the next entry and the entry itself, or `None` in place of the entry if it has no
 /// object.
 fn entry_at(pid: u32, entry: u64) -> Option<(u64, Option<Listed>)> {
-    let [next, _, object, size]: [u64; 4] = words(pid, entry)?;
-    Some((next, (object != 0 && size != 0).then_some(Listed { entry, object, size })))
+    // SAFETY: each field is an integer.
+    let RawEntry { next, object, size, .. } = unsafe { read(pid, entry)? };
+    let listed = Listed { entry, object: object as u64, size };
+    Some((next as u64, (object != 0 && size != 0).then_some(listed)))
 }
 
-fn words<const N: usize>(pid: u32, addr: u64) -> Option<[u64; N]> {
-    let mut bytes = [0_u8; 40];
-    let out = &mut bytes[..8 * N];
-    if process_memory::read(pid, addr, out) < out.len() {
-        return None;
-    }
-    let mut found = [0; N];
-    for (word, bytes) in found.iter_mut().zip(out.chunks_exact(8)) {
-        *word = bytes.try_into().map(u64::from_ne_bytes).ok()?;
-    }
-    Some(found)
+/// # Safety
+/// All bytes are a valid `T`.
+unsafe fn read<T>(pid: u32, addr: u64) -> Option<T> {
+    let mut value = MaybeUninit::<T>::zeroed();
+    // SAFETY: the bytes of the value are initialized, and nobody else uses them.
+    let out = unsafe { std::slice::from_raw_parts_mut(value.as_mut_ptr().cast::<u8>(), size_of::<T>()) };
+    // SAFETY: the caller's promise.
+    (process_memory::read(pid, addr, out) == out.len()).then(|| unsafe { value.assume_init() })
 }
 
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, loaded: *mut c_void) -> c_int {
@@ -192,7 +215,7 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, loaded: *mut
         false => unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes(),
     };
     let path = if path.is_empty() { b"/proc/self/exe" } else { path };
-    loaded.modules.push((info.dlpi_addr, PathBuf::from(OsStr::from_bytes(path))));
+    loaded.modules.push((info.dlpi_addr as u64, PathBuf::from(OsStr::from_bytes(path))));
     0
 }
 

@@ -89,17 +89,18 @@ std::arch::global_asm!(
     ".type jitsym_own_dynamic_section, %object",
     ".p2align 3",
     "jitsym_own_dynamic_section:",
-    ".quad _DYNAMIC",
-    ".size jitsym_own_dynamic_section, 8",
+    concat!(pointer!(), "_DYNAMIC"),
+    ".size jitsym_own_dynamic_section, {size}",
     ".popsection",
+    size = const size_of::<usize>(),
 );
 
 unsafe extern "C" {
-    static jitsym_own_dynamic_section: *const [u64; 2];
+    static jitsym_own_dynamic_section: *const [usize; 2];
 }
 
 /// The dynamic section of the object that contains this code. The section consists of pairs of a tag and a value.
-fn own_dynamic_section() -> Option<*const [u64; 2]> {
+fn own_dynamic_section() -> Option<*const [usize; 2]> {
     // SAFETY: the variable is defined above, and only the loader writes to it.
     let section = unsafe { (&raw const jitsym_own_dynamic_section).read_volatile() };
     (!section.is_null()).then_some(section)
@@ -107,27 +108,32 @@ fn own_dynamic_section() -> Option<*const [u64; 2]> {
 
 /// Whether the object that contains this code is never unloaded. Does not call the loader.
 fn stays_loaded() -> bool {
-    const DT_FLAGS_1: u64 = 0x6fff_fffb;
-    const DF_1_NODELETE: u64 = 0x8;
+    const DT_FLAGS_1: usize = 0x6fff_fffb;
+    const DF_1_NODELETE: usize = 0x8;
     let Some(section) = own_dynamic_section() else { return true };
     // SAFETY: a dynamic section ends with a tag of 0.
     let mut entries = (0..).map(|number| unsafe { section.add(number).read() }).take_while(|[tag, _]| *tag != 0);
     entries.any(|[tag, value]| tag == DT_FLAGS_1 && value & DF_1_NODELETE != 0)
-        || dynamic_section_of_program() == Some(section as u64)
+        || dynamic_section_of_program() == Some(section as usize)
 }
 
+#[cfg(target_pointer_width = "32")]
+use libc::Elf32_Phdr as ProgramHeader;
+#[cfg(not(target_pointer_width = "32"))]
+use libc::Elf64_Phdr as ProgramHeader;
+
 /// The address of the dynamic section of the program itself.
-fn dynamic_section_of_program() -> Option<u64> {
+fn dynamic_section_of_program() -> Option<usize> {
     // SAFETY: getauxval only looks up a number. The values in the auxiliary vector come from the kernel, or from a loader that
     // was run as a command.
     let (first, count) = unsafe { (libc::getauxval(libc::AT_PHDR), libc::getauxval(libc::AT_PHNUM)) };
     let headers = match first {
         0 => &[][..],
         // SAFETY: these are the program's headers, which stay mapped.
-        _ => unsafe { std::slice::from_raw_parts(first as *const libc::Elf64_Phdr, count as usize) },
+        _ => unsafe { std::slice::from_raw_parts(first as *const ProgramHeader, count as usize) },
     };
-    let of_kind = |kind| headers.iter().find(|header| header.p_type == kind).map(|header| header.p_vaddr);
-    Some(of_kind(libc::PT_DYNAMIC)?.wrapping_add(first.wrapping_sub(of_kind(libc::PT_PHDR)?)))
+    let of_kind = |kind| headers.iter().find(|header| header.p_type == kind).map(|header| header.p_vaddr as usize);
+    Some(of_kind(libc::PT_DYNAMIC)?.wrapping_add(first as usize).wrapping_sub(of_kind(libc::PT_PHDR)?))
 }
 
 /// The address of the loaded function with this name. NULL if no such function is loaded.
@@ -149,19 +155,19 @@ pub fn object_at(place: u64) -> Option<u64> {
 /// the address at which the address of the object's path is stored. The path is empty for the program itself. Another thread may
 /// unload the object. The outer value is `None` if the C library cannot search without a lock.
 pub fn object_without_lock(place: u64) -> Option<Option<(u64, u64)>> {
-    /// `struct dl_find_object`: flags, begin, end, `struct link_map *`, further fields, and spare room.
-    type Found = [u64; 16];
+    /// `struct dl_find_object`: flags of 64 bits, begin, end, `struct link_map *`, further fields, and spare room.
+    type Found = (u64, [usize; 16]);
     type Find = unsafe extern "C" fn(*const c_void, *mut Found) -> c_int;
     // SAFETY: the function of that name has this type, and the pointer may be NULL.
     let find: Option<Find> = unsafe { std::mem::transmute(Optional::FindObject.get()) };
-    let mut found: Found = [0; 16];
+    let mut found: Found = (0, [0; 16]);
     // SAFETY: the function takes any address, and there is room for the answer.
     if unsafe { find?(place as usize as *const c_void, &mut found) } != 0 {
         return Some(None);
     }
-    let [_, start, _, link_map, ..] = found;
+    let (_, [start, _, link_map, ..]) = found;
     // The path is the second field of a `struct link_map` (link.h).
-    Some(Some((start, link_map.wrapping_add(8))))
+    Some(Some((start as u64, link_map.wrapping_add(size_of::<usize>()) as u64)))
 }
 
 /// The loader's information about the object that contains an address.

@@ -1,5 +1,19 @@
 //! Interfaces to the system: system calls, threads, locks, clocks, the loader, debuggers, unwinders and valgrind.
 
+/// The assembler's directive for an address.
+#[cfg(target_pointer_width = "32")]
+macro_rules! pointer {
+    () => {
+        ".long "
+    };
+}
+#[cfg(not(target_pointer_width = "32"))]
+macro_rules! pointer {
+    () => {
+        ".quad "
+    };
+}
+
 pub mod attributes;
 pub mod barrier;
 pub mod child_copy;

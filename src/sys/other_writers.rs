@@ -16,6 +16,7 @@ use rustix::fs::{fcntl_getfl, fcntl_setfl, fstat, OFlags};
 use super::descriptor_table::DescriptorTable;
 use super::file::{look_at, Identity};
 use super::held_dir::Dir;
+use super::range_lock::Offset;
 use super::{clock, host_fds, listing, owner_process, range_lock, thread};
 
 /// The descriptors that the host's threads have open for a file.
@@ -134,15 +135,15 @@ pub fn make_appending(file: Identity, ours: &File) {
 /// Each copy of this library locks one byte in each file that it writes to, because a copy cannot list the descriptors of the
 /// other copies. The locked bytes begin at this offset, far beyond the end of any file. Each process has a range of bytes,
 /// and each copy in the process has one byte of the range.
-pub(super) const COPIES: libc::off_t = 1 << 62;
+pub(super) const COPIES: Offset = 1 << 62;
 /// The length of the range of bytes that belongs to one process.
-const RANGE: libc::off_t = 1 << 30;
+const RANGE: Offset = 1 << 30;
 
 /// Computes a secret number from the argument `of` and from the random bytes that the kernel has given to the process
 /// (getauxval(3), `AT_RANDOM`). For the same argument, all copies of this library in this process get the same number, and two
 /// processes get different numbers. Every process can read which bytes are locked. So the number must reveal neither an address
 /// nor the random bytes, from which the C library computes its own secrets.
-fn secret(of: usize) -> libc::off_t {
+fn secret(of: usize) -> Offset {
     // SAFETY: getauxval returns 0 or the address of 16 bytes that never change.
     let random = unsafe { (libc::getauxval(libc::AT_RANDOM) as *const [u8; 16]).as_ref() };
     // `DefaultHasher` is not used, because its algorithm may change, and copies that were built by different compilers must
@@ -151,23 +152,23 @@ fn secret(of: usize) -> libc::off_t {
     let mut hasher = std::hash::SipHasher::new();
     hasher.write(random.map_or(&[][..], |random| random));
     hasher.write(&of.to_ne_bytes());
-    (hasher.finish() >> 32) as libc::off_t
+    (hasher.finish() >> 32) as Offset
 }
 
 /// The file offset at which this process's range of bytes begins. The offset is the same in each file.
-fn this_process() -> libc::off_t {
+fn this_process() -> Offset {
     COPIES + secret(0) % RANGE * RANGE
 }
 
 /// The offset of this copy's byte in the range, computed from the address of the copy's code.
-fn this_copy() -> libc::off_t {
+fn this_copy() -> Offset {
     // The first and the last byte of the range are not used. Otherwise `has_other_copy` could check a range of length 0,
     // which would extend to the end of the file.
     1 + secret(note as *const () as usize) % (RANGE - 2)
 }
 
 /// Returns a part of the range of bytes that belongs to this process. `start` and `end` count from the beginning of the range.
-fn bytes(start: libc::off_t, end: libc::off_t) -> range_lock::Bytes {
+fn bytes(start: Offset, end: Offset) -> range_lock::Bytes {
     (this_process() + start, end - start)
 }
 

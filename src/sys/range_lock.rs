@@ -7,18 +7,34 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+#[cfg(target_pointer_width = "32")]
+use std::os::fd::RawFd;
 
+/// The C library's `fcntl` has offsets of 32 bits on machines with addresses of 32 bits. The kernel has a call with more.
+#[cfg(target_pointer_width = "32")]
+use libc::flock64 as flock;
+#[cfg(not(target_pointer_width = "32"))]
+use libc::{fcntl, flock};
+
+#[cfg(target_pointer_width = "32")]
+unsafe fn fcntl(file: RawFd, command: libc::c_int, range: *mut flock) -> libc::c_long {
+    // SAFETY: the caller's promise.
+    unsafe { libc::syscall(libc::SYS_fcntl64, file, command, range) }
+}
+
+/// An offset in a file, or a distance.
+pub type Offset = i64;
 /// The start and the length of a range, in bytes. A range of length 0 extends to the end of the file.
-pub type Bytes = (libc::off_t, libc::off_t);
+pub type Bytes = (Offset, Offset);
 
 /// The whole file, whatever its length.
 pub const WHOLE: Bytes = (0, 0);
 
 fn ask(file: &File, command: libc::c_int, kind: libc::c_int, (start, len): Bytes) -> io::Result<libc::c_short> {
     let (l_type, l_whence) = (kind as libc::c_short, libc::SEEK_SET as libc::c_short);
-    let mut range = libc::flock { l_type, l_whence, l_start: start, l_len: len, l_pid: 0 };
+    let mut range = flock { l_type, l_whence, l_start: start, l_len: len, l_pid: 0 };
     // SAFETY: the descriptor is open, and the pointer is valid.
-    match unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut range) } {
+    match unsafe { fcntl(file.as_raw_fd(), command, &raw mut range) } {
         0 => Ok(range.l_type),
         _ => Err(io::Error::last_os_error()),
     }

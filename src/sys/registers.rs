@@ -1,6 +1,14 @@
 //! The values of a thread's registers: now, or where a signal interrupted the thread.
 
+#![cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")),
+    allow(unreachable_code, unused_mut, unused_variables, reason = "on other processors nothing is known")
+)]
+
 use std::ffi::c_void;
+
+/// Whether the functions below know the registers of this processor.
+pub const ARE_KNOWN: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"));
 
 /// The number of registers, from the DWARF register 0 on, that have a place.
 pub const REGISTERS: usize = 32;

@@ -144,7 +144,7 @@ mod reserve {
         ".globl jitsym_lsan",
         ".hidden jitsym_lsan",
         "jitsym_lsan:",
-        ".quad __lsan_register_root_region",
+        concat!(pointer!(), "__lsan_register_root_region"),
         ".popsection",
     );
 

@@ -43,7 +43,7 @@ struct Functions {
 
 /// The data that `_Unwind_Find_FDE` returns in addition to the FDE: two base addresses, and the address at which the code
 /// begins (gcc/unwind-dw2-fde.h, `struct dwarf_eh_bases`).
-type Bases = [u64; 3];
+type Bases = [usize; 3];
 
 // The addresses are collected in assembly, because Rust cannot refer to weak symbols. In a static program, `dlsym` would not
 // find these functions.
@@ -61,15 +61,16 @@ std::arch::global_asm!(
     ".type jitsym_unwinder_functions, %object",
     ".p2align 3",
     "jitsym_unwinder_functions:",
-    ".quad __register_frame_info",
-    ".quad __register_frame_info_table",
-    ".quad __deregister_frame_info",
-    ".quad __register_frame",
-    ".quad __deregister_frame",
-    ".quad _Unwind_Find_FDE",
-    ".quad __unw_add_dynamic_fde",
-    ".size jitsym_unwinder_functions, 56",
+    concat!(pointer!(), "__register_frame_info"),
+    concat!(pointer!(), "__register_frame_info_table"),
+    concat!(pointer!(), "__deregister_frame_info"),
+    concat!(pointer!(), "__register_frame"),
+    concat!(pointer!(), "__deregister_frame"),
+    concat!(pointer!(), "_Unwind_Find_FDE"),
+    concat!(pointer!(), "__unw_add_dynamic_fde"),
+    ".size jitsym_unwinder_functions, {size}",
     ".popsection",
+    size = const size_of::<Functions>(),
 );
 
 unsafe extern "C" {
@@ -82,10 +83,10 @@ fn functions() -> &'static Functions {
 }
 
 /// Memory in which libgcc keeps its data about a table. `Object` is larger than libgcc's `struct object`.
-type Object = [u64; 8];
+type Object = [usize; 8];
 
 /// A value that no unwinder writes into an object.
-const UNTOUCHED: u64 = 0x5a5a_5a5a_5a5a_5a5a;
+const UNTOUCHED: usize = usize::MAX / 3;
 
 /// The unwinders of the process that accept tables.
 pub fn dialects() -> impl Iterator<Item = Dialect> {
@@ -118,11 +119,11 @@ fn dialect_of_libgcc() -> Option<Dialect> {
     let mut entries = Vec::new();
     // This CIE has version 1, augmentation "zR", code alignment 1, data alignment -8, the return address in column 16, and
     // absolute pointers.
-    entries.extend_from_slice(&[16, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0, 0, 0, 0]);
+    entries.extend_from_slice(&[16_u32, 0].map(u32::to_ne_bytes).concat());
+    entries.extend_from_slice(&[1, b'z', b'R', 0, 1, 0x78, 16, 1, 0, 0, 0, 0]);
     // This FDE describes `NOWHERE`, which is not code.
-    entries.extend_from_slice(&[24, 0, 0, 0, 24, 0, 0, 0]);
-    entries.extend_from_slice(&(NOWHERE.as_ptr() as u64).to_ne_bytes());
-    entries.extend_from_slice(&(NOWHERE.len() as u64).to_ne_bytes());
+    entries.extend_from_slice(&[8 + size_of::<Code>() as u32, 24].map(u32::to_ne_bytes).concat());
+    entries.extend_from_slice(&[NOWHERE.as_ptr() as usize, NOWHERE.len()].map(usize::to_ne_bytes).concat());
     // The FDE has no augmentation data and no instructions. The zero word ends the table.
     entries.extend_from_slice(&[0; 8]);
     let functions = functions();
@@ -167,7 +168,7 @@ pub struct Registered {
 }
 
 /// The address and size of code, in the format of an FDE.
-type Code = [u64; 2];
+type Code = [usize; 2];
 
 // SAFETY: while other threads use the pointers, only libgcc reads through them, and libgcc may be called from any thread.
 unsafe impl Send for Registered {}
@@ -200,18 +201,19 @@ impl Registered {
     /// the returned value is dropped.
     pub unsafe fn part(table: &mut [u8], addr_at: usize, part: (u64, u64)) -> Option<Registered> {
         let register = functions().register_info?;
+        let part = [part.0 as usize, part.1 as usize];
         let mut object: Box<Object> = Box::new([0; 8]);
         let whole = table.get_mut(addr_at..addr_at + size_of::<Code>())?.as_mut_ptr().cast::<Code>();
         let begin = table.as_ptr();
-        // SAFETY: `whole` points to 16 bytes of the table, and the object has room for libgcc's data. The caller promises the
+        // SAFETY: `whole` points to an address and a size in the table, and the object has room for libgcc's data. The caller promises the
         // conditions in the section `# Safety`.
         unsafe {
             let code = whole.read_unaligned();
-            whole.write_unaligned(part.into());
+            whole.write_unaligned(part);
             register(begin, (&raw mut *object).cast());
             whole.write_unaligned(code);
         }
-        Some(Registered { begin, object: Some(object), array: Vec::new(), part: Some((whole, part.into())) })
+        Some(Registered { begin, object: Some(object), array: Vec::new(), part: Some((whole, part)) })
     }
 
     /// Registers all tables together, as one table, with `Dialect::List`. Returns `None` if there is not enough memory, if
@@ -286,7 +288,7 @@ pub fn find(addr: u64) -> Option<u64> {
     let (find, mut bases) = (functions().find?, [0; 3]);
     // SAFETY: libgcc only compares the address with registered addresses.
     let fde = unsafe { find(addr as *const c_void, &raw mut bases) };
-    (!fde.is_null()).then_some(bases[2])
+    (!fde.is_null()).then_some(bases[2] as u64)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{add_symbols, debugged, functions, Target, AARCH64};
+use super::{add_symbols, debugged, functions, Source, Target, AARCH64};
 use crate::support::{checker, describe, fresh_dir, once, root, run, shared_dir, stdout, try_run, Link};
 use crate::trampolines::signatures;
 
@@ -36,7 +36,7 @@ fn interpreter(target: &Target) -> PathBuf {
 pub fn in_gdb(target: &Target) {
     let program = interpreter(target);
     let dir = target.scratch("trampolines-gdb");
-    let (mut emulated, mut gdb) = debugged(target, &program, &dir, |command| {
+    let (mut emulated, mut gdb) = debugged(target, &program, &dir, Source::Files, |command| {
         command.arg("once").env("JITSYM_DIR", &dir).env("JITSYM", "jitdump");
     });
     let printed = gdb.say("break run\ncontinue");

@@ -33,10 +33,20 @@ pub fn without_kept(rows: Vec<String>) -> Vec<String> {
     rows.iter().map(words).collect()
 }
 
+/// What the line of an FDE contains: its first address, with as many digits as the file's addresses have.
+fn begin(output: &str, start: u64) -> String {
+    let (wide, narrow) = (format!(" pc={start:016x}.."), format!(" pc={start:08x}.."));
+    if output.contains(&wide) {
+        wide
+    } else {
+        narrow
+    }
+}
+
 /// The rows that readelf prints for an FDE, with offsets from its start in place of addresses.
 pub fn rows(path: &Path, start: u64) -> Vec<String> {
     let output = tool("readelf", "--debug-dump=frames-interp", path);
-    let rows = lines_from(&output, &format!(" pc={start:016x}.."));
+    let rows = lines_from(&output, &begin(&output, start));
     let rows = rows.into_iter().take_while(|line| !line.is_empty()).map(|line| match line.split_once(' ') {
         Some((addr, rest)) if addr != "LOC" => {
             format!("{:#x} {rest}", u64::from_str_radix(addr, 16).expect("an address") - start)
@@ -50,7 +60,7 @@ pub fn rows(path: &Path, start: u64) -> Vec<String> {
 pub fn negations(path: &Path, start: u64) -> Vec<u64> {
     let output = tool("readelf", "--debug-dump=frames", path);
     let (mut at, mut found) = (start, Vec::new());
-    for line in lines_from(&output, &format!(" pc={start:016x}..")).iter().take_while(|line| !line.is_empty()) {
+    for line in lines_from(&output, &begin(&output, start)).iter().take_while(|line| !line.is_empty()) {
         if let Some((_, to)) = line.strip_prefix("DW_CFA_advance_loc").and_then(|rest| rest.split_once(" to ")) {
             at = u64::from_str_radix(to, 16).expect("an address");
         } else if line == "DW_CFA_AARCH64_negate_ra_state" {
@@ -63,7 +73,7 @@ pub fn negations(path: &Path, start: u64) -> Vec<u64> {
 /// The augmentation string of the CIE of an FDE, as readelf prints it.
 pub fn augmentation(path: &Path, start: u64) -> String {
     let output = tool("readelf", "--debug-dump=frames", path);
-    let fde = output.lines().find(|line| line.contains(&format!(" pc={start:016x}.."))).expect("an FDE");
+    let fde = output.lines().find(|line| line.contains(&begin(&output, start))).expect("an FDE");
     let cie = fde.split_once(" cie=").expect("its CIE").1.split(' ').next().expect("an offset");
     let cie = output.lines().skip_while(|line| !(line.starts_with(cie) && line.ends_with(" CIE")));
     let string = cie.skip(1).find_map(|line| line.trim().strip_prefix("Augmentation:")).expect("an augmentation");

@@ -9,7 +9,7 @@ use proptest::sample::{select, Index};
 use super::model::{machine, Description, FixedPlaces, Places, Row, Saved};
 
 pub fn arch() -> impl Strategy<Value = Arch> {
-    select(Arch::ALL)
+    select(vec![Arch::X86_64, Arch::Aarch64, Arch::Riscv64])
 }
 
 /// Sizes whose every byte can be looked at.

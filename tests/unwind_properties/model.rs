@@ -162,7 +162,7 @@ pub fn machine(arch: Arch) -> Machine {
             Machine { sp: 7, fp: 6, ra: 16, registers, general: 16, usual: (1, 4, 16) }
         }
         Arch::Aarch64 => Machine { sp: 31, fp: 29, ra: 30, registers: &AARCH64, general: 32, usual: (4, 8, 16) },
-        Arch::Riscv64 => {
+        _ => {
             let registers = NUMBERS.split_at(64).0;
             Machine { sp: 2, fp: 8, ra: 1, registers, general: 32, usual: (12, 16, 0) }
         }
@@ -239,7 +239,7 @@ impl Model {
             Arch::X86_64 => {
                 State { cfa: Cfa::From(sp, 8), rules: BTreeMap::from([(RBX, Rule::Same), (ra, Rule::At(-8))]) }
             }
-            Arch::Aarch64 | Arch::Riscv64 => State { cfa: Cfa::From(sp, 0), rules: BTreeMap::new() },
+            _ => State { cfa: Cfa::From(sp, 0), rules: BTreeMap::new() },
         }
     }
 
@@ -280,7 +280,7 @@ impl Model {
         match (signed, self.arch) {
             (None, _) => 0,
             (Some(_), Arch::Aarch64) => 4,
-            (Some(_), Arch::X86_64 | Arch::Riscv64) => {
+            (Some(_), _) => {
                 self.faults.push(Error::UnwindFormat);
                 0
             }
@@ -348,7 +348,7 @@ impl Model {
                     self.slot(&mut stored, fp, -taken);
                     self.slot(&mut stored, ra, 8 - taken);
                 }
-                Arch::Riscv64 => self.faults.push(Error::UnwindFormat),
+                _ => self.faults.push(Error::UnwindFormat),
             }
         }
         if cfa_offset % 8 != 0 {
@@ -428,7 +428,7 @@ impl Model {
                 self.slot(&mut stored, ra, 8 - cfa_offset);
                 standing.rules = stored.rules.clone();
             }
-            Arch::Riscv64 => {
+            _ => {
                 // Until the frame pointer is set, both registers still have the caller's values.
                 stored.cfa = Cfa::From(sp, 16);
                 self.slot(&mut standing, fp, -16);

@@ -15,8 +15,8 @@ pub type Fde<'a> = FrameDescriptionEntry<Reader<'a>>;
 pub type Row = UnwindTableRow<usize>;
 
 /// The address of the code in the objects that are examined here. Any address that is not near an end of the address space is
-/// possible.
-pub const CODE: u64 = 1 << 40;
+/// possible, also if addresses have 32 bits.
+pub const CODE: u64 = 1 << 31;
 
 /// The maximum number of bytes of CIEs that are parsed for one piece of code. Each FDE parses its whole CIE, so hostile
 /// tables could take hours. Tables of compilers stay far below this limit.

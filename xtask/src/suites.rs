@@ -20,8 +20,8 @@ pub struct Set {
     sources: bool,
     /// The description of a source in the archive, and its SHA-256. An archive may list a version that it has no more.
     description: Option<(&'static str, &'static str)>,
-    /// Debian's name of another architecture that packages are taken of.
-    foreign: Option<&'static str>,
+    /// Debian's names of other architectures that packages are taken of.
+    foreign: &'static [&'static str],
     /// Whether the suite's security updates are taken too. `rustc-web` of Debian 12 is new enough only there.
     security: bool,
     commands: &'static [&'static str],
@@ -29,7 +29,7 @@ pub struct Set {
 
 impl Set {
     const fn new(name: &'static str, packages: &'static [&'static str], commands: &'static [&'static str]) -> Set {
-        Set { name, packages, alone: &[], sources: false, description: None, foreign: None, security: false, commands }
+        Set { name, packages, alone: &[], sources: false, description: None, foreign: &[], security: false, commands }
     }
 
     /// Everything that there is in the set, as a name for it.
@@ -87,22 +87,30 @@ const CLEAN: Set = Set { security: true, ..Set::new("clean", CLEAN_PACKAGES, &[]
 const OLDER_CLEAN: Set = Set { security: true, ..Set::new("older-clean", CLEAN_PACKAGES, &[]) };
 pub const BPFTRACE: Set = Set::new("bpftrace", &["bpftrace"], &["bpftrace"]);
 
-/// A compiler that makes code for another machine, and an emulator that runs it. The standard library has to be of the same
-/// version as the compiler, so both come from one suite. rustc depends on a linker, for which the machine's own is taken.
-/// Debian 12 has an emulator too, which fails in a forked child that starts a thread.
-const CROSS_AARCH64: Set = Set {
-    alone: &["rustc", "libstd-rust-dev:arm64", "qemu-user"],
-    foreign: Some("arm64"),
-    ..Set::new("cross-aarch64", &["libstd-rust-dev"], &["rustc", "qemu-aarch64"])
-};
-const CROSS_RISCV64: Set = Set {
-    alone: &["rustc", "libstd-rust-dev:riscv64", "qemu-user"],
-    foreign: Some("riscv64"),
-    ..Set::new("cross-riscv64", &["libstd-rust-dev"], &["rustc", "qemu-riscv64"])
+/// A compiler that makes code for other machines, and emulators that run it. The standard library has to be of the same version
+/// as the compiler, so all come from one suite. rustc depends on a linker, for which the machine's own is taken. Debian 12 has
+/// emulators too, which fail in a forked child that starts a thread.
+const CROSS: Set = Set {
+    alone: &[
+        "rustc",
+        "qemu-user",
+        "libstd-rust-dev:arm64",
+        "libstd-rust-dev:armhf",
+        "libstd-rust-dev:i386",
+        "libstd-rust-dev:ppc64el",
+        "libstd-rust-dev:riscv64",
+        "libstd-rust-dev:s390x",
+    ],
+    foreign: &["arm64", "armhf", "i386", "ppc64el", "riscv64", "s390x"],
+    ..Set::new(
+        "cross",
+        &["libstd-rust-dev"],
+        &["rustc", "qemu-aarch64", "qemu-arm", "qemu-i386", "qemu-ppc64le", "qemu-riscv64", "qemu-s390x"],
+    )
 };
 
 /// What the tests of the library use, and where it is taken from; by its name alone a command is that of the first.
-const FOR_TESTS: [(&str, Set); 18] = [
+const FOR_TESTS: [(&str, Set); 17] = [
     ("trixie", PYTHON),
     ("trixie", UNWINDERS),
     ("trixie", LUAJIT),
@@ -113,8 +121,7 @@ const FOR_TESTS: [(&str, Set); 18] = [
     ("forky", NEWER_CPYTHON_SOURCE),
     ("sid", PERF),
     ("trixie", CARGO_C),
-    ("forky", CROSS_AARCH64),
-    ("forky", CROSS_RISCV64),
+    ("forky", CROSS),
     ("trixie", DEBUGGERS),
     ("sid", DEBUGGERS),
     ("trixie", PERF),
@@ -273,7 +280,7 @@ impl Cache {
             }
         }
         fs::remove_dir_all(&apt)?;
-        if set.foreign.is_some() {
+        if !set.foreign.is_empty() {
             // One package has emulators of everything, 470 MB of them.
             for program in fs::read_dir(root.join("usr/bin"))? {
                 let program = program?;
@@ -327,9 +334,9 @@ fn download_source(mirror: &str, path: &str, hash: &str, dir: &Path) -> Result<(
 }
 
 /// apt with a state of its own, and nothing installed yet. Proxies and the like are the machine's.
-fn apt_get(apt: &Path, foreign: Option<&str>) -> Command {
+fn apt_get(apt: &Path, foreign: &[&str]) -> Command {
     let mut command = run::command("apt-get");
-    if let Some(foreign) = foreign {
+    for foreign in foreign {
         command.arg("-o").arg(format!("APT::Architectures::={foreign}"));
     }
     let options = [

@@ -68,7 +68,7 @@ unsafe fn decode_and_encode(
     if matches!(raw.kind, 1 | 2) && any_larger {
         cache.template(&input.as_unwind(), code_addr, code_size)?;
         // SAFETY: both types have the same size, and the struct consists of integers and pointers without padding.
-        let [_, words @ ..] = unsafe { mem::transmute::<jitsym_unwind, [u64; 1 + unwind::RAW_WORDS]>(raw) };
+        let [_, words @ ..] = unsafe { mem::transmute::<jitsym_unwind, [usize; 1 + unwind::RAW_WORDS]>(raw) };
         // SAFETY: as above.
         cache.remember(&words, unsafe { saved_registers(raw.saved, raw.saved_count)? }, code_size);
     }

@@ -1,8 +1,12 @@
 //! The ABI constants of the architectures for which the library can write unwind tables. Each architecture has its own file.
-//! All supported architectures are 64-bit and little-endian.
+//! The tables have the byte order of this build, and the addresses of the architecture ([`Abi::word`]).
 
 mod aarch64;
+mod arm;
+mod i386;
+mod ppc64le;
 mod riscv64;
+mod s390x;
 mod x86_64;
 
 use std::ops::RangeInclusive;
@@ -10,7 +14,7 @@ use std::ops::RangeInclusive;
 use gimli::{Register, Vendor};
 
 macro_rules! architectures {
-    ($($name:ident $target:literal $module:ident;)*) => {
+    ($($name:ident $target:literal $order:literal $module:ident;)*) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Arch {
             $($name,)*
@@ -28,27 +32,31 @@ macro_rules! architectures {
 
         /// The architecture of this build; `None` if the library can write names but no unwind tables for this architecture.
         pub const NATIVE: Option<Arch> = match () {
-            $(() if cfg!(target_arch = $target) => Some(Arch::$name),)*
+            $(() if cfg!(all(target_arch = $target, target_endian = $order)) => Some(Arch::$name),)*
             () => None,
         };
     };
 }
 
 architectures! {
-    X86_64 "x86_64" x86_64;
-    Aarch64 "aarch64" aarch64;
-    Riscv64 "riscv64" riscv64;
+    X86_64 "x86_64" "little" x86_64;
+    Aarch64 "aarch64" "little" aarch64;
+    Riscv64 "riscv64" "little" riscv64;
+    S390x "s390x" "big" s390x;
+    I386 "x86" "little" i386;
+    Arm "arm" "little" arm;
+    Ppc64le "powerpc64" "little" ppc64le;
 }
 
 /// Whether code begins with a prologue that the defaults of [`FramePointer`](crate::api::code::FramePointer) describe.
 pub fn makes_frame_pointer(code: &[u8]) -> bool {
-    NATIVE.is_some_and(|arch| arch.abi().prologues.iter().any(|prologue| code.starts_with(prologue)))
+    let frame = NATIVE.and_then(|arch| arch.abi().frame.as_ref());
+    frame.is_some_and(|frame| frame.prologues.iter().any(|prologue| code.starts_with(prologue)))
 }
 
 /// The `e_machine` value of this machine (elf.h), for ELF headers and the header of a jitdump.
 pub const ELF_MACHINE: u32 = match NATIVE {
     Some(arch) => arch.abi().elf_machine,
-    None if cfg!(target_arch = "s390x") => 22,
     None if cfg!(target_arch = "powerpc64") => 21,
     None => 0,
 };
@@ -56,31 +64,23 @@ pub const ELF_MACHINE: u32 = match NATIVE {
 /// The definitions of an architecture's psABI. Registers have their DWARF numbers.
 pub struct Abi {
     pub elf_machine: u32,
+    /// Size of an address and of a stack slot in bytes.
+    pub word: u8,
     /// The DWARF numbers of all registers that can be saved.
     pub registers: &'static [RangeInclusive<u32>],
     /// The registers that hold addresses. A CFA can be an offset from any of these registers.
     pub general: RangeInclusive<u32>,
     pub sp: u16,
-    pub fp: u16,
     /// The DWARF column of the return address.
     pub ra: u16,
+    /// Distance from SP to the CFA at entry.
+    pub entry_cfa: i32,
     /// Distance from the CFA to the slot of the return address. At entry, SP points to this slot. `None` if the call
     /// instruction does not store the return address on the stack.
     pub entry_ra: Option<i32>,
-    /// The fields `pushed`, `set` and `fp_to_cfa` are the defaults of a [`FramePointer`](crate::api::code::FramePointer). A
-    /// default applies if the `FramePointer` has 0 in `pushed`, `set` or `cfa_offset`.
-    pub pushed: u32,
-    pub set: u32,
-    pub fp_to_cfa: i32,
-    /// In a frame with a frame pointer, the distance from the CFA to the slot of the caller's frame pointer. The return address
-    /// is in the slot directly above the caller's frame pointer. `None` if the caller's frame pointer and the return address
-    /// are in the two lowest slots of the frame. The frame pointer then points to the lowest slot.
-    pub frame_record: Option<i32>,
-    /// Whether the caller's frame pointer and the return address are on the stack from the code offset `pushed` on. If not,
-    /// they stay in their registers until the frame pointer is set.
-    pub record_is_pushed: bool,
-    /// The machine code of the default prologue, in each form that [`makes_frame_pointer`] recognizes.
-    pub prologues: &'static [&'static [u8]],
+    /// `None` if code of this architecture has no frame pointer that a [`FramePointer`](crate::api::code::FramePointer) can
+    /// describe.
+    pub frame: Option<FrameAbi>,
     /// Size of the instruction that signs the return address. The instruction that checks and removes the signature has the
     /// same size. `None` if the architecture has no such instructions.
     pub sign: Option<u32>,
@@ -90,4 +90,24 @@ pub struct Abi {
     pub vendor: Vendor,
     /// Breakpoint instructions, four bytes in total.
     pub breakpoints: [u8; 4],
+}
+
+/// The usual frame with a frame pointer.
+pub struct FrameAbi {
+    /// The DWARF number of the frame pointer.
+    pub fp: u16,
+    /// The fields `pushed`, `set` and `fp_to_cfa` are the defaults of a [`FramePointer`](crate::api::code::FramePointer). A
+    /// default applies if the `FramePointer` has 0 in `pushed`, `set` or `cfa_offset`.
+    pub pushed: u32,
+    pub set: u32,
+    pub fp_to_cfa: i32,
+    /// In a frame with a frame pointer, the distance from the CFA to the slot of the caller's frame pointer. The return address
+    /// is in the slot directly above the caller's frame pointer. `None` if the caller's frame pointer and the return address
+    /// are in the two lowest slots of the frame. The frame pointer then points to the lowest slot.
+    pub record: Option<i32>,
+    /// Whether the caller's frame pointer and the return address are on the stack from the code offset `pushed` on. If not,
+    /// they stay in their registers until the frame pointer is set.
+    pub record_is_pushed: bool,
+    /// The machine code of the default prologue, in each form that [`makes_frame_pointer`] recognizes.
+    pub prologues: &'static [&'static [u8]],
 }

@@ -1,7 +1,7 @@
 //! The constants of the 64-bit RISC-V ABI for unwind tables (RISC-V ELF psABI, "DWARF Register Numbers" and "Frame Pointer
 //! Convention").
 
-use super::{Abi, Vendor};
+use super::{Abi, FrameAbi, Vendor};
 
 /// Several instructions make the frame. The usual prologue is `addi sp,-16; sd ra,8(sp); sd s0,0(sp); addi s0,sp,16`.
 ///
@@ -12,19 +12,23 @@ use super::{Abi, Vendor};
 /// above. Runtimes that need the right CFA at every instruction must describe their code in rows.
 pub static ABI: Abi = Abi {
     elf_machine: 243,
+    word: 8,
     registers: &[0..=63],
     general: 0..=31,
     sp: 2,
-    fp: 8,
     ra: 1,
+    entry_cfa: 0,
     entry_ra: None,
-    pushed: 12,
-    set: 16,
-    fp_to_cfa: 0,
-    frame_record: Some(-16),
-    record_is_pushed: false,
-    // Compilers for RISC-V set up frame pointers in several ways, but none uses the prologue above.
-    prologues: &[],
+    frame: Some(FrameAbi {
+        fp: 8,
+        pushed: 12,
+        set: 16,
+        fp_to_cfa: 0,
+        record: Some(-16),
+        record_is_pushed: false,
+        // Compilers for RISC-V set up frame pointers in several ways, but none uses the prologue above.
+        prologues: &[],
+    }),
     sign: None,
     kept: None,
     vendor: Vendor::Default,

@@ -4,6 +4,7 @@
 
 use super::handlers::Handler;
 use crate::format::get::u32_at;
+use crate::format::put::{word, WORD};
 use crate::sys::reserve;
 
 /// The pointer encoding of the CIEs that `format/cfi` makes: distances of 32 bits (DW_EH_PE_pcrel | DW_EH_PE_sdata4).
@@ -13,13 +14,15 @@ const ABSOLUTE: u8 = 0;
 
 /// Offset of the code's address in an FDE.
 const FDE_ADDR: usize = 8;
-/// Offset of the code's size in an FDE. The field for the size has 8 bytes, but the size has at most 31 bits. If the first four
-/// bytes of the field are zero, the FDE covers no code.
-const FDE_SIZE: usize = 16;
+/// Offset of the code's size in an FDE.
+const FDE_SIZE: usize = FDE_ADDR + WORD;
+/// Offset of the lower four bytes of the code's size, which has at most 31 bits. If these bytes are zero, the FDE covers no
+/// code.
+const FDE_SIZE_LOW: usize = FDE_SIZE + if cfg!(target_endian = "little") { 0 } else { WORD - 4 };
 /// Offset of the LSDA's address in an FDE. The length of the augmentation data precedes this address.
-const FDE_LSDA: usize = 25;
+const FDE_LSDA: usize = FDE_SIZE + WORD + 1;
 /// An upper bound for the number of bytes that the conversion adds to a CIE and its FDE: the address and the size of the code
-/// with 8 bytes each, a handler, padding of the CIE and the FDE, and an end mark.
+/// with at most 8 bytes each, a handler, padding of the CIE and the FDE, and an end mark.
 const MORE: usize = 8 + 8 + 12 + 2 * 8 + END.len();
 /// The mark after the last entry of a table.
 const END: [u8; 4] = [0; 4];
@@ -38,12 +41,12 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Offset of the first four bytes of the code's size. If these bytes are zero, the FDE covers no code.
+    /// Offset of four bytes of the code's size. If these bytes are zero, the FDE covers no code.
     pub fn size_at(&self) -> usize {
-        self.fde + FDE_SIZE
+        self.fde + FDE_SIZE_LOW
     }
 
-    /// Offset of the code's address in `bytes`. The code's size follows. The code's address and size have 8 bytes each.
+    /// Offset of the code's address in `bytes`. The code's size follows. The code's address and size have the size of an address.
     pub fn addr_at(&self) -> usize {
         self.fde + FDE_ADDR
     }
@@ -59,7 +62,7 @@ impl Frame {
         let lsda = self.lsda_moves.then_some(FDE_LSDA);
         for at in [FDE_ADDR].into_iter().chain(lsda) {
             if let Some(field) = self.bytes.get_mut(self.fde + at..).and_then(|rest| rest.first_chunk_mut()) {
-                *field = u64::from_ne_bytes(*field).wrapping_add(by).to_ne_bytes();
+                *field = usize::from_ne_bytes(*field).wrapping_add(by as usize).to_ne_bytes();
             }
         }
     }
@@ -133,12 +136,12 @@ pub fn frames(section: &[u8], place: (u64, u64)) -> Option<Vec<Frame>> {
         let fde = bytes.len();
         bytes.extend_from_slice(&[0; 4]);
         bytes.extend_from_slice(&u32::try_from(fde + 4).ok()?.to_ne_bytes());
-        bytes.extend_from_slice(&start.to_ne_bytes());
-        bytes.extend_from_slice(&range.to_ne_bytes());
+        bytes.extend_from_slice(&word(*start));
+        bytes.extend_from_slice(&word(*range));
         if let Some(handler) = handler {
-            bytes.push(size_of::<u64>() as u8);
+            bytes.push(WORD as u8);
             let base = if handler.lsda_moves { *start } else { 0 };
-            bytes.extend_from_slice(&base.wrapping_add(handler.lsda).to_ne_bytes());
+            bytes.extend_from_slice(&word(base.wrapping_add(handler.lsda)));
         } else {
             bytes.push(0);
         }

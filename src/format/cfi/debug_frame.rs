@@ -2,6 +2,7 @@
 //! segment.
 
 use super::absolute::{each_entry, end_entry, split_cie, Entry};
+use crate::format::put::{word, WORD};
 use crate::sys::reserve;
 
 /// The second word of a CIE. The second word of an FDE is the offset of the FDE's CIE instead.
@@ -10,7 +11,7 @@ const CIE_ID: [u8; 4] = [0xff; 4];
 /// number must be small. Compilers use only a few different CIEs.
 pub const CIES_MAX: usize = 64;
 /// Number of bytes before the instructions of an FDE: length, CIE, address and size.
-const FDE_HEAD: usize = 24;
+const FDE_HEAD: usize = 8 + 2 * WORD;
 
 #[derive(Debug, Default)]
 pub struct DebugFrame {
@@ -34,8 +35,8 @@ impl DebugFrame {
         let begin = self.bytes.len();
         self.bytes.extend_from_slice(&[0; 4]);
         self.bytes.extend_from_slice(&cie.to_ne_bytes());
-        self.bytes.extend_from_slice(&entry.start.to_ne_bytes());
-        self.bytes.extend_from_slice(&entry.range.to_ne_bytes());
+        self.bytes.extend_from_slice(&word(entry.start));
+        self.bytes.extend_from_slice(&word(entry.range));
         self.bytes.extend_from_slice(instructions);
         end_entry(&mut self.bytes, begin)
     }
@@ -67,7 +68,7 @@ impl DebugFrame {
 
 #[cfg(test)]
 mod tests {
-    use gimli::{BaseAddresses, CieOrFde, LittleEndian, UnwindContext, UnwindSection};
+    use gimli::{BaseAddresses, CieOrFde, NativeEndian, UnwindContext, UnwindSection};
 
     use super::*;
     use crate::api::code::Unwind;
@@ -91,20 +92,20 @@ mod tests {
             let eh_frame = &tables.bytes[..tables.eh_frame_size()];
             section.append(eh_frame, (addr, SIZE)).unwrap();
             for frame in absolute::frames(eh_frame, (addr, SIZE)).unwrap() {
-                let mut eh_frame = gimli::EhFrame::new(&frame.bytes, LittleEndian);
-                eh_frame.set_address_size(8);
+                let mut eh_frame = gimli::EhFrame::new(&frame.bytes, NativeEndian);
+                eh_frame.set_address_size(WORD as u8);
                 wanted.extend(rows(&eh_frame));
             }
         }
         assert_eq!(section.cies.len(), 1);
-        let mut debug_frame = gimli::DebugFrame::new(&section.bytes, LittleEndian);
-        debug_frame.set_address_size(8);
+        let mut debug_frame = gimli::DebugFrame::new(&section.bytes, NativeEndian);
+        debug_frame.set_address_size(WORD as u8);
         assert!(wanted.len() >= 6);
         assert_eq!(rows(&debug_frame), wanted);
     }
 
     /// Start, end and content of each unwind row.
-    fn rows<'a, S: UnwindSection<gimli::EndianSlice<'a, LittleEndian>>>(section: &S) -> Vec<String> {
+    fn rows<'a, S: UnwindSection<gimli::EndianSlice<'a, NativeEndian>>>(section: &S) -> Vec<String> {
         let (bases, mut context, mut rows) = (BaseAddresses::default(), UnwindContext::new(), Vec::new());
         let mut entries = section.entries(&bases);
         while let Some(entry) = entries.next().unwrap() {

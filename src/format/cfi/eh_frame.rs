@@ -12,14 +12,14 @@ use std::ops::Range;
 use gimli::constants::{DW_EH_PE_funcrel, DW_EH_PE_pcrel, DwEhPe};
 use gimli::read::{self, BaseAddresses, CieOrFde, EhFrame, EndianSlice, Pointer, UnwindSection};
 use gimli::write::{self, CallFrameInstruction, Expression, FrameTable};
-use gimli::LittleEndian;
+use gimli::NativeEndian;
 
 use super::b_key::{readable, Marks};
 use super::entries::{check_memory, Entries, Placement};
 use super::handlers::Handler;
 use crate::api::error::{Error, Result};
 
-type Reader<'a> = EndianSlice<'a, LittleEndian>;
+type Reader<'a> = EndianSlice<'a, NativeEndian>;
 
 /// The maximum length of a CIE in bytes. The length is limited, because a CIE may be copied for each of its FDEs. The CIEs of
 /// compilers are much shorter.
@@ -48,8 +48,8 @@ struct Kept<'a> {
 /// other code. The entry's instructions for addresses before the code determine the unwind state at the start of the code.
 pub(super) fn entries(bytes: &[u8], addr: u64, code: Range<u64>, placement: &Placement) -> Result<Entries> {
     let readable = readable(bytes, placement.arch)?;
-    let mut section = EhFrame::new(&readable, LittleEndian);
-    section.set_address_size(8);
+    let mut section = EhFrame::new(&readable, NativeEndian);
+    section.set_address_size(placement.arch.abi().word);
     section.set_vendor(placement.arch.abi().vendor);
     let bases = BaseAddresses::default().set_eh_frame(addr);
 

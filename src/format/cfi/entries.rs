@@ -9,9 +9,6 @@ use crate::api::error::{Error, Result};
 use crate::format::arch::Arch;
 use crate::sys::reserve;
 
-/// The encoding of `.eh_frame`. CIEs in `.eh_frame` have version 1, whatever the version of DWARF is.
-pub(super) const ENCODING: Encoding = Encoding { format: Format::Dwarf32, version: 1, address_size: 8 };
-
 /// How the unwind tables refer to the addresses of the code.
 pub(super) struct Placement {
     pub arch: Arch,
@@ -30,7 +27,9 @@ impl Placement {
     /// A CIE for FDEs with this pointer encoding. The code alignment factor is 1, so that an FDE can start at any byte. A
     /// larger factor would not make the tables smaller, because the state changes at offsets that are close together.
     pub fn cie(&self, data_alignment: i8, return_address: gimli::Register) -> CommonInformationEntry {
-        let mut cie = CommonInformationEntry::new(ENCODING, 1, data_alignment, return_address);
+        // CIEs in `.eh_frame` have version 1, whatever the version of DWARF is.
+        let encoding = Encoding { format: Format::Dwarf32, version: 1, address_size: self.arch.abi().word };
+        let mut cie = CommonInformationEntry::new(encoding, 1, data_alignment, return_address);
         cie.fde_address_encoding = self.pointers;
         if let Some(register) = self.arch.abi().kept {
             cie.add_instruction(CallFrameInstruction::SameValue(register));

@@ -12,6 +12,8 @@
 use gimli::constants::{DW_CFA_GNU_args_size, DW_EH_PE_indirect};
 use gimli::write::{CallFrameInstruction, Expression};
 
+use crate::format::put::{word, WORD};
+
 /// The personality routine and the LSDA of an FDE. An address of 0 means "none".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Handler {
@@ -89,12 +91,12 @@ impl Handler {
     pub const LETTERS: &[u8; 2] = b"PL";
 
     /// The augmentation data of a CIE for `LETTERS`.
-    pub fn augmentation(&self) -> [u8; 10] {
+    pub fn augmentation(&self) -> [u8; 2 + WORD] {
         let encoding = |is_indirect| if is_indirect { DW_EH_PE_indirect.0 } else { 0 };
-        let mut data = [0; 10];
+        let mut data = [0; 2 + WORD];
         data[0] = encoding(self.personality_is_indirect);
-        data[1..9].copy_from_slice(&self.personality.to_ne_bytes());
-        data[9] = encoding(self.lsda_is_indirect);
+        data[1..=WORD].copy_from_slice(&word(self.personality));
+        data[1 + WORD] = encoding(self.lsda_is_indirect);
         data
     }
 }

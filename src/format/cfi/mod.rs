@@ -21,7 +21,7 @@ pub use eh_frame::CIE_MAX;
 pub use presets::{resolve_fixed, resolve_frame_pointer};
 
 use gimli::write::{EhFrame, EndianVec, Writer};
-use gimli::LittleEndian;
+use gimli::NativeEndian;
 
 use crate::api::code::Unwind;
 use crate::api::error::{Error, Result};
@@ -102,7 +102,7 @@ impl Tables {
     pub fn copy_to(&self, out: &mut [u8], code_size: u64) {
         out.copy_from_slice(&self.bytes);
         let Some(places) = self.places() else { return };
-        let mut put = |at: usize, value: u32| out[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        let mut put = |at: usize, value: u32| out[at..at + 4].copy_from_slice(&value.to_ne_bytes());
         for (at, from) in places.to_code {
             put(at, (align8(code_size) as u32).wrapping_add(from as u32).wrapping_neg());
         }
@@ -132,7 +132,7 @@ impl Tables {
 /// Returns `SizeZero` if the code has no bytes, and `TooLarge` if code and tables together exceed 2 GiB. Returns
 /// `UnwindOrder` if offsets are not in order or not in the code. Returns `UnwindRegister` if a register number is not valid
 /// where it is used. Returns `AddressRange` if the end of the code exceeds 64 bits. Returns `UnwindFormat` if a stack offset
-/// is not a multiple of 8, or if a register is saved in two different slots. Also returns `UnwindFormat` if an `.eh_frame`
+/// is not a multiple of the size of a stack slot, or if a register is saved in two different slots. Also returns `UnwindFormat` if an `.eh_frame`
 /// section does not parse or does not cover this code. Returns `NoMemory` if there is no memory.
 pub fn encode(arch: Arch, unwind: &Unwind, code_addr: u64, code_size: u64) -> Result<Option<Tables>> {
     if matches!(unwind, Unwind::None) {
@@ -162,7 +162,7 @@ pub fn check_code_size(code_size: u64) -> Result<()> {
 
 /// Writes `.eh_frame` and `.eh_frame_hdr`.
 fn tables(entries: &Entries, code_size: u64) -> Result<Tables> {
-    let mut section = EhFrame::from(EndianVec::new(LittleEndian));
+    let mut section = EhFrame::from(EndianVec::new(NativeEndian));
     entries.table.write_eh_frame(&mut section).map_err(write_error)?;
     section.write_u32(0).map_err(write_error)?;
     let mut bytes = section.0.into_vec();
@@ -188,11 +188,11 @@ fn tables(entries: &Entries, code_size: u64) -> Result<Tables> {
     let eh_frame = i64::try_from(hdr).and_then(|hdr| i32::try_from(-hdr - 4)).map_err(|_| Error::TooLarge)?;
     let count = u32::try_from(rows.len()).map_err(|_| Error::TooLarge)?;
     bytes.extend_from_slice(&HDR_ENCODINGS);
-    bytes.extend_from_slice(&eh_frame.to_le_bytes());
-    bytes.extend_from_slice(&count.to_le_bytes());
+    bytes.extend_from_slice(&eh_frame.to_ne_bytes());
+    bytes.extend_from_slice(&count.to_ne_bytes());
     for (start, fde) in rows {
-        bytes.extend_from_slice(&start.to_le_bytes());
-        bytes.extend_from_slice(&fde.to_le_bytes());
+        bytes.extend_from_slice(&start.to_ne_bytes());
+        bytes.extend_from_slice(&fde.to_ne_bytes());
     }
     Ok(Tables { hdr_size: bytes.len() - hdr, bytes, fde: None })
 }

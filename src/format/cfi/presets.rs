@@ -7,10 +7,7 @@ use gimli::Register;
 use super::entries::{check_memory, Entries, Placement};
 use crate::api::code::{FixedFrame, FramePointer, SavedRegister, SigningKey, Unwind};
 use crate::api::error::{Error, Result};
-use crate::format::arch::{Abi, Arch};
-
-/// Size of a stack slot in bytes. The CIE's data alignment factor is `-SLOT`.
-const SLOT: i32 = 8;
+use crate::format::arch::{Abi, Arch, FrameAbi};
 
 /// The number of registers: one more than the highest register number of any architecture.
 const REGISTERS: usize = 96;
@@ -19,11 +16,11 @@ const REGISTERS: usize = 96;
 /// the code. If two pieces of code have equal resolved frames, their tables differ only in the words that depend on the size of
 /// the code.
 pub fn resolve_frame_pointer<'a>(arch: Arch, fp: &FramePointer<'a>, code_size: u64) -> Result<FramePointer<'a>> {
-    let abi = arch.abi();
+    let (abi, usual) = (arch.abi(), frame_abi(arch.abi())?);
     let or = |value: u32, default: u32| if value == 0 { default } else { value };
     let sign = sign_size(abi, fp.signed)?;
-    let pushed = or(fp.pushed, sign + abi.pushed);
-    let set = or(fp.set, sign + abi.set);
+    let pushed = or(fp.pushed, sign + usual.pushed);
+    let set = or(fp.set, sign + usual.set);
     let saved_from = if fp.saved.is_empty() { set } else { or(fp.saved_from, set) };
     let standing = set.max(saved_from);
     if pushed > set || pushed > saved_from || u64::from(standing) > code_size {
@@ -33,8 +30,15 @@ pub fn resolve_frame_pointer<'a>(arch: Arch, fp: &FramePointer<'a>, code_size: u
     check_signed(pushed, sign)?;
     let (epilogue_begin, epilogue_end) =
         resolve_epilogue(fp.epilogue_begin, fp.epilogue_end, standing, sign, code_size)?;
-    let cfa_offset = if fp.cfa_offset == 0 { abi.fp_to_cfa } else { fp.cfa_offset };
+    let cfa_offset = if fp.cfa_offset == 0 { usual.fp_to_cfa } else { fp.cfa_offset };
     Ok(FramePointer { pushed, set, saved_from, epilogue_begin, epilogue_end, cfa_offset, ..*fp })
+}
+
+/// The usual frame with a frame pointer. Returns `Arch` if the architecture has no such frame.
+fn frame_abi(abi: &Abi) -> Result<&FrameAbi> {
+    abi.frame.as_ref().ok_or_else(|| {
+        Error::Arch.because("code of this architecture has no frame pointer that points to the caller's frame", [])
+    })
 }
 
 /// Size of the instruction that signs the return address; 0 if the code does not sign the return address.
@@ -84,7 +88,7 @@ fn resolve_epilogue(mut begin: u32, mut end: u32, standing: u32, sign: u32, code
 /// Fills in the defaults of a fixed frame. Returns `UnwindOrder` if the offsets are not in order or are beyond the code.
 pub fn resolve_fixed<'a>(arch: Arch, fixed: &FixedFrame<'a>, code_size: u64) -> Result<FixedFrame<'a>> {
     let FixedFrame { pushed, sp_set, sp_reset, epilogue_begin, epilogue_end, .. } = *fixed;
-    if pushed != 0 && !arch.abi().record_is_pushed {
+    if pushed != 0 && !frame_abi(arch.abi())?.record_is_pushed {
         return Err(Error::UnwindFormat
             .because("no one instruction stores the frame pointer here: fp_pushed is {}", [pushed.into()]));
     }
@@ -140,8 +144,8 @@ pub(super) fn entries(unwind: &Unwind, code_size: u64, placement: &Placement) ->
         Unwind::None | Unwind::EhFrame { .. } => return Err(Error::Internal),
     }
 
-    let Abi { sp, ra, entry_ra, .. } = *program.abi;
-    let mut cie = placement.cie(-(SLOT as i8), Register(ra));
+    let Abi { sp, ra, entry_ra, word, .. } = *program.abi;
+    let mut cie = placement.cie(-(word as i8), Register(ra));
     // See `Entries::b_key`.
     let b_key = key == Some(SigningKey::B);
     cie.signal_trampoline = b_key;
@@ -171,6 +175,12 @@ struct FrameState {
 }
 
 impl FrameState {
+    /// Notes that the caller's frame pointer is saved in the slot `record`, and the return address in the slot above.
+    fn save_record(&mut self, abi: &Abi, frame: &FrameAbi, record: i32) -> Result<()> {
+        self.save(abi, frame.fp.into(), record)?;
+        self.save(abi, abi.ra.into(), record.checked_add(abi.word.into()).ok_or(Error::UnwindFormat)?)
+    }
+
     /// Notes that a register is saved in a slot. Returns an error if the register already has another slot.
     fn save(&mut self, abi: &Abi, reg: u32, offset: i32) -> Result<()> {
         if !abi.registers.iter().any(|range| range.contains(&reg)) {
@@ -178,10 +188,9 @@ impl FrameState {
                 Error::UnwindRegister.because("{} is no DWARF number of a register that can be saved", [reg.into()])
             );
         }
-        if offset % SLOT != 0 {
-            return Err(
-                Error::UnwindFormat.because("register {} is saved at an offset that is no multiple of 8", [reg.into()])
-            );
+        if offset % i32::from(abi.word) != 0 {
+            let text = "register {} is saved at an offset that is no multiple of {}";
+            return Err(Error::UnwindFormat.because(text, [reg.into(), abi.word.into()]));
         }
         let slot = self.slots.get_mut(reg as usize).ok_or(Error::UnwindRegister)?;
         match slot.replace(offset) {
@@ -225,8 +234,8 @@ impl Program {
         if !self.abi.general.contains(&cfa_register) {
             return Err(Error::UnwindRegister.because("the CFA cannot count from register {}", [cfa_register.into()]));
         }
-        if cfa_offset % SLOT != 0 {
-            return Err(Error::UnwindFormat.because("cfa_offset is no multiple of 8", []));
+        if cfa_offset % i32::from(self.abi.word) != 0 {
+            return Err(Error::UnwindFormat.because("cfa_offset is no multiple of {}", [self.abi.word.into()]));
         }
         let cfa_register = u16::try_from(cfa_register).map_err(|_| Error::UnwindRegister)?;
         let mut state = FrameState { cfa_register, cfa_offset, ..self.called() };
@@ -261,14 +270,13 @@ impl Program {
 
     /// Emits the instructions for a frame that `resolve_frame_pointer` has returned.
     fn frame_pointer(&mut self, frame: &FramePointer) -> Result<()> {
-        let abi = self.abi;
+        let (abi, usual) = (self.abi, frame_abi(self.abi)?);
         self.sign(frame.signed, Some(frame.pushed))?;
-        let record = abi.frame_record.or_else(|| frame.cfa_offset.checked_neg()).ok_or(Error::UnwindFormat)?;
-        let mut standing = self.state(abi.fp.into(), frame.cfa_offset, &[])?;
-        standing.save(abi, abi.fp.into(), record)?;
-        standing.save(abi, abi.ra.into(), record.checked_add(SLOT).ok_or(Error::UnwindFormat)?)?;
+        let record = usual.record.or_else(|| frame.cfa_offset.checked_neg()).ok_or(Error::UnwindFormat)?;
+        let mut standing = self.state(usual.fp.into(), frame.cfa_offset, &[])?;
+        standing.save_record(abi, usual, record)?;
         let mut pushed = FrameState { cfa_offset: -record, ..self.called() };
-        if abi.record_is_pushed {
+        if usual.record_is_pushed {
             pushed.slots = standing.slots;
         }
         let mut saved = standing.clone();
@@ -299,15 +307,15 @@ impl Program {
         self.sign(frame.signed, first_place(frame))?;
         let mut pushed = self.called();
         if frame.pushed != 0 {
-            // If `abi.frame_record` is `None`, the instruction that stores the frame pointer also allocates stack memory. This
+            // If `usual.record` is `None`, the instruction that stores the frame pointer also allocates stack memory. This
             // instruction allocates the whole frame if `pushed` equals `sp_set`, and otherwise `fp_to_cfa` bytes, as in most
             // code.
+            let usual = frame_abi(abi)?;
             let whole = frame.pushed == frame.sp_set;
-            let taken = if whole { frame.cfa_offset.checked_neg() } else { abi.fp_to_cfa.checked_neg() };
-            let record = abi.frame_record.or(taken).ok_or(Error::UnwindFormat)?;
+            let taken = if whole { frame.cfa_offset.checked_neg() } else { usual.fp_to_cfa.checked_neg() };
+            let record = usual.record.or(taken).ok_or(Error::UnwindFormat)?;
             pushed.cfa_offset = record.checked_neg().ok_or(Error::UnwindFormat)?;
-            pushed.save(abi, abi.fp.into(), record)?;
-            pushed.save(abi, abi.ra.into(), record.checked_add(SLOT).ok_or(Error::UnwindFormat)?)?;
+            pushed.save_record(abi, usual, record)?;
         }
         let mut standing = self.state(abi.sp.into(), frame.cfa_offset, &[])?;
         standing.slots = pushed.slots;
@@ -365,5 +373,5 @@ fn entry(abi: &Abi) -> FrameState {
     if let Some(slot) = slots.get_mut(usize::from(abi.ra)) {
         *slot = abi.entry_ra;
     }
-    FrameState { cfa_register: abi.sp, cfa_offset: abi.entry_ra.map_or(0, |slot| -slot), slots, signed: false }
+    FrameState { cfa_register: abi.sp, cfa_offset: abi.entry_cfa, slots, signed: false }
 }

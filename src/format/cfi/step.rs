@@ -41,7 +41,7 @@ impl UnwindContextStorage<usize> for OnStack {
     type Stack = [UnwindTableRow<usize, OnStack>; 3];
 }
 
-const ENCODING: Encoding = Encoding { format: Format::Dwarf32, version: 4, address_size: 8 };
+const ENCODING: Encoding = Encoding { format: Format::Dwarf32, version: 4, address_size: size_of::<usize>() as u8 };
 
 /// The maximum number of values on the stack of an expression.
 const STACK_MAX: usize = 8;
@@ -51,7 +51,7 @@ const STACK_MAX: usize = 8;
 pub fn caller(arch: Arch, section: &Section<'_>, frame: &Registers, read: ReadWord<'_>) -> Result<Registers, End> {
     let abi = arch.abi();
     let mut eh_frame = EhFrame::from(Bytes::new(section.eh_frame, NativeEndian));
-    eh_frame.set_address_size(8);
+    eh_frame.set_address_size(abi.word);
     eh_frame.set_vendor(abi.vendor);
     let bases = BaseAddresses::default().set_eh_frame(section.addr);
     let entry = eh_frame.fde_for_address(&bases, frame.code_addr(), EhFrame::cie_from_offset);
@@ -69,26 +69,27 @@ pub fn caller(arch: Arch, section: &Section<'_>, frame: &Registers, read: ReadWo
     goes_on.then_some(caller).ok_or(End::Outermost)
 }
 
-/// The caller's registers if the frame has a frame pointer (`Abi::fp`), or if a call has jumped to an address without code.
+/// The caller's registers if the frame has a frame pointer (`FrameAbi::fp`), or if a call has jumped to an address without code.
 pub fn caller_without_table(arch: Arch, frame: &Registers, read: ReadWord<'_>) -> Result<Registers, End> {
+    let abi = arch.abi();
+    let word = u64::from(abi.word);
     let by_frame_pointer = || {
-        let abi = arch.abi();
-        let (fp, sp) = (frame.get(abi.fp)?, frame.get(abi.sp)?);
-        let cfa = fp.checked_add_signed(abi.fp_to_cfa.into())?;
-        let record = abi.frame_record.map_or(Some(fp), |offset| cfa.checked_add_signed(offset.into()))?;
-        if record < sp || record % 8 != 0 {
+        let usual = abi.frame.as_ref()?;
+        let (fp, sp) = (frame.get(usual.fp)?, frame.get(abi.sp)?);
+        let cfa = fp.checked_add_signed(usual.fp_to_cfa.into())?;
+        let record = usual.record.map_or(Some(fp), |offset| cfa.checked_add_signed(offset.into()))?;
+        if record < sp || record % word != 0 {
             return None;
         }
-        let mut caller = Registers { pc: read(record.checked_add(8)?)?, is_return: true, ..*frame };
-        caller.set(abi.fp, Some(read(record)?));
+        let mut caller = Registers { pc: read(record.checked_add(word)?)?, is_return: true, ..*frame };
+        caller.set(usual.fp, Some(read(record)?));
         caller.set(abi.sp, Some(cfa));
         Some(caller)
     };
     let by_entry = || {
-        let abi = arch.abi();
         let sp = frame.get(abi.sp)?;
         let (pc, sp) = match abi.entry_ra {
-            Some(_) => (read(sp)?, sp.checked_add(8)?),
+            Some(_) => (read(sp)?, sp.checked_add(word)?),
             None => (frame.get(abi.ra)?, sp),
         };
         let mut caller = Registers { pc, is_return: true, ..*frame };
@@ -97,7 +98,7 @@ pub fn caller_without_table(arch: Arch, frame: &Registers, read: ReadWord<'_>) -
     };
     let has_code = frame.is_return || read(frame.pc & !7).is_some();
     let caller = if has_code { by_frame_pointer() } else { by_entry() };
-    let unsigned = caller.map(|caller| Registers { pc: without_signature(arch.abi(), caller.pc), ..caller });
+    let unsigned = caller.map(|caller| Registers { pc: without_signature(abi, caller.pc), ..caller });
     unsigned.filter(|caller| caller.pc != 0).ok_or(End::Outermost)
 }
 

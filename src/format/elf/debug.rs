@@ -13,7 +13,7 @@ use super::inlines::Inlines;
 use super::line_program::{lines, Head};
 use crate::format::code_info::Parts;
 use crate::format::jitdump::raw::RawRecord;
-use crate::format::put::Put;
+use crate::format::put::{Put, WORD};
 
 /// `.debug_abbrev`, the same for all units. Abbreviation 1 is for a unit, 2 for a function, and 3 for a function that
 /// contains inlined functions. Abbreviation 4 is for a function that was inlined. An inlined instance of such a function has
@@ -59,13 +59,13 @@ pub const ABBREV: &[u8] = &[
 ];
 
 /// Size of a unit's entry in `.debug_aranges`.
-pub const ARANGES_SIZE: u64 = 48;
+pub const ARANGES_SIZE: u64 = 16 + 4 * WORD as u64;
 /// Offset of the function's address in a unit's entry in `.debug_aranges`. Each unit has one entry.
 const ARANGES_ADDR: u64 = 16;
 
-/// The address that replaces the address of dead code in its DWARF unit. A unit with this address describes at most the 4 GiB
-/// after `NOWHERE`, where no file has code.
-pub const NOWHERE: u64 = 1 << 62;
+/// The address that replaces the address of dead code in its DWARF unit. Addresses in the file of a
+/// region are offsets, and no file has code at this offset.
+pub const NOWHERE: u64 = if WORD == 8 { 1 << 62 } else { 0xff00_0000 };
 
 /// Offset of the function's address in a unit.
 const UNIT_ADDR: usize = 12;
@@ -182,23 +182,26 @@ fn try_to_append(parts: &Parts<'_>, function: &Function<'_>, before: u64, to: &m
 }
 
 /// The beginning of a unit, up to the name of its file. The unit's length is filled in later.
-fn unit_head(addr: u64, size: u32, line_at: u32) -> [u8; UNIT_ADDR + 16] {
-    let mut out = [0; UNIT_ADDR + 16];
+fn unit_head(addr: u64, size: u32, line_at: u32) -> [u8; UNIT_ADDR + PLACE + 4] {
+    let mut out = [0; UNIT_ADDR + PLACE + 4];
     let mut put = Put::new(&mut out);
     put.u32(0);
     put.u16(4);
     put.u32(0);
-    put.bytes(&[8, 1]);
+    put.bytes(&[WORD as u8, 1]);
     put.bytes(&place(addr, size));
     put.u32(line_at);
     debug_assert!(put.is_full());
     out
 }
 
-fn place(addr: u64, size: u32) -> [u8; 12] {
-    let mut out = [0; 12];
+/// Size of an address and of a size.
+const PLACE: usize = WORD + 4;
+
+fn place(addr: u64, size: u32) -> [u8; PLACE] {
+    let mut out = [0; PLACE];
     let mut put = Put::new(&mut out);
-    put.u64(addr);
+    put.word(addr);
     put.u32(size);
     out
 }
@@ -210,12 +213,9 @@ fn range(info_at: u32, function: &Function<'_>) -> [u8; ARANGES_SIZE as usize] {
     put.u32(ARANGES_SIZE as u32 - 4);
     put.u16(2);
     put.u32(info_at);
-    put.bytes(&[8, 0, 0, 0, 0, 0]);
-    put.u64(function.addr);
-    put.u64(function.size);
-    // The end mark of the ranges.
-    put.u64(0);
-    put.u64(0);
+    put.bytes(&[WORD as u8, 0, 0, 0, 0, 0]);
+    // The two zeros end the ranges.
+    [function.addr, function.size, 0, 0].into_iter().for_each(|word| put.word(word));
     debug_assert!(put.is_full());
     out
 }

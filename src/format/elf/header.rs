@@ -6,13 +6,17 @@ use std::ops::Range;
 use super::debug::ABBREV;
 use super::SYMBOL_SIZE;
 use crate::format::arch::ELF_MACHINE;
-use crate::format::put::Put;
+use crate::format::put::{Put, WORD};
 
 pub const HEADER_SIZE: usize = 4096;
 
-pub const ELF_HEADER: u16 = 64;
-pub const PROGRAM_HEADER: u16 = 56;
-pub const SECTION_HEADER: u16 = 64;
+/// The file has 32-bit or 64-bit format (`ELFCLASS32`, `ELFCLASS64`), as this machine's addresses.
+const CLASS: u8 = (WORD / 4) as u8;
+const IS_64_BIT: bool = WORD == 8;
+
+pub const ELF_HEADER: u16 = 40 + 3 * WORD as u16;
+pub const PROGRAM_HEADER: u16 = 8 + 6 * WORD as u16;
+pub const SECTION_HEADER: u16 = 16 + 6 * WORD as u16;
 
 pub const ET_EXEC: u16 = 2;
 pub const ET_DYN: u16 = 3;
@@ -176,15 +180,15 @@ impl Image {
 pub fn elf_header(kind: u16, segments: u16, sections: u16, sections_at: u64) -> [u8; ELF_HEADER as usize] {
     let mut header = [0; ELF_HEADER as usize];
     let mut put = Put::new(&mut header);
-    // The file has the 64-bit format, this machine's byte order, ELF version 1 and the System V ABI.
+    // The file has this machine's byte order, ELF version 1 and the System V ABI.
     put.bytes(b"\x7fELF");
-    put.bytes(&[2, if cfg!(target_endian = "little") { 1 } else { 2 }, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    put.bytes(&[CLASS, if cfg!(target_endian = "little") { 1 } else { 2 }, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     put.bytes(&kind.to_ne_bytes());
     put.bytes(&(ELF_MACHINE as u16).to_ne_bytes());
     put.u32(1);
-    put.u64(0);
-    put.u64(u64::from(ELF_HEADER));
-    put.u64(sections_at);
+    put.word(0);
+    put.word(u64::from(ELF_HEADER));
+    put.word(sections_at);
     put.u32(0);
     for value in [ELF_HEADER, PROGRAM_HEADER, segments, SECTION_HEADER, sections, sections - 1] {
         put.bytes(&value.to_ne_bytes());
@@ -198,8 +202,16 @@ pub fn program_header(kind: u32, flags: u32, words: [u64; 6]) -> [u8; PROGRAM_HE
     let mut out = [0; PROGRAM_HEADER as usize];
     let mut put = Put::new(&mut out);
     put.u32(kind);
-    put.u32(flags);
-    words.into_iter().for_each(|word| put.u64(word));
+    let (before_align, align) = words.split_at(5);
+    // The flags are in front of the words in the 64-bit format, and in front of the alignment in the 32-bit format.
+    if IS_64_BIT {
+        put.u32(flags);
+    }
+    before_align.iter().for_each(|&word| put.word(word));
+    if !IS_64_BIT {
+        put.u32(flags);
+    }
+    align.iter().for_each(|&word| put.word(word));
     debug_assert!(put.is_full());
     out
 }
@@ -249,14 +261,14 @@ pub fn section_header(entry: &Entry, number: u32) -> [u8; SECTION_HEADER as usiz
     let mut put = Put::new(&mut header);
     put.u32(entry.name);
     put.u32(entry.kind);
-    put.u64(entry.flags);
-    put.u64(entry.addr);
-    put.u64(entry.at);
-    put.u64(entry.len);
+    put.word(entry.flags);
+    put.word(entry.addr);
+    put.word(entry.at);
+    put.word(entry.len);
     put.u32(link);
     put.u32(info);
-    put.u64(entry.align);
-    put.u64(entry_size);
+    put.word(entry.align);
+    put.word(entry_size);
     debug_assert!(put.is_full());
     header
 }

@@ -8,6 +8,7 @@ use super::name_numbers::Numbers;
 use crate::api::code::Inline;
 use crate::format::jitdump::inlines;
 use crate::format::jitdump::raw::{RawEntry, RawRecord};
+use crate::format::put;
 
 const DW_INL_INLINED: u8 = 1;
 
@@ -132,7 +133,7 @@ impl<'a> Inlines<'a> {
             let _ = unsigned(info, inline.call_column.into());
             // The two offsets of a range count from the start of the unit's code.
             for word in [inline.begin, inline.end, 0, 0] {
-                ranges.extend_from_slice(&u64::from(word).to_ne_bytes());
+                ranges.extend_from_slice(&put::word(word.into()));
             }
             if has_more {
                 open.try_reserve(1).ok()?;

@@ -5,6 +5,7 @@ use gimli::leb128::write::{signed, unsigned};
 use super::dwarf_function::{set_length, Function, Row};
 use super::inlines::Inlines;
 use super::name_numbers::{are_same, Numbers};
+use crate::format::put::{word, WORD};
 
 /// Special opcodes advance the line by -5 to 8, and the address by at most 17 bytes.
 const LINE_BASE: i64 = -5;
@@ -85,9 +86,9 @@ pub fn lines<'a>(
         None => files = put_head(names, head.splits_names, out)?,
     }
 
-    out.extend_from_slice(&[0, 9, DW_LNE_SET_ADDRESS]);
+    out.extend_from_slice(&[0, 1 + WORD as u8, DW_LNE_SET_ADDRESS]);
     let set_address = out.len();
-    out.extend_from_slice(&function.addr.to_ne_bytes());
+    out.extend_from_slice(&word(function.addr));
     // The initial state of a line program.
     let mut now = LineRow { offset: 0, line: 1, column: 0, file: 1 };
     for (offset, entry) in rows {

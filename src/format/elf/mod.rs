@@ -17,9 +17,9 @@ pub mod read;
 #[cfg(test)]
 mod tests;
 pub mod valgrind_object;
-use super::put::Put;
+use super::put::{Put, WORD};
 
-pub const SYMBOL_SIZE: usize = 24;
+pub const SYMBOL_SIZE: usize = 8 + 2 * WORD;
 
 /// Index of the section `.text`, for symbols.
 const TEXT: u8 = 1;
@@ -61,11 +61,17 @@ fn put_symbol(info: u8, section: u16, name: u32, addr: u64, size: u64) -> [u8; S
     let mut out = [0; SYMBOL_SIZE];
     let mut put = Put::new(&mut out);
     put.u32(name);
+    // The address and the size are at the end in the 64-bit format, and after the name in the 32-bit format.
+    let place = |put: &mut Put<'_>| [addr, size].into_iter().for_each(|word| put.word(word));
+    if WORD == 4 {
+        place(&mut put);
+    }
     put.u8(info);
     put.u8(0);
     put.u16(section);
-    put.u64(addr);
-    put.u64(size);
+    if WORD == 8 {
+        place(&mut put);
+    }
     debug_assert!(put.is_full());
     out
 }

@@ -208,7 +208,9 @@ impl Parts {
         let sections = sections.iter().filter(|(_, bytes)| !bytes.is_empty());
         let count = 1 + texts.len() + sections.clone().count();
         let bytes: usize = sections.clone().map(|(_, bytes)| bytes.len().next_multiple_of(8)).sum();
-        out.try_reserve_exact(bytes + count * SECTION_HEADER as usize).ok()?;
+        out.try_reserve_exact(8 + bytes + count * SECTION_HEADER as usize).ok()?;
+        // A header of the 32-bit format does not end at a multiple of 8.
+        out.resize(out.len().next_multiple_of(8), 0);
         let mut at = base + out.len() as u64;
         for (_, bytes) in sections.clone() {
             out.extend_from_slice(bytes);

@@ -76,7 +76,7 @@ impl UnwindingTemplate {
             if self.len > PART {
                 copy_part(from.add(PART), out.add(PART));
             }
-            let put = |at: usize, value: u32| out.add(at).cast::<u32>().write_unaligned(value.to_le());
+            let put = |at: usize, value: u32| out.add(at).cast::<u32>().write_unaligned(value);
             let code_at = ((code_size + 7) & !7) as u32;
             let [first, second] = self.to_code;
             put(first.0 as usize, first.1.wrapping_sub(code_at));

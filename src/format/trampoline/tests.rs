@@ -119,10 +119,11 @@ fn instructions() {
         (Arch::Aarch64, [AARCH64_0, AARCH64_3]),
         (Arch::Riscv64, [RISCV64_0, RISCV64_3]),
     ];
-    assert_eq!(all.map(|(arch, _)| arch), Arch::ALL);
+    let has_none = |arch: &&Arch| all.iter().all(|(other, _)| other != *arch);
+    assert!(Arch::ALL.iter().filter(has_none).all(|&arch| Trampoline::new(arch, TARGET, 0).is_none()));
     for (arch, expected) in all {
         for (words, expected) in [0, 3].into_iter().zip(expected) {
-            let made = Trampoline::new(arch, TARGET, words);
+            let made = Trampoline::new(arch, TARGET, words).unwrap();
             assert_eq!(made.code(), expected.concat(), "{arch:?}, {words} words");
             let rest = &made.bytes()[made.code().len()..];
             match arch {
@@ -137,14 +138,14 @@ fn instructions() {
 /// description is accepted.
 #[test]
 fn every_number_of_words() {
-    for &arch in Arch::ALL {
-        assert!(Trampoline::new(arch, TARGET, 0).bytes().len() <= 64);
+    for arch in [Arch::X86_64, Arch::Aarch64, Arch::Riscv64] {
+        assert!(Trampoline::new(arch, TARGET, 0).unwrap().bytes().len() <= 64);
         for words in 0..=WORDS_MAX {
-            let made = Trampoline::new(arch, TARGET, words);
+            let made = Trampoline::new(arch, TARGET, words).unwrap();
             let last: &[u8] = match arch {
                 Arch::X86_64 => X86_64_0[X86_64_0.len() - 1],
                 Arch::Aarch64 => AARCH64_0[AARCH64_0.len() - 1],
-                Arch::Riscv64 => RISCV64_0[RISCV64_0.len() - 1],
+                _ => RISCV64_0[RISCV64_0.len() - 1],
             };
             assert!(made.code().ends_with(last), "{arch:?}, {words} words");
             assert!(made.code().len() <= made.bytes().len() && made.bytes().len() <= LEN_MAX);
@@ -157,7 +158,7 @@ fn every_number_of_words() {
 /// The numbers in instructions of x86-64, of one byte and of four.
 #[test]
 fn many_words() {
-    let code = Trampoline::new(Arch::X86_64, TARGET, WORDS_MAX).code().to_vec();
+    let code = Trampoline::new(Arch::X86_64, TARGET, WORDS_MAX).unwrap().code().to_vec();
     let instructions: [&[u8]; 5] = [
         &[0x48, 0x81, 0xec, 0x00, 0x01, 0, 0],    // sub rsp, 256
         &[0x4c, 0x8b, 0x5d, 0x78],                // mov r11, [rbp + 120]

@@ -9,11 +9,11 @@ use crate::format::arch::{Arch, NATIVE};
 use crate::format::cfi::{self, Tables};
 use crate::format::jitdump::UnwindingTemplate;
 
-/// The words of a caller's `jitsym_unwind` after its size field. Descriptions with equal words may have different tables,
+/// The words of a caller's `jitsym_unwind` after its size field, each of the size of a pointer. Descriptions with equal words may have different tables,
 /// because some of the words are pointers, for example to the saved registers.
-pub type Raw = [u64; RAW_WORDS];
+pub type Raw = [usize; RAW_WORDS];
 
-pub const RAW_WORDS: usize = 12;
+pub const RAW_WORDS: usize = if size_of::<usize>() == 8 { 12 } else { 19 };
 
 /// The description that was used last, as the words of the caller's struct, and a template of the UNWINDING_INFO record for
 /// this description.
@@ -64,7 +64,9 @@ impl Recent {
             // SAFETY: the caller's promise.
             let (a, b) = (self.raw, unsafe { raw.read_unaligned() });
             let differs = |at: usize| (a[at] ^ b[at]) | (a[at + 1] ^ b[at + 1]) | (a[at + 2] ^ b[at + 2]);
-            differs(0) | differs(3) | differs(6) | differs(9) == 0
+            // Only words of 32 bits are more than twelve.
+            let rest = a[12..].iter().zip(&b[12..]).fold(0, |differs, (a, b)| differs | (a ^ b));
+            differs(0) | differs(3) | differs(6) | differs(9) | rest == 0
         }
     }
 }

@@ -26,7 +26,7 @@ use crate::sys::file::Identity;
 use crate::sys::mapping::{page_size, Region};
 use crate::sys::owner_process::Owner;
 
-const MAGIC: u64 = u64::from_le_bytes(file::START);
+const MAGIC: u64 = u64::from_ne_bytes(file::START);
 const VERSION: u32 = 10;
 
 /// This word in the directory means that the unit is part of a chunk that begins in an earlier unit. If a chunk begins in the

@@ -9,7 +9,7 @@ use gimli::read::{
     AttributeValue, BaseAddresses, CieOrFde, CommonInformationEntry, DebugLine, EhFrame, EndianSlice, FileEntry,
     UnwindSection,
 };
-use gimli::{DebugLineOffset, LittleEndian};
+use gimli::{DebugLineOffset, NativeEndian};
 
 use crate::api::code::Line;
 use crate::format::arch::NATIVE;
@@ -17,7 +17,7 @@ use crate::format::cfi::{b_key, CIE_MAX};
 use crate::format::elf::read::{text_at, Image};
 use crate::sys::reserve;
 
-type Reader<'a> = EndianSlice<'a, LittleEndian>;
+type Reader<'a> = EndianSlice<'a, NativeEndian>;
 
 /// The limit for the data that is copied from an object, as a multiple of the object's size. The limit is high enough for a
 /// line table with a path in each row, and for an unwind table with a CIE for each function. Object files of compilers use
@@ -63,7 +63,7 @@ impl LineTables {
         let section = |name: &[u8]| image.section(name).map(|(data, _)| data).unwrap_or_default();
         let (lines, line_strings, strings) =
             (section(b".debug_line"), section(b".debug_line_str"), section(b".debug_str"));
-        let debug_line = DebugLine::new(&lines, LittleEndian);
+        let debug_line = DebugLine::new(&lines, NativeEndian);
         let text = |value| text(value, &line_strings, &strings);
         let mut room = image.size().saturating_mul(GROWTH).max(GROWTH_LEAST);
         let mut take = |bytes: usize| room.checked_sub(bytes).map(|left| room = left);
@@ -151,8 +151,8 @@ fn text<'a>(value: AttributeValue<Reader<'a>>, line_strings: &'a [u8], strings: 
 /// Returns the length of the unit that begins at the start of `section`.
 fn unit_len(section: &[u8]) -> Option<usize> {
     const IS_64_BIT: u32 = u32::MAX;
-    let len = match u32::from_le_bytes(*section.first_chunk()?) {
-        IS_64_BIT => u64::from_le_bytes(*section.get(4..)?.first_chunk()?),
+    let len = match u32::from_ne_bytes(*section.first_chunk()?) {
+        IS_64_BIT => u64::from_ne_bytes(*section.get(4..)?.first_chunk()?),
         len => len.into(),
     };
     Some(section.len().min(usize::try_from(len).unwrap_or(usize::MAX)))
@@ -203,8 +203,8 @@ impl<'a> UnwindTables<'a> {
 
     fn read(&mut self, text_addr: u64) -> Option<()> {
         let readable = b_key::readable(&self.section, NATIVE?).ok()?;
-        let mut eh_frame = EhFrame::new(&readable, LittleEndian);
-        eh_frame.set_address_size(8);
+        let mut eh_frame = EhFrame::new(&readable, NativeEndian);
+        eh_frame.set_address_size(NATIVE?.abi().word);
         let bases = BaseAddresses::default().set_eh_frame(self.addr).set_text(text_addr);
         let mut all = eh_frame.entries(&bases);
         let mut cies: Vec<CommonInformationEntry<Reader<'_>>> = Vec::new();
@@ -250,7 +250,7 @@ impl<'a> UnwindTables<'a> {
         // A length field is assumed to have `LENGTH_SIZE` bytes. Only the 64-bit format has longer length fields, and compilers
         // do not use this format.
         let pointer = cie_bytes.len() + LENGTH_SIZE;
-        section.get_mut(pointer..pointer + 4)?.copy_from_slice(&(pointer as u32).to_le_bytes());
+        section.get_mut(pointer..pointer + 4)?.copy_from_slice(&(pointer as u32).to_ne_bytes());
         if let Some(encoding) = text_relative(&mut section) {
             // Readers of the copy do not have the address of the code's section, so the pointer is changed. The copy may get
             // any address, because no pointer can be relative to the table: LuaJIT does not record the table's address.

@@ -15,13 +15,13 @@ use crate::format::arch::NATIVE;
 use crate::format::cfi::step::{caller, caller_without_table, End, Section};
 use crate::sink::lookup::{self, Found};
 use crate::sys::futex::keeping_errno;
-use crate::sys::registers::Registers;
+use crate::sys::registers::{self, Registers};
 use crate::sys::thread;
 
 /// Changes the registers of a frame to those of the frame's caller. `NotFound` if the frame is the outermost frame, or if its
 /// caller cannot be found.
 pub fn step(frame: &mut Registers) -> Result<()> {
-    let arch = NATIVE.ok_or(Error::Arch)?;
+    let arch = NATIVE.filter(|_| registers::ARE_KNOWN).ok_or(Error::Arch)?;
     let memory = Memory { pid: process::id() };
     let read = |addr: u64| memory.pointer(addr);
     let by = |section: Section<'_>| caller(arch, &section, frame, &read);

@@ -57,7 +57,7 @@ impl Object {
             if mapping.start <= addr && addr < mapping.end {
                 let path = line.iter().position(|&byte| byte == b'/').and_then(|at| line.get(at..));
                 // SAFETY: the call only looks up a number.
-                let own_headers = unsafe { libc::getauxval(libc::AT_PHDR) };
+                let own_headers = unsafe { libc::getauxval(libc::AT_PHDR) } as u64;
                 let is_program = own_headers.wrapping_sub(first.1) < page_size() as u64;
                 let path = if is_program { PROGRAM.to_bytes() } else { path.unwrap_or_default() };
                 let is_object = mapping.inode != 0 && mapping.inode == first.0;

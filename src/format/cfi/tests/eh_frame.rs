@@ -4,10 +4,11 @@ use gimli::constants::*;
 use gimli::write::{
     Address, CallFrameInstruction, CommonInformationEntry, Expression, FrameDescriptionEntry, FrameTable,
 };
-use gimli::Register;
+use gimli::{Encoding, Format, Register};
 
 use super::*;
-use crate::format::cfi::entries::ENCODING;
+
+const ENCODING: Encoding = Encoding { format: Format::Dwarf32, version: 1, address_size: 8 };
 
 /// The address of the section. The section is above the code, within the reach of a distance of 32 bits.
 pub(super) const SECTION: u64 = CODE + 0x10_0000;
@@ -73,7 +74,7 @@ pub(super) fn compiled(input: &Input) -> Vec<u8> {
         }
         table.add_fde(cie, fde);
     }
-    let mut section = EhFrame::from(EndianVec::new(LittleEndian));
+    let mut section = EhFrame::from(EndianVec::new(NativeEndian));
     table.write_eh_frame(&mut section).unwrap();
     if input.terminator {
         section.write_u32(0).unwrap();
@@ -207,7 +208,7 @@ fn eh_frame_expressions_and_the_rest() {
         fde.add_instruction(offset, instruction);
     }
     table.add_fde(cie, fde);
-    let mut section = EhFrame::from(EndianVec::new(LittleEndian));
+    let mut section = EhFrame::from(EndianVec::new(NativeEndian));
     table.write_eh_frame(&mut section).unwrap();
     let bytes = section.0.into_vec();
 
@@ -377,7 +378,7 @@ fn eh_frame_hostile_bytes() {
                 _ => bytes[at] = NASTY[random.below(16) as usize],
             }
         }
-        let arch = Arch::ALL[random.below(3) as usize];
+        let arch = WITH_ALL_PRESETS[random.below(3) as usize];
         let unwind = Unwind::EhFrame { bytes: &bytes, addr: SECTION };
         let Ok(Some(tables)) = encode(arch, &unwind, CODE, 100) else { continue };
         accepted += 1;

@@ -2,6 +2,7 @@
 
 mod bounds;
 mod eh_frame;
+mod machines;
 mod presets;
 mod signed;
 mod trampolines;
@@ -14,6 +15,9 @@ use gimli::Vendor;
 
 use super::*;
 use crate::api::code::SavedRegister;
+
+/// The architectures with addresses of 64 bits and all presets.
+const WITH_ALL_PRESETS: [Arch; 3] = [Arch::X86_64, Arch::Aarch64, Arch::Riscv64];
 
 /// The address of the code in these tests.
 const CODE: u64 = 0x7f12_3456_7800;
@@ -48,7 +52,7 @@ fn plain(row: &UnwindTableRow<usize>) -> Row {
 
 /// The unwind tables in a form that gimli can read. The tables have the addresses at which perf places them: after the code.
 struct Image<'a> {
-    frame: read::EhFrame<gimli::EndianSlice<'a, LittleEndian>>,
+    frame: read::EhFrame<gimli::EndianSlice<'a, NativeEndian>>,
     hdr: &'a [u8],
     bases: BaseAddresses,
 }
@@ -60,7 +64,7 @@ impl<'a> Image<'a> {
         assert_eq!(frame[frame.len() - 4..], [0; 4], "terminator");
         let addr = CODE + code_size.div_ceil(8) * 8;
         let bases = BaseAddresses::default().set_eh_frame(addr).set_eh_frame_hdr(addr + frame.len() as u64);
-        let mut frame = read::EhFrame::new(frame, LittleEndian);
+        let mut frame = read::EhFrame::new(frame, NativeEndian);
         if arch == Arch::Aarch64 {
             frame.set_vendor(Vendor::AArch64);
         }
@@ -69,7 +73,7 @@ impl<'a> Image<'a> {
 
     /// The row for an offset in the code. Searches the table of `.eh_frame_hdr`, as libunwind does.
     fn find(&self, offset: u64) -> Option<UnwindTableRow<usize>> {
-        let hdr = EhFrameHdr::new(self.hdr, LittleEndian).parse(&self.bases, 8).unwrap();
+        let hdr = EhFrameHdr::new(self.hdr, NativeEndian).parse(&self.bases, 8).unwrap();
         assert_eq!(hdr.eh_frame_ptr(), read::Pointer::Direct(self.bases.eh_frame.section.unwrap()));
         let (table, mut context) = (hdr.table().unwrap(), UnwindContext::new());
         let found = table.unwind_info_for_address(

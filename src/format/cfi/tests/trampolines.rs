@@ -4,7 +4,7 @@ use super::*;
 use crate::format::trampoline::Trampoline;
 
 fn check_words(arch: Arch, words: u32, steps: &[(u64, Row)]) {
-    let made = Trampoline::new(arch, CODE, words);
+    let made = Trampoline::new(arch, CODE, words).unwrap();
     check(arch, &made.unwind(), made.code().len() as u64, steps);
 }
 

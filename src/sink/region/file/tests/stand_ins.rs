@@ -31,9 +31,9 @@ fn entries(region: &Region) -> BTreeSet<(u64, u64)> {
             let at = fde.initial_address() + fde.len() / 2;
             let mut context = UnwindContext::new();
             let row = fde.unwind_info_for_address(&section, &bases, &mut context, at).unwrap();
-            let abi = NATIVE.unwrap().abi();
+            let frame = NATIVE.unwrap().abi().frame.as_ref().unwrap();
             let CfaRule::RegisterAndOffset { register, offset } = *row.cfa() else { panic!("{row:?}") };
-            assert_eq!((register.0, offset), (abi.fp, abi.fp_to_cfa.into()));
+            assert_eq!((register.0, offset), (frame.fp, frame.fp_to_cfa.into()));
         }
         assert!(found.insert((fde.initial_address() - region.file.text().start, fde.len())));
     }
