@@ -61,10 +61,10 @@ JITSYM_API jitsym_status jitsym_free(jitsym *session, void *exec);
 /* ---- Trampolines ------------------------------------------------------------------------------------------------- */
 
 /* Makes a function that calls target with the same arguments, and returns the same result. Stacks show this function
-   with the name, file and line of code (JITSYM_CODE(NULL, 0, name); flags may be JITSYM_CODE_MORE, other fields must
-   be 0). target: a function of any type. stack_words: how many words (8 bytes) of arguments the caller passes on the
-   stack; at most 32. out_entry: gets the function's address. If session is NULL, no sink runs and no code is
-   remembered, or the library makes no code for this machine, it gets target.
+   with the name, file, line and lines of code (JITSYM_CODE(NULL, 0, name); flags may be JITSYM_CODE_MORE, other
+   fields must be 0). target: a function of any type. stack_words: how many words (8 bytes) of arguments the caller
+   passes on the stack; at most 32. out_entry: gets the function's address. If session is NULL, no sink runs and no
+   code is remembered, or the library makes no code for this machine, it gets target.
    Returns JITSYM_OK; JITSYM_ERR_NULL, _STRUCT_SIZE, _STRUCT_TAIL, _FLAGS, also for a field that must be 0;
    JITSYM_ERR_TOO_LARGE for too many words; or a status of jitsym_alloc or jitsym_register. After an error, no
    function was made. Does file I/O at times. */

@@ -25,6 +25,8 @@ if [ "$tier" = all ]; then
         aarch64-linux-gnu-gcc=gcc-aarch64-linux-gnu aarch64-linux-gnu-g++=g++-aarch64-linux-gnu \
         riscv64-linux-gnu-g++=g++-riscv64-linux-gnu /usr/aarch64-linux-gnu/include/stdio.h=libc6-dev-arm64-cross \
         gdb-multiarch=gdb-multiarch riscv64-linux-gnu-gcc=gcc-riscv64-linux-gnu /usr/riscv64-linux-gnu/include/stdio.h=libc6-dev-riscv64-cross \
+        s390x-linux-gnu-gcc=gcc-s390x-linux-gnu /usr/s390x-linux-gnu/include/stdio.h=libc6-dev-s390x-cross \
+        i686-linux-gnu-gcc=gcc-i686-linux-gnu /usr/i686-linux-gnu/include/stdio.h=libc6-dev-i386-cross \
         /usr/include/dnnl.h=libdnnl-dev /usr/lib/postgresql=postgresql
 fi
 

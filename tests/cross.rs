@@ -578,6 +578,25 @@ macro_rules! machine {
             fn gdb_sink() {
                 super::debugger(&$target, Source::Sink);
             }
+        }
+    };
+    (@programs $target:ident, $ignored:tt $($name:ident, $test:literal, $link:ident, $whole:literal, $allowed:expr;)*) => {$(
+        machine! { @program $target, $ignored, $name, $test, $link, $whole, $allowed }
+    )*};
+    (@program $target:ident, [$(#[$ignored:meta])?], $name:ident, $test:literal, $link:ident, $whole:literal, $allowed:expr) => {
+        #[test]
+        $(#[$ignored])?
+        fn $name() {
+            $target.check($test, Link::$link, $whole, $allowed);
+        }
+    };
+}
+
+/// The tests of trampolines, where the library makes them.
+macro_rules! trampolines {
+    ($machine:ident, $target:ident, $(#[$ignored:meta])?) => {
+        mod $machine {
+            use super::*;
 
             #[test]
             $(#[$ignored])?
@@ -598,21 +617,13 @@ macro_rules! machine {
             }
         }
     };
-    (@programs $target:ident, $ignored:tt $($name:ident, $test:literal, $link:ident, $whole:literal, $allowed:expr;)*) => {$(
-        machine! { @program $target, $ignored, $name, $test, $link, $whole, $allowed }
-    )*};
-    (@program $target:ident, [$(#[$ignored:meta])?], $name:ident, $test:literal, $link:ident, $whole:literal, $allowed:expr) => {
-        #[test]
-        $(#[$ignored])?
-        fn $name() {
-            $target.check($test, Link::$link, $whole, $allowed);
-        }
-    };
 }
 
 machine! { aarch64, AARCH64, }
+trampolines! { aarch64_trampolines, AARCH64, }
 machine! { s390x, S390X, }
 machine! { i386, I386, }
 machine! { armhf, ARMHF, #[ignore = "wants gcc-arm-linux-gnueabihf; for those who change what depends on the machine"] }
 machine! { ppc64le, PPC64LE, #[ignore = "wants gcc-powerpc64le-linux-gnu; for those who change what depends on the machine"] }
 machine! { riscv64, RISCV64, #[ignore = "wants gcc-riscv64-linux-gnu; for those who change what depends on the machine"] }
+trampolines! { riscv64_trampolines, RISCV64, #[ignore = "wants gcc-riscv64-linux-gnu; for those who change what depends on the machine"] }

@@ -184,6 +184,7 @@ fn the_library_has_frame_pointers() {
         perf,
         graph: Graph::FramePointers,
         enter: &["calls_the_library"],
+        every: false,
         hold: None,
         data,
     };

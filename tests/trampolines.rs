@@ -90,12 +90,17 @@ fn step(frame: &str, graph: Graph, sinks: &str, name: &str) -> Stepped {
     let dir = fresh_dir(name);
     let data = dir.join("perf.data");
     let mut command = perf::command(interpreter(frame));
-    command.arg(&dir).arg("once").env("JITSYM", sinks).env("JITSYM_DIR", &dir);
+    command.arg(&dir).arg("once").env("JITSYM", sinks);
+    // perf looks for maps in /tmp.
+    if sinks != "map" {
+        command.env("JITSYM_DIR", &dir);
+    }
     let plan = jitsym_step::Plan {
         program: command,
         perf: perf::perf("record"),
         graph,
         enter: &["run"],
+        every: false,
         hold: None,
         data: &data,
     };
@@ -164,6 +169,10 @@ fn every_instruction_by_tables_in_a_jitdump() {
     let stepped = step(TABLES, Graph::Stack(16384), "jitdump", "trampolines-jitdump");
     stepped.check(&stepped.injected(), 7);
     checker::assert_all_sound(&stepped.dir, &[]);
+    // There is room for the tables that `perf inject` maps after each trampoline.
+    let injected = stepped.dir.join("injected.data");
+    run(perf::perf("inject").arg("--jit").arg("-i").arg(&stepped.data).arg("-o").arg(&injected));
+    stepped.check(&injected, 7);
 }
 
 #[test]
@@ -187,6 +196,12 @@ pub fn check_stack<'n>(stack: &[&'n str], hides: bool) -> Option<&'n str> {
     assert!(chain.starts_with(callers), "{stack:?}");
     assert_eq!(callers[callers.len() - 2..], [function, "interpret"], "{stack:?}");
     Some(leaf)
+}
+
+#[test]
+fn every_instruction_by_frame_pointers_in_a_map() {
+    let stepped = step(POINTERS, Graph::FramePointers, "map", "trampolines-map");
+    stepped.check(&stepped.data, 3);
 }
 
 /// perf samples the interpreter. Each stack is one of those that the script has, in the right order.

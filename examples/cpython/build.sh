@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds CPython so that it registers its trampolines with libjitsym. No file of CPython is copied: calls are inserted at
-# lines of its source.
+# Builds CPython so that each Python function runs through a trampoline of libjitsym. No file of CPython is copied: lines are
+# inserted at lines of its source.
 set -eu
 
 usage="usage: sh examples/cpython/build.sh SOURCE PREFIX
@@ -16,18 +16,9 @@ end
 add Python "$here/jitsym_cpython.c" "$here/jitsym_cpython.h" "$include"/jitsym*.h
 [ $changed = no ] || touch "$build/Python/jitsym_cpython.c"
 
+# CPython's own functions get other names.
 begin Python/perf_trampoline.c
-after '#include "Python.h"' '#include "jitsym_cpython.h"'
-before '        extra_code_index = _PyEval_RequestCodeExtraIndex(NULL);' '        _PyJitsym_Begin();'
-before '    code_arena_t *new_arena = PyMem_RawCalloc(1, sizeof(code_arena_t));' '    _PyJitsym_AddArena(memory, mem_size);'
-before '        munmap(cur->start_addr, cur->size);' '        _PyJitsym_FreeArena(cur->start_addr, cur->size);'
-# perf looks for the names of memory in the map of the process that mapped it, so a child puts new trampolines in new memory.
-before '    if (persist_after_fork) {' '    if (_PyJitsym_AfterFork(persist_after_fork)) {' \
-    '        if (perf_code_arena != NULL) perf_code_arena->size_left = 0;' '        return PyStatus_Ok();' '    }'
-end
-
-begin Python/perf_jit_trampoline.c
-after '#include "Python.h"' '#include "jitsym_cpython.h"'
+after '#include "Python.h"' '#define JITSYM_CPYTHON_OWN' '#include "jitsym_cpython.h"'
 end
 
 begin Python/sysmodule.c

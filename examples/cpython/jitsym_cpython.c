@@ -1,26 +1,31 @@
 /*
- * Registers CPython's trampolines with libjitsym: for the perf map of -X perf, the jitdump of -X perf_jit, and regions.
+ * Gives each Python function a trampoline of libjitsym, for the perf map of -X perf, the jitdump of -X perf_jit, and regions.
  *
- * build.sh compiles this file with CPython. Unwind tables are for x86-64. Without the library, jitsym_dl.h writes the same
- * map, and CPython writes its own jitdump as before.
+ * build.sh compiles this file with CPython. The functions whose names begin with _PyPerfTrampoline take the place of CPython's
+ * own functions, which run only without the library. CPython's own code then makes the trampolines, jitsym_dl.h writes the
+ * same map, and CPython writes its own jitdump.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
 #include "Python.h"
 #include "pycore_ceval.h"
+#include "pycore_interp.h"
+#if PY_VERSION_HEX >= 0x030e0000
+#include "pycore_interpframe.h"
+#else
+#include "pycore_frame.h"
+#endif
 #include "pycore_runtime.h"
 
-#define JITSYM_CPYTHON_GLUE
 #include "jitsym_cpython.h"
 
 #include <fcntl.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "jitsym_dl.h"
 
-#define trampoline_api _PyRuntime.ceval.perf.trampoline_api
+#define perf_state _PyRuntime.ceval.perf
 
 /* -- Session ------------------------------------------------------------- */
 
@@ -36,8 +41,6 @@ static int untouched;
 
 /* The sinks that could not start. Without the library, only the map can start. */
 static uint32_t missing;
-
-static void *map_init(void);
 
 static int
 has_threads(void)
@@ -64,6 +67,13 @@ open_session(uint32_t sink)
     return session != NULL;
 }
 
+/* False if only jitsym_dl.h writes, and only the map. */
+static int
+has_library(void)
+{
+    return jitsym_version_number() != 0;
+}
+
 /* Writes everything that is registered. Called before the process ends without exit handlers. */
 void
 _PyJitsym_Flush(void)
@@ -82,76 +92,33 @@ _PyJitsym_CountThreads(void)
     return has_threads() && jitsym_get_stats(session, &stats) == JITSYM_OK ? (int)stats.threads : 0;
 }
 
-/*
- * Called in a forked child. The child keeps its parent's trampolines, whose names perf has from the parent. If `persist` is
- * set, the child's files must also contain these names. Returns 0 if CPython has to handle the fork as it does without the
- * library.
- */
-int
-_PyJitsym_AfterFork(int persist)
-{
-    if (session == NULL) {
-        return trampoline_api.init_state == map_init;
-    }
-    untouched = 1;
-    if (persist && jitsym_wanted(session) != 0) {
-        untouched = 0;
-        jitsym_enable(session, 0);
-    }
-    return 1;
-}
-
-/* -- Frames -------------------------------------------------------------- */
-
-extern const unsigned char _Py_trampoline_func_start[], _Py_trampoline_func_end[];
-
-enum { RBP = 6, RSP = 7 };
-
-static const jitsym_saved_register saved_rbp = {RBP, -16};
-static jitsym_unwind_row rows[3];
-static jitsym_unwind unwind = JITSYM_UNWIND(JITSYM_UNWIND_ROWS);
-
-/* Describes the frame of the trampolines, which are all copies of Python/asm_trampoline.S. Other instructions get no
- * description. */
-static void
-describe_frame(void)
-{
-    static const unsigned char branch_target[] = {0xf3, 0x0f, 0x1e, 0xfa};
-    static const struct {
-        unsigned char code[11];
-        uint32_t size, pushed, popped, saved_count;
-    } bodies[] = {
-        /* sub rsp, 8; call rcx; add rsp, 8; ret: in CPython 3.13.5 */
-        {{0x48, 0x83, 0xec, 0x08, 0xff, 0xd1, 0x48, 0x83, 0xc4, 0x08, 0xc3}, 11, 4, 10, 0},
-        /* push rbp; mov rbp, rsp; call rcx; pop rbp; ret: in CPython 3.13.15 and 3.14 */
-        {{0x55, 0x48, 0x89, 0xe5, 0xff, 0xd1, 0x5d, 0xc3}, 8, 1, 7, 1},
-    };
-    const unsigned char *code = _Py_trampoline_func_start;
-    uint32_t before = memcmp(code, branch_target, sizeof branch_target) == 0 ? sizeof branch_target : 0;
-    size_t size = _Py_trampoline_func_end - code - before;
-    for (size_t i = 0; i < sizeof bodies / sizeof *bodies && unwind.row_count == 0; i++) {
-        if (size == bodies[i].size && memcmp(code + before, bodies[i].code, size) == 0) {
-            rows[0] = (jitsym_unwind_row){0, RSP, 8, 0, NULL};
-            rows[1] = (jitsym_unwind_row){before + bodies[i].pushed, RSP, 16, bodies[i].saved_count, &saved_rbp};
-            rows[2] = (jitsym_unwind_row){before + bodies[i].popped, RSP, 8, 0, NULL};
-            unwind.rows = rows;
-            unwind.row_size = sizeof *rows;
-            unwind.row_count = 3;
-        }
-    }
-}
-
 /* -- Trampolines --------------------------------------------------------- */
 
-/* Appends `text` to the name in `to`, which has JITSYM_NAME_MAX bytes. A longer text is cut, as the library would do. Returns
- * the new length. */
-static size_t
-append(char *to, size_t length, const char *text)
+/* Code objects have extra fields for those who ask for one. The trampoline is in the field to which this function belongs. It
+ * is called when the code object ends. */
+static void
+free_trampoline(void *entry)
 {
-    size_t room = JITSYM_NAME_MAX - length, size = strlen(text);
-    size = size < room ? size : room;
-    memcpy(to + length, text, size);
-    return length + size;
+    /* A forked child gets no files and threads only because a code object of its parent ends. */
+    if (!untouched) {
+        jitsym_trampoline_free(session, entry);
+    }
+}
+
+/* Returns the index of the field, or -1. Each interpreter has its own index. */
+static Py_ssize_t
+field_of(PyInterpreterState *interp)
+{
+    static Py_ssize_t last;
+    if (interp->co_extra_freefuncs[last] != free_trampoline) {
+        for (Py_ssize_t i = 0; i < interp->co_extra_user_count; i++) {
+            if (interp->co_extra_freefuncs[i] == free_trampoline) {
+                return last = i;
+            }
+        }
+        return -1;
+    }
+    return last;
 }
 
 static const char *
@@ -165,118 +132,108 @@ utf8(PyObject *text)
     return bytes;
 }
 
-static void
-announce(const void *addr, unsigned int size, PyCodeObject *co)
+static void *
+make_trampoline(PyCodeObject *co)
 {
-    uint32_t wanted = jitsym_wanted(session);
-    char name[JITSYM_NAME_MAX];
-    const char *file;
-    jitsym_code code = JITSYM_CODE(addr, size, name);
-    jitsym_line line = {0};
+    void *entry = _PyEval_EvalFrameDefault; /* stays after a failure */
+    const char *file = utf8(co->co_filename);
+    char name[JITSYM_NAME_MAX + 1];
+    jitsym_code code = JITSYM_CODE(NULL, 0, name);
+    jitsym_line line = {0, co->co_firstlineno, 0, 0, file};
 
-    if ((wanted & JITSYM_WANT_CODE) == 0) {
-        return;
-    }
-    file = utf8(co->co_filename);
-    code.name_len = append(name, 0, "py::");
-    code.name_len = append(name, code.name_len, utf8(co->co_qualname));
-    code.name_len = append(name, code.name_len, ":");
-    code.name_len = append(name, code.name_len, file);
-    code.bytes = addr;
-    code.flags = trampoline_api.code_padding != 0 ? JITSYM_CODE_GAP : 0;
-    if (unwind.row_count != 0) {
-        code.unwind = &unwind;
-    }
+    snprintf(name, sizeof name, "py::%s:%s", utf8(co->co_qualname), file);
     /* The file names <string> and <frozen importlib._bootstrap> do not refer to files. */
-    if ((wanted & JITSYM_WANT_LINES) && *file != '<' && co->co_firstlineno > 0) {
-        line.line = co->co_firstlineno;
-        line.file = file;
+    if (*file != '<' && co->co_firstlineno > 0) {
         code.lines = &line;
         code.line_count = 1;
         code.line_size = sizeof line;
     }
     untouched = 0;
-    jitsym_register(session, &code, NULL);
+    jitsym_trampoline(session, entry, 0, &code, &entry);
+    return entry;
 }
 
-static void *
-map_init(void)
+/* Returns the trampoline of a code object, or CPython's interpreter if there is no trampoline. */
+static _PyFrameEvalFunction
+trampoline_of(PyInterpreterState *interp, PyObject *code)
 {
-    return session;
-}
-
-static void *
-jit_init(void)
-{
-    return session != NULL ? session : _PyJitsym_own_jit_callbacks.init_state();
-}
-
-static void
-map_write(void *Py_UNUSED(state), const void *addr, unsigned int size, PyCodeObject *co)
-{
-    if (session != NULL) {
-        announce(addr, size, co);
+    void *entry = NULL;
+    Py_ssize_t field = field_of(interp);
+    PyUnstable_Code_GetExtra(code, field, &entry);
+    if (entry == NULL && (jitsym_wanted(session) & JITSYM_WANT_CODE)) {
+        /* A generator may be about to raise an exception. */
+        PyObject *raised = PyErr_GetRaisedException();
+        entry = make_trampoline((PyCodeObject *)code);
+        if (PyUnstable_Code_SetExtra(code, field, entry) < 0) {
+            jitsym_trampoline_free(session, entry);
+            entry = NULL;
+        }
+        PyErr_SetRaisedException(raised);
     }
+    return entry != NULL ? (_PyFrameEvalFunction)entry : _PyEval_EvalFrameDefault;
 }
 
-static void
-jit_write(void *state, const void *addr, unsigned int size, PyCodeObject *co)
+/* Runs each Python function while trampolines are active. */
+static PyObject *
+py_trampoline_evaluator(PyThreadState *ts, struct _PyInterpreterFrame *frame, int throw)
 {
-    if (session != NULL) {
-        announce(addr, size, co);
-    }
-    else {
-        _PyJitsym_own_jit_callbacks.write_state(state, addr, size, co);
-    }
+    /* This reference keeps the trampoline: a function may delete itself while it runs. */
+    PyObject *code = Py_NewRef(_PyFrame_GetCode(frame));
+    PyObject *result = trampoline_of(ts->interp, code)(ts, frame, throw);
+    Py_DECREF(code);
+    return result;
 }
 
-static int
-map_free(void *Py_UNUSED(state))
+/* -- In place of CPython's own functions --------------------------------- */
+
+int
+_PyIsPerfTrampolineActive(void)
 {
+    return PyInterpreterState_Get()->eval_frame == py_trampoline_evaluator || _PyJitsym_OwnIsActive();
+}
+
+/* Activates or deactivates the trampolines of an interpreter. Trampolines stay until their code objects end. */
+int
+_PyPerfTrampoline_Init(int activate)
+{
+    PyInterpreterState *interp = PyInterpreterState_Get();
+    int is_jitdump = perf_state.trampoline_api.init_state == _Py_perfmap_jit_callbacks.init_state;
+    int is_free = interp->eval_frame == NULL || interp->eval_frame == py_trampoline_evaluator;
+    if (!is_free || (activate && !open_session(is_jitdump ? JITSYM_SINK_JITDUMP : JITSYM_SINK_MAP)) || !has_library()) {
+        return _PyJitsym_OwnInit(activate);
+    }
+    if (activate && field_of(interp) < 0 && PyUnstable_Eval_RequestCodeExtraIndex(free_trampoline) < 0) {
+        return -1;
+    }
+    _PyInterpreterState_SetEvalFrameFunc(interp, activate ? py_trampoline_evaluator : NULL);
     return 0;
 }
 
-static int
-jit_free(void *state)
+int
+PyUnstable_PerfTrampoline_CompileCode(PyCodeObject *co)
 {
-    return session != NULL ? 0 : _PyJitsym_own_jit_callbacks.free_state(state);
-}
-
-_PyPerf_Callbacks _Py_perfmap_callbacks = {map_init, map_write, map_free};
-_PyPerf_Callbacks _Py_perfmap_jit_callbacks = {jit_init, jit_write, jit_free};
-
-/* Called before the trampolines are activated and have memory, because this memory depends on the sinks. */
-void
-_PyJitsym_Begin(void)
-{
-    jitsym_stats stats = JITSYM_STATS;
-    if (!open_session(trampoline_api.init_state == jit_init ? JITSYM_SINK_JITDUMP : JITSYM_SINK_MAP)) {
-        return;
+    PyInterpreterState *interp = PyInterpreterState_Get();
+    if (interp->eval_frame != py_trampoline_evaluator) {
+        return _PyJitsym_OwnCompileCode(co);
     }
-    describe_frame();
-    /* Room after the trampolines is made only if a jitdump is written from the start. */
-    bool has_gap = jitsym_get_stats(session, &stats) == JITSYM_OK && (stats.sinks_running & JITSYM_SINK_JITDUMP) != 0;
-    trampoline_api.code_padding = has_gap ? JITSYM_CODE_GAP_SIZE : 0;
+    trampoline_of(interp, (PyObject *)co);
+    return 0;
 }
 
-/* -- Memory -------------------------------------------------------------- */
-
-/* Called for new executable memory that is full of trampolines and is no longer written to. */
-void
-_PyJitsym_AddArena(void *memory, size_t size)
+/* Called in a forked child. The child keeps its parent's trampolines, whose names perf has from the parent. If
+ * `persist_after_fork` is set, the child's files must also contain these names. */
+PyStatus
+_PyPerfTrampoline_AfterFork_Child(void)
 {
-    if (session != NULL && (jitsym_wanted(session) & (JITSYM_WANT_REGION | JITSYM_WANT_ADOPT)) != 0) {
+    if (session == NULL || !has_library()) {
+        return _PyJitsym_OwnAfterFork();
+    }
+    untouched = 1;
+    if (perf_state.persist_after_fork && jitsym_wanted(session) != 0) {
         untouched = 0;
-        jitsym_region_adopt(session, memory, size);
+        jitsym_enable(session, 0);
     }
-}
-
-void
-_PyJitsym_FreeArena(void *memory, size_t size)
-{
-    if (has_threads()) {
-        jitsym_unregister_range(session, (uint64_t)(uintptr_t)memory, size, JITSYM_RANGE_UNMAP);
-    }
+    return PyStatus_Ok();
 }
 
 /* -- Perf map API -------------------------------------------------------- */

@@ -6,21 +6,20 @@
 #ifndef JITSYM_CPYTHON_H
 #define JITSYM_CPYTHON_H
 
-#include "pycore_ceval.h"
-
-void _PyJitsym_Begin(void);
-void _PyJitsym_AddArena(void *memory, size_t size);
-void _PyJitsym_FreeArena(void *memory, size_t size);
-int _PyJitsym_AfterFork(int persist);
 int _PyJitsym_CountThreads(void);
 void _PyJitsym_Flush(void);
 
-/* CPython's own writers. The jitdump is written on a machine without the library. The map is not used. */
-extern _PyPerf_Callbacks _PyJitsym_own_map_callbacks, _PyJitsym_own_jit_callbacks;
+/* CPython's own functions, which run without the library. */
+int _PyJitsym_OwnIsActive(void);
+int _PyJitsym_OwnInit(int activate);
+int _PyJitsym_OwnCompileCode(PyCodeObject *co);
+PyStatus _PyJitsym_OwnAfterFork(void);
 
-#ifndef JITSYM_CPYTHON_GLUE
-#define _Py_perfmap_callbacks _PyJitsym_own_map_callbacks
-#define _Py_perfmap_jit_callbacks _PyJitsym_own_jit_callbacks
+#ifdef JITSYM_CPYTHON_OWN
+#define _PyIsPerfTrampolineActive _PyJitsym_OwnIsActive
+#define _PyPerfTrampoline_Init _PyJitsym_OwnInit
+#define PyUnstable_PerfTrampoline_CompileCode _PyJitsym_OwnCompileCode
+#define _PyPerfTrampoline_AfterFork_Child _PyJitsym_OwnAfterFork
 #endif
 
 #endif

@@ -219,7 +219,7 @@ void lj_jitsym_recorder(jit_State *J)
   jitsym_trace->mcode_num = 0;
 }
 
-static void jitsym_step(IRRef ref, GCproto *pt, const BCIns *pc)
+static void jitsym_note_step(IRRef ref, GCproto *pt, const BCIns *pc)
 {
   JitsymTrace *trace = jitsym_trace;
   JitsymStep step = { ref, pt, pc };
@@ -231,7 +231,7 @@ static void jitsym_step(IRRef ref, GCproto *pt, const BCIns *pc)
 /* Called when the next bytecode is recorded. */
 void lj_jitsym_recins(jit_State *J)
 {
-  if (jitsym_trace_of(J) != NULL && J->pt != NULL) jitsym_step(J->cur.nins, J->pt, J->pc);
+  if (jitsym_trace_of(J) != NULL && J->pt != NULL) jitsym_note_step(J->cur.nins, J->pt, J->pc);
 }
 
 static const JitsymStep *jitsym_step_of(IRRef ref)
@@ -250,7 +250,7 @@ void lj_jitsym_copyins(jit_State *J, IRRef ref)
   const JitsymStep *step;
   if (jitsym_trace_of(J) == NULL) return;
   step = jitsym_step_of(ref);
-  if (step != NULL) jitsym_step(J->cur.nins, step->pt, step->pc);
+  if (step != NULL) jitsym_note_step(J->cur.nins, step->pt, step->pc);
 }
 
 /* Called when code of one IR instruction was made. Code is made backwards, and may be made again. */

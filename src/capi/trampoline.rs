@@ -10,10 +10,10 @@ use crate::api::error::Error;
 use crate::session;
 
 /// Makes a function that calls `target` with the same arguments, and returns the same result. Stacks show this function with
-/// the name, file and line of `code` (`JITSYM_CODE(NULL, 0, name)`; `flags` may be `JITSYM_CODE_MORE`, other fields must be 0).
-/// `target`: a function of any type. `stack_words`: how many words (8 bytes) of arguments the caller passes on the stack; at
-/// most 32. `out_entry`: gets the function's address. If `session` is NULL, no sink runs and no code is remembered, or the
-/// library makes no code for this machine, it gets `target`.
+/// the name, file, line and `lines` of `code` (`JITSYM_CODE(NULL, 0, name)`; `flags` may be `JITSYM_CODE_MORE`, other fields
+/// must be 0). `target`: a function of any type. `stack_words`: how many words (8 bytes) of arguments the caller passes on the
+/// stack; at most 32. `out_entry`: gets the function's address. If `session` is NULL, no sink runs and no code is remembered,
+/// or the library makes no code for this machine, it gets `target`.
 ///
 /// The function stays until `jitsym_trampoline_free`, even if the session is closed or all sinks are disabled.
 /// [trampolines.md](trampolines.md) has an example, the costs and the limits.

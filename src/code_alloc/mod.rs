@@ -1,9 +1,10 @@
-//! Allocates pieces of code memory from regions with two views.
+//! Allocates pieces of code memory from regions with two views, and trampolines outside of regions.
 //!
 //! A piece has the same offset in both views. The allocator's data is outside of code memory, where writes of the host cannot
 //! damage it. During a call, the thread holds one lock, and its signals are blocked. `fork` waits for the end of the call.
 
 mod arena;
+mod copies;
 #[cfg(test)]
 mod tests;
 
@@ -13,6 +14,8 @@ use crate::sys::sync::outside::Mutex;
 use crate::sys::timed_lock::{Locked, TimedLock};
 use crate::sys::{fork_lock, reserve};
 use arena::{Arena, CHUNK, GRANULE};
+use copies::Copies;
+pub use copies::Kind;
 
 /// The largest alignment, in bytes. Regions begin at page boundaries, and no page is smaller than this.
 const ALIGNMENT_MAX: u64 = 4096;
@@ -25,14 +28,16 @@ const GROWTH_MAX: u64 = 4 << 20;
 /// The sizes in bytes to which a region may grow. A new region gets the first of these sizes for which there is address space.
 const MAX_LENS: [u64; 3] = [64 << 20, 4 << 20, FIRST_LEN];
 
-/// The number of pieces that are kept for later trampolines.
+/// The number of pieces that are kept for later trampolines of one kind, and of all kinds.
 const SPARES: usize = 31;
+const SPARES_MAX: usize = 4 * SPARES;
 
 /// The regions of this allocator, divided into pieces.
 #[derive(Debug, Default)]
 pub struct Allocator {
     pub arenas: TimedLock<Vec<Arena>>,
-    /// Pieces of `GRANULE` bytes for trampolines. A thread never waits for this lock, and does not block signals while it holds
+    copies: TimedLock<Copies>,
+    /// Pieces for trampolines. A thread never waits for this lock, and does not block signals while it holds
     /// the lock.
     spares: Mutex<Vec<Spare>>,
 }
@@ -43,11 +48,14 @@ struct Spare {
     piece: CodeRegion,
     /// See `Wanted::named`.
     named: bool,
+    /// The kind of the trampoline that the piece contains already.
+    copy: Option<Kind>,
 }
 
 impl Spare {
     fn is_for(&self, wanted: Wanted) -> bool {
-        self.named || !wanted.named
+        let is_alike = self.named == wanted.named && self.piece.size == wanted.len;
+        is_alike && (self.copy.is_none() || self.copy == wanted.copy)
     }
 }
 
@@ -61,6 +69,8 @@ pub struct Wanted {
     named: bool,
     /// Whether the piece is for a trampoline of the library.
     trampoline: bool,
+    /// Outside of regions, the piece may be a copy of this trampoline.
+    copy: Option<Kind>,
 }
 
 /// The source of memory: the regions of the process.
@@ -91,7 +101,12 @@ impl Wanted {
             near,
             named,
             trampoline: false,
+            copy: None,
         })
+    }
+
+    pub fn for_trampoline(size: u64, named: bool, kind: Kind) -> Result<Wanted> {
+        Ok(Wanted { trampoline: true, copy: Some(kind), ..Wanted::new(size, 0, 0, named)? })
     }
 
     /// Whether the region suits the request: `near` reaches the whole region, and the region has a file if the sink for regions
@@ -120,6 +135,13 @@ impl Allocator {
             return Err(Error::NoMemory);
         }
         let _inside = fork_lock::enter();
+        if let Some(kind) = wanted.copy.filter(|_| !wanted.named) {
+            let copy = self.copies.lock_in_time().ok_or(Error::Timeout)?.take(kind, wanted.len);
+            // A system that lets no memory become executable may still allow two views.
+            if let Ok(exec) = copy {
+                return Ok(CodeRegion { exec, write: exec, size: wanted.len });
+            }
+        }
         let mut arenas = self.lock()?;
         if let Some(piece) = found(source, &mut arenas, wanted) {
             return Ok(piece);
@@ -133,17 +155,19 @@ impl Allocator {
     /// Takes over the pieces of the parent, in a forked child. No other thread of the child uses this allocator yet.
     pub fn take_over(&self, parent: &Allocator) {
         self.arenas.take_over(&parent.arenas);
+        self.copies.take_over(&parent.copies);
+        if let Some(mut copies) = self.copies.try_lock() {
+            copies.leave_to_parent();
+        }
         if let (Ok(mut own), Ok(mut of_parent)) = (self.spares.try_lock(), parent.spares.try_lock()) {
             *own = std::mem::take(&mut of_parent);
+            own.retain(|spare| spare.copy.is_none());
         }
     }
 
-    /// Returns a piece of `GRANULE` bytes that was allocated ahead for a trampoline. The call takes no lock for which a thread
-    /// waits.
+    /// Returns a piece that was allocated ahead for a trampoline. A piece with one view contains the trampoline already. The
+    /// call takes no lock for which a thread waits.
     pub fn spare(&self, wanted: Wanted) -> Option<CodeRegion> {
-        if wanted.len > GRANULE {
-            return None;
-        }
         let mut spares = self.spares.try_lock().ok()?;
         let found = spares.iter().rposition(|spare| spare.is_for(wanted))?;
         Some(spares.swap_remove(found).piece)
@@ -156,14 +180,17 @@ impl Allocator {
 
     /// Allocates a piece for a trampoline, and further pieces for `spare`.
     pub fn alloc_ahead(&self, source: &impl Source, wanted: Wanted) -> Result<CodeRegion> {
-        let wanted = Wanted { trampoline: true, ..wanted };
         let piece = self.alloc(source, wanted)?;
         let Ok(mut spares) = self.spares.try_lock() else { return Ok(piece) };
         let fitting = spares.iter().filter(|spare| spare.is_for(wanted)).count();
-        let missing = if wanted.len == GRANULE { SPARES.saturating_sub(fitting) } else { 0 };
+        let is_small = wanted.len == GRANULE || piece.write == piece.exec;
+        let missing = if is_small { SPARES.saturating_sub(fitting) } else { 0 };
+        let missing = missing.min(SPARES_MAX.saturating_sub(spares.len()));
         if spares.try_reserve(missing).is_ok() {
             let more = (0..missing).map_while(|_| self.alloc(source, wanted).ok());
-            spares.extend(more.map(|piece| Spare { piece, named: wanted.named }));
+            let is_copy = |piece: &CodeRegion| piece.write == piece.exec;
+            let copy = |piece: &CodeRegion| wanted.copy.filter(|_| is_copy(piece));
+            spares.extend(more.map(|piece| Spare { piece, named: wanted.named, copy: copy(&piece) }));
         }
         Ok(piece)
     }
@@ -200,6 +227,13 @@ impl Allocator {
             return Ok(None);
         }
         let _inside = fork_lock::enter();
+        let mut copies = self.copies.lock_in_time().ok_or(Error::Timeout)?;
+        if let Some(len) = copies.owned_len(exec) {
+            source.unregister(exec, len);
+            copies.free(exec);
+            return Ok(None);
+        }
+        drop(copies);
         let mut arenas = self.lock()?;
         let is_trampoline = |arena: &Arena| arena.place(exec).is_some_and(|place| arena.is_trampoline(place));
         match arenas.iter().any(is_trampoline) {

@@ -363,7 +363,7 @@ fn threads() {
 #[test]
 fn trampolines() {
     let (allocator, nowhere) = (Allocator::default(), Nowhere::default());
-    let wanted = |size, named| Wanted::new(size, 0, 0, named).unwrap();
+    let wanted = |size, named| Wanted { trampoline: true, ..Wanted::new(size, 0, 0, named).unwrap() };
     assert_eq!(allocator.spare(wanted(1, false)), None);
     let other = alloc(&allocator, &nowhere, 64).exec;
     let mut pieces = vec![allocator.alloc_ahead(&nowhere, wanted(23, true)).unwrap()];
@@ -412,4 +412,34 @@ fn trampolines() {
     let piece = child.spare(wanted(1, false)).unwrap();
     assert_eq!(child.free_trampoline(&nowhere, piece.exec), Ok(None));
     assert_eq!(child.free(&nowhere, piece.exec), Err(Error::Region));
+}
+
+/// Outside of regions, trampolines are copies in private memory.
+#[test]
+fn copies_of_trampolines() {
+    let (allocator, nowhere) = (Allocator::default(), Nowhere::default());
+    let kind = Kind { target: 1, words: 0, gap: false };
+    let wanted = |named| Wanted::for_trampoline(23, named, kind).unwrap();
+    let piece = allocator.alloc_ahead(&nowhere, wanted(false)).unwrap();
+    assert_eq!((piece.write, nowhere.count()), (piece.exec, 0));
+    // A region needs pieces of its own, and so does another kind.
+    let other = Wanted::for_trampoline(23, false, Kind { target: 2, ..kind }).unwrap();
+    assert_eq!((allocator.spare(wanted(true)), allocator.spare(other)), (None, None));
+    assert_eq!(allocator.alloc(&nowhere, wanted(true)).map(|piece| piece.write - piece.exec), Ok(APART));
+    // The child does not use what the parent has allocated ahead, but can free the parent's trampolines once.
+    let child = Allocator::default();
+    child.take_over(&allocator);
+    assert_eq!(child.spare(wanted(false)), None);
+    for piece in [child.alloc(&nowhere, wanted(false)).unwrap(), piece] {
+        assert_eq!(child.free_trampoline(&nowhere, piece.exec + 1), Ok(None));
+        assert_eq!(child.copies.try_lock().unwrap().owned_len(piece.exec), Some(GRANULE));
+        assert_eq!(child.free_trampoline(&nowhere, piece.exec), Ok(None));
+        assert_eq!(child.copies.try_lock().unwrap().owned_len(piece.exec), None);
+    }
+    // So few kinds have pieces in advance that no search takes long.
+    for target in 3..100 {
+        let wanted = Wanted::for_trampoline(23, false, Kind { target, ..kind }).unwrap();
+        child.alloc_ahead(&nowhere, wanted).unwrap();
+    }
+    assert_eq!(child.spares.lock().unwrap().len(), SPARES_MAX);
 }

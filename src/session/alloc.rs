@@ -2,7 +2,7 @@
 
 use crate::api::error::{Error, Result};
 use crate::api::options::Sinks;
-use crate::code_alloc::{Source, Wanted};
+use crate::code_alloc::{Kind, Source, Wanted};
 use crate::session::fork;
 use crate::session::handle::Ref;
 use crate::sink::region::{CodeRegion, RegionOptions};
@@ -39,9 +39,9 @@ impl Ref {
         self.owned(thread::quietly(|| self.process.allocator.alloc(self, wanted))?)
     }
 
-    /// Allocates a piece for a trampoline of the library.
-    pub(super) fn alloc_for_trampoline(&self, size: u64) -> Result<CodeRegion> {
-        let wanted = Wanted::new(size, 0, 0, self.is_named())?;
+    /// Allocates a piece for a trampoline of the library. A piece with one view contains the trampoline already.
+    pub(super) fn alloc_for_trampoline(&self, size: u64, kind: Kind) -> Result<CodeRegion> {
+        let wanted = Wanted::for_trampoline(size, self.is_named(), kind)?;
         match self.process.allocator.spare(wanted) {
             Some(piece) => Ok(piece),
             None => self.owned(thread::quietly(|| self.process.allocator.alloc_ahead(self, wanted))?),

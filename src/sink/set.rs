@@ -24,6 +24,7 @@ use crate::sink::{
     Sink, KINDS,
 };
 use crate::sys::clock::Clock;
+use crate::sys::debugger;
 use crate::sys::file::Identity;
 
 pub struct SinkSet {
@@ -109,6 +110,10 @@ impl SinkSet {
     pub fn announce(&mut self, sinks: Sinks, started: Sinks) {
         let status = self.status.clone();
         status.add_sinks(sinks, with_wants(started));
+        if started.has(Sinks::GDB) {
+            // A debugger may already listen, and the first code may be registered before the sink's first round.
+            status.set_watched(debugger::is_watched());
+        }
         let missed = self.missed;
         self.missed = missed.without(started);
         for (kind, sink) in self.each().filter(|(kind, _)| started.has(kind.bit)) {

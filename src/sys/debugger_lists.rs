@@ -215,7 +215,9 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, loaded: *mut
         false => unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes(),
     };
     let path = if path.is_empty() { b"/proc/self/exe" } else { path };
-    loaded.modules.push((info.dlpi_addr as u64, PathBuf::from(OsStr::from_bytes(path))));
+    #[allow(clippy::unnecessary_cast, reason = "the type has 32 bits where addresses have")]
+    let addr = info.dlpi_addr as u64;
+    loaded.modules.push((addr, PathBuf::from(OsStr::from_bytes(path))));
     0
 }
 

@@ -27,7 +27,9 @@ pub fn limit(resource: impl Into<i64>) -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the pointer is valid.
     let is_known = unsafe { libc::getrlimit(resource.into() as _, &mut limit) == 0 };
-    (is_known && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur as u64)
+    #[allow(clippy::unnecessary_cast, reason = "the type has 32 bits where addresses have")]
+    let soft = limit.rlim_cur as u64;
+    (is_known && limit.rlim_cur != libc::RLIM_INFINITY).then_some(soft)
 }
 
 /// The mount namespaces of all processes whose namespaces this process may read. `None` if this process may read no

@@ -1,4 +1,5 @@
-//! Records a program by stepping: a sample for each instruction on each path of calls, and what has to be seen of it.
+//! Records a program by stepping: a sample for each instruction, or for each on each path of calls, and what has to be seen of
+//! it.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{HashMap, HashSet};
@@ -27,6 +28,8 @@ pub struct Plan<'a> {
     pub graph: Graph,
     /// Functions of the program. A thread is stepped from when it enters one until it returns.
     pub enter: &'a [&'a str],
+    /// Whether an instruction gets a sample each time that it is executed, and not only the first time on each path of calls.
+    pub every: bool,
     /// A function of the program, at whose beginning the recording ends. The program lives on until [`Recorded::held`] is dropped.
     pub hold: Option<&'a str>,
     /// Where it is written. What the program prints is in `program.out` beside it, and there are other files.
@@ -79,7 +82,7 @@ enum Message {
 
 /// Runs the program to its end, or until it is to be held. One that fails is an error.
 pub fn record(plan: Plan) -> Result<Recorded> {
-    let Plan { mut program, perf, graph, enter, hold, data } = plan;
+    let Plan { mut program, perf, graph, enter, every, hold, data } = plan;
     let dir = data.parent().context("no directory")?;
     let log = dir.join("program.log");
     program.stdin(if hold.is_some() { Stdio::piped() } else { Stdio::null() });
@@ -89,6 +92,7 @@ pub fn record(plan: Plan) -> Result<Recorded> {
     let order = Order {
         graph,
         enter: enter.iter().map(|name| name.to_string()).collect(),
+        every,
         hold: hold.map(String::from),
         data: data.into(),
     };
@@ -125,6 +129,7 @@ struct Done {
 struct Order {
     graph: Graph,
     enter: Vec<String>,
+    every: bool,
     hold: Option<String>,
     data: PathBuf,
 }
@@ -184,6 +189,7 @@ impl Walk {
 struct Stepping {
     graph: Graph,
     enter: Vec<u64>,
+    every: bool,
     hold: Option<u64>,
     file: Recording,
     symbols: Symbols,
@@ -201,6 +207,7 @@ impl Stepping {
         let stepping = Stepping {
             graph: order.graph,
             enter: order.enter.iter().map(address).collect::<Result<_>>()?,
+            every: order.every,
             hold: order.hold.as_ref().map(address).transpose()?,
             file: Recording::create(&order.data, order.graph)?,
             symbols,
@@ -273,7 +280,7 @@ impl Stepping {
         Ok(())
     }
 
-    /// Takes a sample, unless there is one of this instruction on this path, and goes on.
+    /// Takes a sample, unless there is one of this instruction on this path that is enough, and goes on.
     fn stand(&mut self, tracer: &mut Tracer, tid: Tid) -> Result<()> {
         let registers = tracer.registers(tid)?;
         let Some(walk) = self.walks.get_mut(&tid) else { return Ok(tracer.resume(tid)?) };
@@ -288,7 +295,7 @@ impl Stepping {
             let callers = walk.callers();
             let mut hasher = DefaultHasher::new();
             (registers.rip, &callers).hash(&mut hasher);
-            if walk.seen.insert(hasher.finish()) {
+            if walk.seen.insert(hasher.finish()) || self.every {
                 self.sample(tracer, tid, &registers, callers)?;
             }
         }

@@ -69,6 +69,7 @@ impl Recorded {
             perf: perf::perf("record"),
             graph,
             enter: &["call_guest"],
+            every: false,
             hold: None,
             data: &data,
         });

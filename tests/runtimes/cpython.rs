@@ -50,7 +50,7 @@ struct Way {
 const MAP: Way = Way { name: "map", option: "perf", variables: &[], stacks: &["--call-graph", "fp"], inject: false };
 const JITDUMP: Way = Way { name: "jitdump", option: "perf_jit", variables: &[], stacks: STACKS, inject: true };
 const REGIONS: Way =
-    Way { name: "regions", option: "perf", variables: &[("JITSYM_ADOPT", "1")], stacks: STACKS, inject: false };
+    Way { name: "regions", option: "perf", variables: &[("JITSYM", "region")], stacks: STACKS, inject: false };
 
 /// What one process did from when to when.
 struct Phase {
@@ -76,8 +76,16 @@ impl Sample {
         functions.map(|function| function.split(':').next().unwrap_or_default()).collect()
     }
 
+    /// Whether the stack goes down to where CPython begins, and each trampoline lies between the two functions in C that it
+    /// connects. With frame pointers, perf misses a caller of the function that runs, if this function has not yet pushed or
+    /// has already popped a frame pointer.
     fn is_whole(&self) -> bool {
-        self.symbols.iter().rev().take(5).any(|symbol| symbol == "Py_BytesMain")
+        let is_between = |at: usize| {
+            (at < 2 || self.symbols[at - 1] == "_PyEval_EvalFrameDefault")
+                && (at == 0 || self.symbols.get(at + 1).is_some_and(|symbol| symbol == "py_trampoline_evaluator"))
+        };
+        let mut trampolines = (0..self.symbols.len()).filter(|&at| self.symbols[at].starts_with("py::"));
+        self.symbols.iter().rev().take(5).any(|symbol| symbol == "Py_BytesMain") && trampolines.all(is_between)
     }
 
     /// Whether it may be of a function in C that has just popped its caller's frame pointer: perf copies the stack from the stack
@@ -220,7 +228,7 @@ fn cpython_in_regions() {
 /// Parent, child and grandchild have names for what they have compiled and for what they have inherited.
 fn check_forks(python: &Path, way: &Way) {
     let recording = Recording::long_enough(python, way, &guest("forks.py"));
-    assert_eq!(recording.phases.len(), 7);
+    assert_eq!(recording.phases.len(), 8);
     for phase in &recording.phases {
         recording.check(way.name, phase, |sample| {
             let functions = sample.functions();
@@ -255,22 +263,42 @@ fn newer_cpython_forks_in_regions() {
     check_forks(newer(), &REGIONS);
 }
 
+/// The Python functions, with their lines, in gdb's stacks at each call of `os.getppid`. Each lies between functions in C.
+fn stacks_in_gdb(options: &[&str], guest: &str, calls: usize) -> Vec<Vec<String>> {
+    let mut gdb = perf::command("gdb");
+    with_library(&mut gdb).args(["-batch", "-nx", "-ex", "set debuginfod enabled off"]);
+    gdb.args(["-ex", "break os_getppid", "-ex", "run", "-ex", "echo \\nstack\\n", "-ex", "bt"]);
+    for _ in 1..calls {
+        gdb.args(["-ex", "continue", "-ex", "echo \\nstack\\n", "-ex", "bt"]);
+    }
+    gdb.arg("--args").arg(python()).args(options).arg(guest);
+    let text = stdout(&run(&mut gdb));
+    let stacks = text.split("\nstack\n").skip(1).map(|stack| {
+        let frames: Vec<&str> = stack.lines().filter(|line| line.starts_with('#')).collect();
+        assert!(frames.iter().any(|frame| frame.contains(" in Py_BytesMain (")), "{text}");
+        assert!(!frames.iter().any(|frame| frame.contains(" ?? ")), "{text}");
+        let is_function = |at: &usize| frames[*at].contains(" py::");
+        let functions: Vec<usize> = (0..frames.len()).filter(is_function).collect();
+        for at in &functions {
+            assert!(frames[at - 1].contains(" _PyEval_EvalFrameDefault ("), "{text}");
+            assert!(frames[at + 1].contains(" py_trampoline_evaluator ("), "{text}");
+        }
+        functions.iter().map(|at| frames[*at].split_once(" py::").expect("a function").1.replace(guest, "")).collect()
+    });
+    stacks.collect()
+}
+
 /// gdb shows the Python functions, with their lines, between those of CPython, from C code down to where CPython begins.
 #[test]
 fn cpython_in_gdb() {
-    let guest = guest("called.py");
-    let mut gdb = perf::command("gdb");
-    with_library(&mut gdb).args(["-batch", "-nx", "-ex", "set debuginfod enabled off"]);
-    gdb.args(["-ex", "break os_getppid", "-ex", "run", "-ex", "bt"]);
-    gdb.arg("--args").arg(python()).args(["-X", "perf_jit", &guest]);
-    let text = stdout(&run(&mut gdb));
-    let stack: Vec<&str> = text.lines().filter(|line| line.starts_with('#')).collect();
-    let mut at = 0;
-    for (function, line) in [("inner", 6), ("Middle.__call__", 11), ("outer", 15), ("<module>", 1)] {
-        let wanted = format!(" py::{function}:{guest} () at {guest}:{line}");
-        let found = stack[at..].iter().position(|frame| frame.ends_with(&wanted));
-        at += found.unwrap_or_else(|| panic!("no {wanted}: {text}"));
-    }
-    assert!(stack[at..].iter().any(|frame| frame.contains(" in Py_BytesMain (")), "{text}");
-    assert!(!stack.iter().any(|frame| frame.contains(" ?? ")), "{text}");
+    let stacks = stacks_in_gdb(&["-X", "perf_jit"], &guest("called.py"), 1);
+    assert_eq!(stacks, [["inner: () at :6", "Middle.__call__: () at :11", "outer: () at :15", "<module>: () at :1"]]);
+}
+
+/// Functions have trampolines while these are on: also functions that ran before, and those that had trampolines earlier.
+#[test]
+fn cpython_switches_in_gdb() {
+    let (inner, outer, new) = ("inner: () at :6", "outer: () at :10", "new: () at :14");
+    let expected = [vec![], vec![inner, outer], vec![], vec![inner, outer], vec![new]];
+    assert_eq!(stacks_in_gdb(&[], &guest("switched.py"), expected.len()), expected);
 }

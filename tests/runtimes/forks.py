@@ -1,5 +1,6 @@
 # Burns before and after forks, in functions that the child has compiled itself and in those that it has from its parent, and prints
-# which process burned in which from when to when. The children end without exit handlers.
+# which process burned in which from when to when. The children end without exit handlers. One of them is multiprocessing's.
+import multiprocessing
 import os
 import sys
 import time
@@ -32,6 +33,10 @@ def grandchild_new(end):
     burn(end)
 
 
+def process_new(end):
+    burn(end)
+
+
 def phase(function):
     # Compiled before the phase, in which nothing but Python is to run.
     function(0)
@@ -60,3 +65,6 @@ phase(shared)
 child = fork(child_new, shared, then=grandchild)
 phase(parent_late)
 os.waitpid(child, 0)
+process = multiprocessing.get_context("fork").Process(target=phase, args=(process_new,))
+process.start()
+process.join()

@@ -1,6 +1,7 @@
 //! Stock Lua, whose interpreter enters each Lua function through a trampoline.
 
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::recording::built;
@@ -19,7 +20,7 @@ fn guest(name: &str) -> PathBuf {
     root().join("tests/runtimes").join(name)
 }
 
-fn with_library(command: &mut Command, sinks: &str, dir: &std::path::Path) {
+fn with_library(command: &mut Command, sinks: &str, dir: &Path) {
     let library = artifacts().shared_dir.join("libjitsym.so");
     command.env("JITSYM_LIB", spaceless(&library)).env("JITSYM", sinks).env("JITSYM_DIR", dir);
 }
@@ -110,5 +111,76 @@ fn gdb_sees_the_functions_of_a_script() {
         .collect();
     assert_eq!(chain(names.iter().map(String::as_str)), CHAIN, "{text}");
     assert!(text.contains("chain.lua:2") && text.lines().any(|line| line == "ok"), "{text}");
+    std::fs::remove_dir_all(&dir).expect("remove the directory");
+}
+
+/// Where Lua's virtual machine goes on with its next instruction: offsets in `luaV_execute`.
+fn dispatches(lua: &Path) -> BTreeSet<u64> {
+    let mut objdump = Command::new("objdump");
+    let text = stdout(&run(objdump.args(["-d", "--no-show-raw-insn", "--disassemble=luaV_execute"]).arg(lua)));
+    let number = |hex: &str| u64::from_str_radix(hex.trim(), 16).expect("an address");
+    let begin = text.lines().find_map(|line| line.strip_suffix(" <luaV_execute>:")).map(number).expect("luaV_execute");
+    let jumps = text.lines().filter(|line| line.contains("jmp ") && line.contains('*'));
+    jumps.map(|line| number(line.split_once(':').expect("an instruction").0) - begin).collect()
+}
+
+/// Each instruction of the processor that the interpreter executes for a script is a sample of perf. Lua's hook tells which
+/// function is current at each instruction of the virtual machine. There, the innermost function of perf's stack is the same,
+/// so each function has as many of these samples as Lua counts. Between two of these samples, all stacks are of the first
+/// function, and then of the second, except where C code returns to its caller in the script between its calls of the two.
+#[test]
+fn perf_counts_what_the_interpreter_counts() {
+    let (dir, lua) = (fresh_dir("lua-counted"), lua());
+    let mut counted = Command::new(&lua);
+    with_library(counted.arg(guest("counted.lua")).arg("count"), "off", &dir);
+    let line = |text: &str| text.parse::<u32>().expect("a line");
+    let expected: Vec<u32> = stdout(&run(&mut counted)).split_whitespace().map(line).collect();
+
+    let (mut program, data) = (perf::command(&lua), dir.join("perf.data"));
+    with_library(program.arg(guest("counted.lua")), "region", &dir);
+    let recorded = jitsym_step::record(jitsym_step::Plan {
+        program,
+        perf: perf::perf("record"),
+        graph: jitsym_step::Graph::Stack(8192),
+        enter: &["luaB_pcall"],
+        every: true,
+        hold: None,
+        data: &data,
+    });
+    let recorded = recorded.unwrap_or_else(|error| panic!("{error:#}"));
+    let mut script = perf::perf("script");
+    let text = stdout(&run(script.args(["--ns", "--no-inline", "-F", script::FIELDS, "-i"]).arg(&data)));
+    let printed = script::parse(&text).expect("what perf script prints");
+    let by_time: BTreeMap<u64, _> = printed.iter().map(|sample| (sample.time, sample)).collect();
+    let line_of = |symbol: &str| {
+        let at = symbol.split_once("counted.lua:")?.1;
+        Some(if symbol.starts_with("chunk ") { 0 } else { line(at) })
+    };
+    let interpreter = recorded.symbols.address("luaV_execute").expect("luaV_execute");
+    let dispatches = dispatches(&lua);
+    let (mut found, mut between, mut last) = (Vec::new(), Vec::new(), 0);
+    for moment in &recorded.moments {
+        let symbols: Vec<&str> = by_time[&moment.time].frames.iter().filter_map(|frame| frame.sym.as_deref()).collect();
+        assert!(symbols.contains(&"main"), "{symbols:?}");
+        let lines: Vec<u32> = symbols.iter().filter_map(|symbol| line_of(symbol)).collect();
+        let is_dispatch = moment.ip >= interpreter && dispatches.contains(&(moment.ip - interpreter));
+        between.push(lines[0]);
+        if is_dispatch && lines.len() > 1 {
+            // C functions of Lua call several functions of the script, one after the other.
+            between.dedup();
+            let direct = if last == lines[0] { vec![last] } else { vec![last, lines[0]] };
+            assert!(between == direct || between == [last, lines[1], lines[0]], "{last}, {between:?}, {symbols:?}");
+            found.push(lines[0]);
+            last = lines[0];
+            between.clear();
+        }
+    }
+    assert_eq!(found, expected);
+    let counts = found.iter().fold(BTreeMap::new(), |mut counts: BTreeMap<u32, usize>, line| {
+        *counts.entry(*line).or_default() += 1;
+        counts
+    });
+    println!("{} samples; instructions of the virtual machine by line: {counts:?}", recorded.moments.len());
+    assert!(counts.len() >= 10 && found.len() > 200, "{counts:?}");
     std::fs::remove_dir_all(&dir).expect("remove the directory");
 }

@@ -411,6 +411,7 @@ impl Recording {
             perf: perf("record"),
             graph,
             enter: &["run_slice"],
+            every: false,
             hold: None,
             data: &data,
         });

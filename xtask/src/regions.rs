@@ -218,6 +218,7 @@ impl Recorded {
             perf: perf.command(&dir, "record"),
             graph: jitsym_step::Graph::Stack(STACK_SIZE),
             enter: &[ENTER],
+            every: false,
             hold: None,
             data: &dir.join("perf.data"),
         });

@@ -29,6 +29,7 @@ pub fn record_scenario(perf: &Perf, program: &Program, task: &Task, mode: &Mode)
             Graph::FramePointers => jitsym_step::Graph::FramePointers,
         },
         enter: &[ENTER],
+        every: false,
         hold: scenario.hold.then_some(HOLD),
         data: &data,
     });

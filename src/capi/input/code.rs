@@ -206,8 +206,8 @@ impl Given for CodeInput<'_> {
     }
 }
 
-/// Runs `body` with a `Code` that has the name, the file, the line and the flag `JITSYM_CODE_MORE` of a caller's `jitsym_code`.
-/// Refuses a `jitsym_code` with other data.
+/// Runs `body` with a `Code` that has the name, the file, the lines and the flag `JITSYM_CODE_MORE` of a caller's
+/// `jitsym_code`. Refuses a `jitsym_code` with other data.
 ///
 /// # Safety
 /// `from` fulfils the conditions of `read`. Every pointer in the struct is valid, as the header demands.
@@ -215,14 +215,16 @@ pub unsafe fn named<T>(from: *const jitsym_code, body: impl FnOnce(&Code<'_>) ->
     // SAFETY: the caller's promise.
     let code = unsafe { read(from)? };
     check_code_flags(code.flags, MORE, code.reserved | code.reserved2)?;
-    let counts = [code.line_count, code.inline_count, code.bytes as usize, code.unwind as usize, code.lines as usize];
+    let counts = [code.inline_count, code.bytes as usize, code.unwind as usize];
     let others = [code.addr, code.size, code.inlines as u64];
     if counts.iter().any(|&count| count != 0) || others.iter().any(|&other| other != 0) {
-        return Err(Error::Flags.because("jitsym_code of a trampoline has more than a name, file, line and flags", []));
+        return Err(Error::Flags.because("jitsym_code of a trampoline has more than a name, file, lines and flags", []));
     }
+    let lines = CodeInput(&code, PhantomData).lines()?;
     // SAFETY: the caller's promise.
     let (name, file) = unsafe { (name(code.name, code.name_len), name(code.file, 0)) };
-    body(&Code { name, file, line: code.line, more: code.flags & MORE != 0, ..Code::new(0, 0, "") })
+    let (line, more) = (code.line, code.flags & MORE != 0);
+    body(&Code { name, file, line, lines: Lines::Table(&lines), more, ..Code::new(0, 0, "") })
 }
 
 /// Whether the caller unmaps the range next (`JITSYM_RANGE_UNMAP`). Refuses unknown flags.

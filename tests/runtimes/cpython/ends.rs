@@ -2,7 +2,8 @@
 
 use std::process::{Command, Stdio};
 
-use super::{python, with_library};
+use super::super::recording::registered_and_gone;
+use super::{guest, python, with_library};
 use crate::perf;
 use crate::support::{describe, run, stdout, tool, try_run, TmpFiles};
 
@@ -59,6 +60,53 @@ before()
 os.execv(sys.executable, [sys.executable, '-X', 'perf', '-c', 'def after(): pass\\nafter()'])";
     let (_, map, _) = files_of(&["-X", "perf"], &[], code);
     assert!(map.contains("py::before:<string>") && map.contains("py::after:<string>"), "{map}");
+}
+
+/// A trampoline is freed when its code object ends, but in a forked child only if the child has made its own trampolines: until
+/// then it has no threads of the library.
+#[test]
+fn cpython_frees() {
+    let code = "import ctypes, os
+function = type(lambda: 0)
+def call(name): pass
+for i in range(5000): function(call.__code__.replace(co_name=f'call_{i}'), {})(i)
+last = function(call.__code__.replace(), {})
+last(0)
+pid = os.fork()
+if pid == 0:
+    del last
+    os.write(1, b'%d threads\\n' % len(os.listdir('/proc/self/task')))
+    os._exit(0)
+os.waitpid(pid, 0)
+ctypes.CDLL(None).exit(0)";
+    for (option, variables) in [("perf", &[("JITSYM_REMOVE", "1")]), ("perf", &[("JITSYM", "region")])] {
+        let mut command = perf::command(python());
+        with_library(&mut command).envs(variables.iter().copied()).env("JITSYM_DEBUG", "1");
+        let child = command.args(["-X", option, "-c", code]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let child = child.expect("start CPython");
+        let _files = TmpFiles(child.id());
+        let output = child.wait_with_output().expect("wait for CPython");
+        assert!(output.status.success() && stdout(&output) == "1 threads\n", "{}", describe(&command, &output));
+        // The end of the interpreter, which would end all code objects, did not come.
+        let (registered, gone) = registered_and_gone(&String::from_utf8_lossy(&output.stderr));
+        assert!(registered > gone && gone >= 5000, "{}", describe(&command, &output));
+    }
+}
+
+/// A function that gives its code object away while it runs keeps the trampoline until it has returned: at this moment gdb
+/// shows its callers, and not the function.
+#[test]
+fn cpython_frees_after_the_return() {
+    let guest = guest("replaced.py");
+    let mut gdb = perf::command("gdb");
+    with_library(&mut gdb).args(["-batch", "-nx", "-ex", "set debuginfod enabled off", "-ex", "break os_getppid"]);
+    gdb.args(["-ex", "run", "-ex", "break jitsym_trampoline_free", "-ex", "continue", "-ex", "bt"]);
+    gdb.arg("--args").arg(python()).args(["-X", "perf_jit", &guest]);
+    let text = stdout(&run(&mut gdb));
+    let functions = text.lines().filter_map(|line| line.split_once(" py::")).map(|(_, rest)| rest);
+    let functions: Vec<&str> = functions.filter_map(|rest| rest.split(':').next()).collect();
+    assert!(text.contains(" jitsym_trampoline_free ("), "{text}");
+    assert_eq!(functions, ["outer", "<module>"], "{text}");
 }
 
 /// os.fork warns of other threads, but not of those of the library: in a child too, before it has any and after that.
