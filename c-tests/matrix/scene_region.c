@@ -658,9 +658,11 @@ static void inlined(void) {
 
   pid_t child = fork_one();
   if (child == 0) {
-    /* With its first call it has a file of its own. */
+    /* With its first function it has a file of its own. */
+    put_code(&dead, LEAF_FIXED, 3, "of_the_child", &region, 3 * PAGE, NO_GAP);
     check(jitsym_flush(session, 60000), "jitsym_flush");
     run_any(codes, ALL, option.seconds / 4);
+    remove_code(&dead);
     _exit(0);
   }
   wait_for(child);

@@ -44,7 +44,7 @@ static void disk_waits(void) {
   }
 }
 
-ssize_t pwrite64(int file, const void *bytes, size_t size, off64_t offset) {
+ssize_t pwrite64(int file, const void *bytes, size_t size, __off64_t offset) {
   /* By the call that takes the offset in two halves on every machine. */
   struct iovec part = {(void *)(uintptr_t)bytes, size};
   ssize_t written = syscall(SYS_pwritev, file, &part, 1, (long)offset, (long)(offset >> 32));

@@ -1,5 +1,6 @@
 //! Reads a region's file with the tools of binutils, elfutils and LLVM.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -64,6 +65,20 @@ fn tools_read_it() {
     }
 }
 
+/// The begin and the end of the code that each FDE of a dump describes. An FDE of dead code describes nothing.
+fn described_ranges(frames: &str) -> BTreeSet<(u64, u64)> {
+    let hex_after = |line: &str, mark: &str| {
+        let digits = line.split_once(mark)?.1.split([' ', ')']).next()?;
+        u64::from_str_radix(digits, 16).ok()
+    };
+    let begins = frames.lines().filter(|line| line.contains("initial_location:"));
+    let sizes = frames.lines().filter(|line| line.contains("address_range:"));
+    let ranges = begins.zip(sizes).filter(|(_, size)| !size.contains(" 0 ("));
+    ranges
+        .map(|(begin, end)| (hex_after(begin, "(offset: 0x").unwrap(), hex_after(end, "(end offset: 0x").unwrap()))
+        .collect()
+}
+
 fn check_with_tools(path: &Path, region: &Region) {
     let all = tool("readelf", &["-aW", "--debug-dump=info,decodedline,aranges,abbrev,frames-interp"], path);
     assert!(!all.to_lowercase().contains("warning"), "{all}");
@@ -77,12 +92,15 @@ fn check_with_tools(path: &Path, region: &Region) {
     let lint = tool("eu-elflint", &["--gnu-ld"], path);
     assert!(lint.lines().all(is_known), "{lint}");
     let frames = tool("eu-readelf", &["--debug-dump=frames"], path);
-    let tables = region.truth.values().filter(|truth| truth.cfa.is_some()).count();
-    // Counts only the FDEs of live code. An FDE of dead code has the range 0, and an FDE that describes 64 KiB without code has
-    // the range 0x10000.
-    let is_live = |line: &&str| !line.contains(" 0 (") && !line.contains(" 0x10000 (");
-    let live = frames.lines().filter(|line| line.contains("address_range:")).filter(is_live);
-    assert_eq!(live.count(), tables, "{frames}");
+    let described = described_ranges(&frames);
+    let has_no_overlap = described.iter().zip(described.iter().skip(1)).all(|(before, after)| before.1 <= after.0);
+    assert!(has_no_overlap, "{described:x?}");
+    for (&offset, truth) in &region.truth {
+        let begin = region.file.layout.text + offset;
+        let end = begin + truth.size;
+        let is_described = described.range((begin, 0)..(end, 0)).next() == Some(&(begin, end));
+        assert_eq!(is_described, truth.cfa.is_some(), "{begin:#x}: {frames}");
+    }
     let verified = tool("llvm-dwarfdump", &["--verify"], path);
     assert!(verified.contains("No errors."), "{verified}");
     let frames = tool("llvm-dwarfdump", &["--eh-frame"], path);
