@@ -27,9 +27,11 @@ pub struct Kind {
 
 #[derive(Debug, Default)]
 pub struct Copies {
-    /// The blocks, by their start addresses.
-    blocks: BTreeMap<u64, Block>,
-    kinds: BTreeMap<Kind, Free>,
+    blocks: Vec<Block>,
+    /// The index of each block in `blocks`, by the start address of the block.
+    starts: BTreeMap<u64, u64>,
+    /// Sorted by kind.
+    kinds: Vec<(Kind, Free)>,
 }
 
 #[derive(Debug)]
@@ -55,7 +57,8 @@ impl Copies {
     /// Returns the address of a trampoline. `stride` is the number of bytes from one trampoline of this kind to the next. Fails
     /// if there is no memory, or if the system does not let memory become executable.
     pub fn take(&mut self, kind: Kind, stride: u64) -> io::Result<u64> {
-        let free = self.kinds.entry(kind).or_default();
+        let place = self.place_of(kind)?;
+        let free = &mut self.kinds[place].1;
         let rested = if free.freed.len() as u64 * stride >= RESTING_MIN { free.freed.pop_front() } else { None };
         let exec = match rested.or_else(|| free.new.pop()) {
             Some(exec) => exec,
@@ -65,12 +68,14 @@ impl Copies {
                 let count = (len / stride) as usize;
                 let mut owned = Vec::new();
                 owned.try_reserve_exact(count)?;
+                self.blocks.try_reserve(1)?;
                 free.new.try_reserve_exact(count)?;
                 let start = filled(kind, stride, len)?;
                 owned.resize(count, false);
                 free.new.extend((1..count as u64).rev().map(|number| start + number * stride));
                 free.last_len = len;
-                self.blocks.insert(start, Block { kind, stride, owned });
+                self.starts.insert(start, self.blocks.len() as u64);
+                self.blocks.push(Block { kind, stride, owned });
                 start
             }
         };
@@ -90,8 +95,9 @@ impl Copies {
         let Some((block, number)) = self.find(exec) else { return };
         block.owned[number] = false;
         let kind = block.kind;
-        let freed = &mut self.kinds.entry(kind).or_default().freed;
         // Without memory for the entry, the trampoline is not used again.
+        let Ok(place) = self.place_of(kind) else { return };
+        let freed = &mut self.kinds[place].1.freed;
         if freed.try_reserve(1).is_ok() {
             freed.push_back(exec);
         }
@@ -103,8 +109,18 @@ impl Copies {
         self.kinds.clear();
     }
 
+    fn place_of(&mut self, kind: Kind) -> io::Result<usize> {
+        let place = self.kinds.partition_point(|(other, _)| *other < kind);
+        if self.kinds.get(place).is_none_or(|(other, _)| *other != kind) {
+            self.kinds.try_reserve(1)?;
+            self.kinds.insert(place, (kind, Free::default()));
+        }
+        Ok(place)
+    }
+
     fn find(&mut self, exec: u64) -> Option<(&mut Block, usize)> {
-        let (start, block) = self.blocks.range_mut(..=exec).next_back()?;
+        let (start, index) = self.starts.range(..=exec).next_back()?;
+        let block = self.blocks.get_mut(*index as usize)?;
         let place = exec - start;
         let number = (place / block.stride) as usize;
         (place.is_multiple_of(block.stride) && number < block.owned.len()).then_some((block, number))
@@ -171,9 +187,8 @@ mod tests {
         let (mut copies, page) = (Copies::default(), page_size() as u64);
         let kind = Kind { target: 1, words: 3, gap: false };
         let exec = copies.take(kind, 64).unwrap();
-        let lens = |copies: &Copies| -> Vec<u64> {
-            copies.blocks.values().map(|block| 64 * block.owned.len() as u64).collect()
-        };
+        let lens =
+            |copies: &Copies| -> Vec<u64> { copies.blocks.iter().map(|block| 64 * block.owned.len() as u64).collect() };
         assert_eq!((lens(&copies), copies.owned_len(exec + 64), copies.owned_len(exec + 1)), (vec![page], None, None));
         copies.free(exec + 1);
         copies.free(page);

@@ -2,6 +2,7 @@
 
 use super::places::Places;
 use super::{Home, Registry, TOO_LARGE};
+use crate::sys::sort::sort_by_key;
 
 /// How many spans of dead code outside of regions are kept. The limit exists because readers and this library hold the whole
 /// map in memory.
@@ -34,7 +35,7 @@ impl Registry {
         numbers.try_reserve_exact(places.starts.len()).ok()?;
         numbers.extend(places.starts.values());
         let index_of = |slot| self.entries.all[slot as usize].index;
-        numbers.sort_unstable_by_key(|&number| places.pieces[number].owner().map_or(u64::MAX, index_of));
+        sort_by_key(&mut numbers, |&number| places.pieces[number].owner().map_or(u64::MAX, index_of));
         Some(numbers.into_iter().map(|number| places.span(number)))
     }
 

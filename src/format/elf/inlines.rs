@@ -9,6 +9,7 @@ use crate::api::code::Inline;
 use crate::format::jitdump::inlines;
 use crate::format::jitdump::raw::{RawEntry, RawRecord};
 use crate::format::put;
+use crate::sys::sort::sort_by_key;
 
 const DW_INL_INLINED: u8 = 1;
 
@@ -35,7 +36,7 @@ impl<'a> Inlines<'a> {
             all.try_reserve(1).ok()?;
             all.push((index, Inline { begin, end, ..inline }));
         }
-        all.sort_unstable_by_key(|&(index, inline)| (inline.begin, Reverse(inline.end), index));
+        sort_by_key(&mut all, |&(index, inline)| (inline.begin, Reverse(inline.end), index));
         Some(Inlines { all, size: record.size() })
     }
 

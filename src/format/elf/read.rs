@@ -11,6 +11,7 @@ use super::SYMBOL_SIZE;
 use crate::format::arch::ELF_MACHINE;
 use crate::format::get::{u16_at, u32_at, u64_at};
 use crate::sys::reserve;
+use crate::sys::sort::sort_by_key;
 
 const HEADER_SIZE: usize = 64;
 const SECTION_SIZE: usize = 64;
@@ -174,7 +175,7 @@ impl<'a> Image<'a> {
                 found.push((rank, Function { addr: symbol.addr, size, name }, end));
             }
         }
-        found.sort_unstable_by_key(|(rank, function, _)| (function.addr, function.size == 0, *rank));
+        sort_by_key(&mut found, |(rank, function, _)| (function.addr, function.size == 0, *rank));
         found.dedup_by_key(|(_, function, _)| function.addr);
         for at in 0..found.len() {
             // A function without a size ends where the next function begins.

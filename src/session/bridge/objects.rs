@@ -16,6 +16,7 @@ use crate::format::arch::NATIVE;
 use crate::format::cfi::{b_key, CIE_MAX};
 use crate::format::elf::read::{text_at, Image};
 use crate::sys::reserve;
+use crate::sys::sort::sort_by_key;
 
 type Reader<'a> = EndianSlice<'a, NativeEndian>;
 
@@ -53,7 +54,7 @@ impl LineTables {
         // If an error occurs or memory runs out, `tables` keeps the rows that were read before.
         let _ = tables.read(image);
         // At an address where one sequence ends and the next sequence begins, the row of the next sequence applies.
-        tables.rows.sort_unstable_by_key(|row| (row.addr, row.line != 0, row.number));
+        sort_by_key(&mut tables.rows, |row| (row.addr, row.line != 0, row.number));
         tables
     }
 
@@ -197,7 +198,7 @@ impl<'a> UnwindTables<'a> {
         let mut tables = UnwindTables { section, addr, entries: Vec::new(), room };
         // If an error occurs or memory runs out, `tables` keeps the entries that were read before.
         let _ = tables.read(image.text_addr().unwrap_or_default());
-        tables.entries.sort_unstable_by_key(|(addr, _, own, _)| (*addr, own.start));
+        sort_by_key(&mut tables.entries, |(addr, _, own, _)| (*addr, own.start));
         tables
     }
 

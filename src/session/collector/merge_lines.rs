@@ -7,7 +7,7 @@ use std::collections::{BinaryHeap, HashMap};
 use crate::api::code::{Inline, Line};
 use crate::api::error::{Error, Result};
 use crate::sys::reserve;
-use crate::sys::sort::sort;
+use crate::sys::sort::{sort, sort_by_key};
 
 /// The struct `LineNumberInfo` of the API.
 #[repr(C)]
@@ -132,7 +132,7 @@ pub fn placed<'a>(method: u32, source: &'a Source, inlined: &'a [Inlined]) -> Re
     // their callers.
     let mut order: Vec<&Inlined> = room_for(count)?;
     order.extend(inlined);
-    order.sort_unstable_by_key(|entry| (entry.begin, Reverse(entry.end), entry.parent));
+    sort_by_key(&mut order, |entry| (entry.begin, Reverse(entry.end), entry.parent));
     // `same` contains functions with the same range, sorted by caller. A caller is known if the caller is the method or is
     // already in the list `placed`. For each known caller, the first function in `same` that has this caller is added to
     // `ready`. `is_done` keeps a function from being added to `ready` twice.

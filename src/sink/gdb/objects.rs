@@ -15,7 +15,7 @@ use crate::registry::ids::slot_of;
 use crate::sys::debugger::Listed;
 use crate::sys::mapping::Table;
 use crate::sys::reserve;
-use crate::sys::sort::sort;
+use crate::sys::sort::{sort, sort_by_key};
 
 /// Objects of at most this many functions are not split.
 const PART_LEAST: usize = 64;
@@ -216,7 +216,7 @@ impl Objects {
         let mut live = Vec::new();
         live.try_reserve(self.fresh.entries.len())?;
         live.extend(self.fresh.entries.iter().enumerate().filter(is_live).map(|(_, entry)| *entry));
-        live.sort_unstable_by_key(|entry| entry.addr);
+        sort_by_key(&mut live, |entry| entry.addr);
         for part in live.chunk_by(|one, next| one.addr / WINDOW == next.addr / WINDOW) {
             for part in part.chunks(FUNCTIONS_MAX) {
                 let group = Group::of(part.iter().map(|entry| (&self.fresh, entry)))?;
@@ -293,7 +293,7 @@ impl Objects {
                 is_apart = !self.is_at(entry.id, number as u32, at);
             }
         }
-        live.sort_unstable_by_key(|(_, entry)| entry.addr);
+        sort_by_key(&mut live, |(_, entry)| entry.addr);
         let mut made = Vec::new();
         for part in live.chunks(live.len().div_ceil(parts).max(PART_LEAST)) {
             let of = |number: usize| self.groups[number].as_ref();

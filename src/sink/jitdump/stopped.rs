@@ -3,6 +3,7 @@
 use crate::format::code_info::Info;
 use crate::format::jitdump::{is_group_of, LOAD_FIXED_SIZE};
 use crate::registry::{Home, Registry, Stored};
+use crate::sys::sort::sort_by_key;
 
 /// The live code in the file of a stopped jitdump: the code index of each piece of code, and the position of its group, sorted
 /// by index. If the sink is started again with the same file, this code need not be written again. Code that moves before the
@@ -46,6 +47,6 @@ pub fn forget_places(registry: &mut Registry, keep: bool, read: impl Fn(Stored) 
         info.truncate(info_len);
         registry.keep_info(id, Info::new(&info));
     }
-    left.0.sort_unstable_by_key(|&(index, _)| index);
+    sort_by_key(&mut left.0, |&(index, _)| index);
     left
 }

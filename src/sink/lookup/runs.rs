@@ -14,6 +14,7 @@ use crate::registry::ids::slot_of;
 use crate::sys::mapping::Table;
 use crate::sys::readers::Readers;
 use crate::sys::reserve;
+use crate::sys::sort::sort_by_key;
 
 /// Two neighbouring runs are merged if the older run has less than `GROWTH` times as many functions as the newer run.
 const GROWTH: usize = 4;
@@ -196,7 +197,7 @@ impl Run {
             let live = run.entries.iter().enumerate().filter(|(number, _)| is_live(run, *number));
             order.extend(live.map(|(_, entry)| (entry.addr, Found { run, entry })));
         }
-        order.sort_unstable_by_key(|(addr, _)| *addr);
+        sort_by_key(&mut order, |(addr, _)| *addr);
         let mut merged = Run::default();
         merged.entries.try_reserve(order.len())?;
         merged.names.try_reserve(order.iter().map(|(_, found)| usize::from(found.entry.name_len)).sum())?;
