@@ -219,7 +219,7 @@ typedef enum jitsym_unwind_flag {
 /* Where a register of the caller is saved: at CFA + offset. */
 typedef struct jitsym_saved_register {
   uint32_t reg;   /* DWARF register number (x86-64: rbx is 3, rbp is 6, rsp is 7, r12 to r15 are 12 to 15). */
-  int32_t offset; /* Offset from the CFA in bytes: a multiple of 8, usually negative. */
+  int32_t offset; /* Offset from the CFA in bytes: a multiple of the size of an address, usually negative. */
 } jitsym_saved_register;
 
 /* One row of JITSYM_UNWIND_ROWS: the whole state from offset up to the next row. */

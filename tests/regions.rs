@@ -67,16 +67,11 @@ fn adopted_and_made_writable_in_turn() {
 #[test]
 fn adopted_memory_is_mapped_at_one_place() {
     let recorded = Recorded::of(for_tables(), "region-adopted", &[], TABLES);
-    let text = recorded.perf("script", &["--show-mmap-events"]);
+    let mapped = recorded.mapped();
     let mut begins: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::new();
-    for line in text.lines().filter(|line| line.contains("PERF_RECORD_MMAP") && line.ends_with(".so")) {
-        // ...: [0xSTART(0xSIZE) @ OFFSET ...]: r-xp PATH
-        let path = line.split_whitespace().last().expect("path");
-        let place = line.split_once("[0x").and_then(|(_, rest)| rest.split_once("(0x")).expect("start");
-        let offset = place.1.split_once(" @ ").and_then(|(_, rest)| rest.split_whitespace().next()).expect("offset");
-        let number = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).expect("number");
-        if script::is_region(path) {
-            begins.entry(path).or_default().insert(number(place.0).wrapping_sub(number(offset)));
+    for mapping in script::mappings(&mapped).expect("mappings") {
+        if script::is_region(mapping.path) {
+            begins.entry(mapping.path).or_default().insert(mapping.range.start.wrapping_sub(mapping.offset));
         }
     }
     assert!(!begins.is_empty() && begins.values().all(|begins| begins.len() == 1), "{begins:x?}");
@@ -139,9 +134,9 @@ fn forked() {
 fn windows() {
     let recorded = Recorded::of(for_tables(), "region-windows", &["memory=created"], TABLES);
     recorded.check();
-    let text = recorded.perf("script", &["--show-mmap-events"]);
-    let paths = text.lines().filter_map(|line| line.split_whitespace().last()).filter(|path| script::is_region(path));
-    let files: BTreeSet<&str> = paths.collect();
+    let mapped = recorded.mapped();
+    let paths = script::mappings(&mapped).expect("mappings").into_iter().map(|mapping| mapping.path);
+    let files: BTreeSet<&str> = paths.filter(|path| script::is_region(path)).collect();
     println!("{} files", files.len());
     // Each of three processes has 128 functions, and exchanges some.
     assert!(files.len() <= 12, "{files:?}");

@@ -213,6 +213,11 @@ impl Recorded {
         right
     }
 
+    /// For `script::mappings`.
+    pub fn mapped(&self) -> String {
+        self.perf("script", &["--ns", "-G", "-F", "pid,tid,time", "--show-mmap-events"])
+    }
+
     fn score(&self) -> Score {
         let samples = script::samples(&self.truth, &self.script(&["-G"]), &self.script(&[]));
         let samples = samples.unwrap_or_else(|error| panic!("{}: {error:#}", self.what));
@@ -222,7 +227,9 @@ impl Recorded {
             return score::score(&self.truth, &samples, with_stacks);
         }
         // There the names count.
-        let (mut truth, stale) = (self.truth.clone(), self.truth.stale());
+        let mapped = self.mapped();
+        let mappings = script::mappings(&mapped).expect("mappings");
+        let (mut truth, stale) = (self.truth.clone(), self.truth.stale(&self.truth.between_mappings(&mappings)));
         let moments = truth.moments.iter_mut().flatten();
         moments.filter(|moment| stale.contains(&(moment.tid, moment.time))).for_each(|moment| moment.stack = None);
         score::score(&truth, &samples, with_stacks)

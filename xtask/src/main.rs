@@ -70,7 +70,8 @@ cargo xtask test     Runs the tests; of SUITE::TEST only those whose names have 
     --jobs N         how many at a time (three for each processor)
 cargo xtask tools    Prepares the tools of newer Debian suites and prints their versions.
 cargo xtask tool N   Prepares one that the tests of the library use and prints where it is: python3.13, luajit, perf,
-                     cargo-cinstall, cargo-deny, zig, qemu-aarch64, qemu-riscv64 (these two with a rustc beside them);
+                     cargo-cinstall, cargo-deny, zig; qemu-aarch64, qemu-arm, qemu-i386, qemu-ppc64le, qemu-riscv64,
+                     qemu-s390x (with a rustc beside them);
                      trixie/perf, trixie/gdb, sid/gdb, trixie/lldb, sid/lldb; bpftrace;
                      samply, profile-bee, lightswitch (built from their sources; the last two take 10 minutes each);
                      unwinders (libraries, where they are unpacked);

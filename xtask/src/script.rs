@@ -1,5 +1,7 @@
 //! What `perf script` prints, as samples.
 
+use std::ops::Range;
+
 use anyhow::{bail, Context, Result};
 
 use crate::score::{Frame, Kind, Sample, Share};
@@ -25,6 +27,42 @@ pub struct PrintedFrame {
     pub ip: u64,
     pub sym: Option<String>,
     pub dso: String,
+}
+
+/// An executable mapping, as `perf script -F pid,tid,time --show-mmap-events` prints it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapping<'a> {
+    pub time: u64,
+    pub range: Range<u64>,
+    /// Of the file.
+    pub offset: u64,
+    /// As in `/proc/PID/maps`.
+    pub protection: &'a str,
+    pub path: &'a str,
+}
+
+/// The mappings in the output, which has other lines too.
+pub fn mappings(text: &str) -> Result<Vec<Mapping<'_>>> {
+    let is_event = |line: &&str| line.contains(" PERF_RECORD_MMAP2 ");
+    text.lines().filter(is_event).map(|line| parse_mapping(line).with_context(|| format!("{line:?}"))).collect()
+}
+
+/// `PID/TID SECONDS.NANOSECONDS: PERF_RECORD_MMAP2 PID/TID: [0xSTART(0xSIZE) @ OFFSET ...]: PROTECTION PATH`
+fn parse_mapping(line: &str) -> Result<Mapping<'_>> {
+    let (header, event) = line.split_once(" PERF_RECORD_MMAP2 ").context("event")?;
+    let (place, file) = event.split_once("]: ").context("file")?;
+    let (protection, path) = file.split_once(' ').context("path")?;
+    let (start, rest) = place.split_once(": [").and_then(|(_, place)| place.split_once('(')).context("start")?;
+    let (size, rest) = rest.split_once(") @ ").context("size")?;
+    let number = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16);
+    let (start, offset) = (number(start)?, number(rest.split(' ').next().unwrap_or_default())?);
+    Ok(Mapping {
+        time: parse_header(header)?.time,
+        range: start..start + number(size)?,
+        offset,
+        protection,
+        path: path.trim_end(),
+    })
 }
 
 /// Parses the output, with call graphs (a block a sample, of a line a frame) or without (`-G`, a line a sample).

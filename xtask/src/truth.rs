@@ -1,10 +1,12 @@
 //! What the ground-truth program says of itself: which code lay where and when, and which stacks its threads ran.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::path::PathBuf;
 
 use anyhow::{bail, Context, Result};
+
+use crate::script::{self, Mapping};
 
 /// Code at an address for a time, in nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Clone, Debug)]
@@ -239,15 +241,21 @@ impl Truth {
     /// Moments in whose stack is an address that other code has had before, by thread and time. libunwind remembers for an address how
     /// it has unwound there, and perf lets it. Of an expression, libunwind remembers only where it lies in the tables, so that it is
     /// another one if the tables have changed, as they do when code comes.
-    pub fn stale(&self) -> HashSet<(u32, u64)> {
+    ///
+    /// Moments in `ranges` belong to them, too, and libunwind remembers nothing right of these: see `between_mappings`.
+    pub fn stale(&self, ranges: &[RangeInclusive<u64>]) -> HashSet<(u32, u64)> {
         let mut came: Vec<u64> = self.codes.iter().map(|code| code.from).collect();
         came.sort_unstable();
         let mut first: HashMap<u64, (Option<usize>, u64)> = HashMap::new();
         let mut stale = HashSet::new();
         for moment in self.moments.iter().flatten() {
+            let is_between = ranges.iter().any(|range| range.contains(&moment.time));
+            if is_between {
+                stale.insert((moment.tid, moment.time));
+            }
             // perf shows callers within their call, libunwind looks behind it.
             for addr in [moment.ip].into_iter().chain(moment.callers.iter().map(|addr| addr + 1)) {
-                let code = self.code_at(addr, moment.time);
+                let code = self.code_at(addr, moment.time).filter(|_| !is_between);
                 let (before, since) = *first.entry(addr).or_insert((code, moment.time));
                 let is_expression = code.is_some_and(|code| self.codes[code].name.starts_with("expression_"));
                 let next = came.partition_point(|from| *from <= since);
@@ -258,6 +266,24 @@ impl Truth {
             }
         }
         stale
+    }
+
+    /// The times from the mapping of a region's header page in an epoch to the mapping of the region's code. libunwind computes the
+    /// addresses of tables from the lowest mapping of a file's name. Between the two mappings, this is the old name's mapping of
+    /// the code, so that libunwind finds no tables. If the host itself maps the code, by its own `mprotect`, the time may be
+    /// long, and is not in the result.
+    pub fn between_mappings(&self, mappings: &[Mapping<'_>]) -> Vec<RangeInclusive<u64>> {
+        let has_code = |mapping: &Mapping| self.codes.iter().any(|code| mapping.range.contains(&code.addr));
+        let is_renamed_by_library = |mapping: &Mapping| matches!(mapping.protection, "r-xs" | "rwxp");
+        let mut found = Vec::new();
+        for (at, header) in mappings.iter().enumerate().filter(|(_, mapping)| script::is_region(mapping.path)) {
+            let is_of_name = |mapping: &&Mapping| mapping.path == header.path && has_code(mapping);
+            let code = mappings[at..].iter().find(is_of_name).filter(|code| is_renamed_by_library(code));
+            if header.offset == 0 && !has_code(header) && !mappings[..at].iter().any(|earlier| is_of_name(&earlier)) {
+                found.extend(code.map(|code| header.time..=code.time));
+            }
+        }
+        found
     }
 
     /// The same for a reader that has no names for C functions, as far as the program was stepped.
@@ -334,6 +360,29 @@ mod tests {
         assert!(truth.codes[1].is_named("new()") && truth.codes[1].is_named("new") && !truth.codes[1].is_named("old"));
         assert!(truth.codes[1].popped.iter().eq([&(9..10)]));
         assert_eq!((&*truth.codes[1].lines, &*truth.hot_lines), (&[(4, 7, "/a b.toy".to_string())][..], &[(1, 7)][..]));
+    }
+
+    #[test]
+    fn between_two_mappings() {
+        let event = |time: u64, place: &str, file: &str| {
+            format!(" 42/42 1.{time:09}: PERF_RECORD_MMAP2 42/43: [0x{place} 00:01 2 3]: {file}\n")
+        };
+        let text = [
+            " 42/42 1.000000001: \n".into(),
+            event(5, "0(0x1000) @ 0", "r-xs /tmp/jit-42-0.so"),
+            event(7, "1000(0x1000) @ 0x1000", "r-xs /tmp/jit-42-0.so"),
+            event(8, "0(0x1000) @ 0", "r-xs /tmp/jit-42-0.so"),
+            event(9, "1000(0x1000) @ 0x1000", "r-xs /tmp/jit-42-0.so"),
+            // The process itself maps the code.
+            event(11, "0(0x1000) @ 0", "r-xp /tmp/jit-42-0.1.so"),
+            event(12, "1000(0x1000) @ 0x1000", "r-xp /tmp/jit-42-0.1.so"),
+            event(15, "0(0x1000) @ 0", "r-xp /tmp/jitted-42-r0.2.so"),
+            event(18, "1000(0x1000) @ 0x1000", "rwxp /tmp/jitted-42-r0.2.so"),
+        ];
+        let truth = Truth::parse(TEXT).unwrap();
+        let second = 1_000_000_000;
+        let expected = [second + 5..=second + 7, second + 15..=second + 18];
+        assert_eq!(truth.between_mappings(&script::mappings(&text.concat()).unwrap()), expected);
     }
 
     #[test]

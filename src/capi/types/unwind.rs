@@ -47,15 +47,16 @@ pub struct jitsym_saved_register {
     /// DWARF register number (x86-64: rbx is 3, rbp is 6, rsp is 7, r12 to r15 are 12 to 15).
     ///
     /// aarch64: x0-x30 are 0-30, sp is 31, d8-d15 are 72-79. riscv64: x0-x31 are 0-31, f0-f31 are 32-63.
+    /// s390x: r0-r15 are 0-15. i386: ebx is 3, esp is 4, ebp is 5, esi is 6, edi is 7.
     pub reg: u32,
-    /// Offset from the CFA in bytes: a multiple of 8, usually negative.
+    /// Offset from the CFA in bytes: a multiple of the size of an address, usually negative.
     pub offset: i32,
 }
 
 /// One row of `JITSYM_UNWIND_ROWS`: the whole state from `offset` up to the next row.
 ///
-/// Before the first row, the state is that of a function's entry: no register is saved, and CFA = SP + 8 on x86-64, SP + 0
-/// elsewhere.
+/// Before the first row, the state is that of a function's entry: no register is saved, and CFA = SP + 8 on x86-64, SP + 4
+/// on i386, SP + 160 on s390x, SP + 0 elsewhere.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct jitsym_unwind_row {
@@ -69,8 +70,8 @@ pub struct jitsym_unwind_row {
     pub saved_count: u32,
     /// Registers saved in this state.
     ///
-    /// On x86-64, omit the return address, which always lies at CFA - 8. Elsewhere, list the return address register if it is
-    /// saved.
+    /// On x86-64 and i386, omit the return address, which always lies directly below the CFA. Elsewhere, list the return
+    /// address register if it is saved.
     pub saved: *const jitsym_saved_register,
 }
 
