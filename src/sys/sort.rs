@@ -12,6 +12,10 @@ pub fn sort_by_key<T, K: Ord>(all: &mut [T], key: impl Fn(&T) -> K) {
 }
 
 fn heapsort<T>(all: &mut [T], is_less: impl Fn(&T, &T) -> bool) {
+    // Many lists are sorted already.
+    if all.is_sorted_by(|one, next| !is_less(next, one)) {
+        return;
+    }
     let len = all.len();
     // The first turns make a heap, in which no element is less than the elements at twice its index, plus 1 and plus 2. Each
     // later turn moves the greatest element of the heap behind the heap.
