@@ -80,7 +80,7 @@ static ARMHF: Target = Target {
     triple: "armv7-unknown-linux-gnueabihf",
     gnu: "arm-linux-gnueabihf",
     machine: 40,
-    flags: &[],
+    flags: &["-marm"],
     built: OnceLock::new(),
 };
 static PPC64LE: Target = Target {
@@ -176,7 +176,8 @@ impl Target {
                 gcc.args(whole.then_some("-static")).args(STATIC_LIBS);
             }
         }
-        gcc.arg("-lpthread");
+        // Which gcc asks for by itself, but not on armhf.
+        gcc.args(["-Wl,--eh-frame-hdr", "-lpthread"]);
         gcc
     }
 
