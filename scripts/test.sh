@@ -27,6 +27,8 @@ if [ "$tier" = all ]; then
         gdb-multiarch=gdb-multiarch riscv64-linux-gnu-gcc=gcc-riscv64-linux-gnu /usr/riscv64-linux-gnu/include/stdio.h=libc6-dev-riscv64-cross \
         s390x-linux-gnu-gcc=gcc-s390x-linux-gnu /usr/s390x-linux-gnu/include/stdio.h=libc6-dev-s390x-cross \
         i686-linux-gnu-gcc=gcc-i686-linux-gnu /usr/i686-linux-gnu/include/stdio.h=libc6-dev-i386-cross \
+        arm-linux-gnueabihf-gcc=gcc-arm-linux-gnueabihf /usr/arm-linux-gnueabihf/include/stdio.h=libc6-dev-armhf-cross \
+        powerpc64le-linux-gnu-gcc=gcc-powerpc64le-linux-gnu /usr/powerpc64le-linux-gnu/include/stdio.h=libc6-dev-ppc64el-cross \
         /usr/include/dnnl.h=libdnnl-dev /usr/lib/postgresql=postgresql
 fi
 

@@ -1339,7 +1339,9 @@ static void unreadable(void) {
     jitsym_code code = test_code(ranges[i].addr, ranges[i].size, ranges[i].name);
     code.bytes = NULL;
     CHECK_OK(jitsym_register(session, &code, &ids[i]));
-    CHECK(known().unreadable == before + (ranges[i].read < ranges[i].size));
+    /* The emulator of a 32-bit machine reserves all memory of that machine, so that unmapped memory has bytes too. */
+    int may_be_there = sizeof(void *) == 4 && !knows_access && strcmp(ranges[i].name, "unmapped") == 0;
+    CHECK(may_be_there || known().unreadable == before + (ranges[i].read < ranges[i].size));
   }
   struct map map = map_read(test_path(session, JITSYM_SINK_MAP).text);
   struct dump dump = dump_read(test_path(session, JITSYM_SINK_JITDUMP).text);

@@ -4,6 +4,11 @@
  */
 #include "pieces.h"
 
+#ifdef __arm__
+/* Otherwise gcc has no tables here, or only those for debuggers. */
+__asm__(".cfi_sections .eh_frame");
+#endif
+
 long compiled_begin(const piece *next);
 __attribute__((section("compiled"))) long compiled_begin(const piece *next) {
   return next->call(next + 1) + 1;
