@@ -98,6 +98,47 @@ fn bpftrace_counts_calls() {
     check(&text);
 }
 
+/// A program that starts under perf has its probes on from the first call.
+#[test]
+fn perf_counts_calls() {
+    if !is_root("make events of the kernel") {
+        return;
+    }
+    let _alone = serial();
+    let dir = fresh_dir("probes-perf");
+    let library = artifacts().shared_dir.join("libjitsym.so");
+    let perf = |arguments: &[&str]| {
+        let mut command = perf::command("perf");
+        command.arg("--buildid-dir").arg(dir.join("cache")).args(arguments);
+        command
+    };
+    run(perf(&["buildid-cache", "--add"]).arg(&library));
+    let _events = ["load", "move", "unload"].map(|probe| {
+        let event = format!("sdt_jitsym:{probe}");
+        run(perf(&["probe", "-q", "-x"]).arg(&library).arg(&event));
+        Event(event)
+    });
+    let data = dir.join("perf.data");
+    let mut recording = perf(&["record", "-q", "-o"]);
+    recording.arg(&data).args(["-e", "sdt_jitsym:*", "--"]).arg(program(Link::Shared)).arg(&dir);
+    let mut recording = recording.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("perf");
+    recording.stdin.take().expect("input").write_all(b"\n").expect("write");
+    assert!(recording.wait().expect("perf").success());
+    let printed = stdout(&run(perf(&["script", "-F", "event", "-i"]).arg(&data)));
+    for (probe, hits) in [("load", 3 * TURNS), ("move", TURNS), ("unload", 2 * TURNS)] {
+        assert_eq!(printed.matches(&format!("sdt_jitsym:{probe}:")).count(), hits, "{probe}: {printed}");
+    }
+}
+
+/// An event of the kernel, which is removed with this.
+struct Event(String);
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        let _ = Command::new("perf").args(["probe", "-q", "-d", &self.0]).output();
+    }
+}
+
 /// Checks that each hit was printed once in each turn, and nothing else.
 fn check(output: &str) {
     let hits: Vec<&str> = output.lines().filter_map(|line| line.strip_prefix("hit ")).collect();

@@ -6,6 +6,16 @@ use std::ffi::c_char;
 use super::types::jitsym_code;
 use crate::api::Id;
 
+/// Makes the section of the probes' semaphores begin with a page. If lld links the library, the file's page where the writable
+/// data begin is also mapped as the end of the data that relocations change. When a program starts, the kernel would count a
+/// tool's probe in that mapping, so the probe would stay off (linux kernel/events/uprobes.c, `delayed_ref_ctr_inc`).
+#[repr(align(4096))]
+struct PageStart;
+
+#[used]
+#[link_section = ".probes"]
+static PAGE_START: PageStart = PageStart;
+
 /// Code was registered: id, address, size, name, length of the name.
 ///
 /// # Safety
