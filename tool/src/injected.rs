@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, Metadata};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -18,6 +18,7 @@ use jitsym::sys::process;
 use jitsym::Cleaned;
 
 use crate::objects::pid_of;
+use crate::open::read_sparse;
 use crate::record::script::Injector;
 use crate::region::Region;
 
@@ -260,8 +261,12 @@ fn check_object(dir: &Dir, name: &OsStr, by: Injector) -> io::Result<()> {
 /// Whether a file has functions, and only the sections that the program writes. An object of perf has one function.
 fn is_object(dir: &Dir, name: &OsStr, by: Injector) -> io::Result<bool> {
     let file = dir.open_to_read(name)?;
-    let mut bytes = Vec::new();
-    file.take(SIZE_MAX).read_to_end(&mut bytes)?;
+    let data = file.metadata()?;
+    if bytes(&data) > SIZE_MAX {
+        return Ok(false);
+    }
+    // The tables may lie far behind the code, with a hole between them.
+    let bytes = read_sparse(&file, data.len())?;
     let Ok(region) = Region::read(&bytes) else { return Ok(false) };
     let is_number_right = match by {
         Injector::Perf => region.functions.len() == 1,

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use jitsym::sys::file::OURS;
 use jitsym::sys::process;
+use memmap2::MmapMut;
 
 /// The maximum number of bytes that are read from a stream of unknown length, even if more memory is free.
 const STREAM_MOST: u64 = 4 << 30;
@@ -187,6 +188,24 @@ pub fn read_stream(from: impl Read) -> io::Result<Vec<u8>> {
     from.take(most + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
         return too_large(most);
+    }
+    Ok(bytes)
+}
+
+/// Reads a sparse file. Only the written parts need time and memory. The files of regions and of `jitsym inject` can have
+/// long holes.
+pub fn read_sparse(file: &File, len: u64) -> io::Result<MmapMut> {
+    let mut bytes = MmapMut::map_anon(len as usize)?;
+    let seek = |from: u64, whence| {
+        // SAFETY: a system call with an open descriptor.
+        let at = unsafe { libc::lseek(file.as_raw_fd(), from as libc::off_t, whence) };
+        u64::try_from(at).map_or(len, |at| at.min(len))
+    };
+    let mut end = 0;
+    while end < len {
+        let start = seek(end, libc::SEEK_DATA);
+        end = seek(start, libc::SEEK_HOLE).max(start);
+        file.read_exact_at(&mut bytes[start as usize..end as usize], start)?;
     }
     Ok(bytes)
 }

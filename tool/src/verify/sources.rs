@@ -2,8 +2,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -11,11 +9,11 @@ use jitsym::format::file_names::{parse, FileKind};
 use jitsym::format::jitdump::id;
 use jitsym::format::jitdump::raw::{RawHeader, RawRecords, RawUnwinding};
 use jitsym_step::{Mapping, Tid};
-use memmap2::MmapMut;
 
 use super::code::{Book, Piece};
 use super::pattern::Patterns;
 use crate::check::frames::{code_of, Rows};
+use crate::open::read_sparse;
 use crate::region::Region;
 use crate::tables::{readable, TableReader, Target};
 use crate::text::printable;
@@ -70,24 +68,6 @@ fn is_dump(mapping: &Mapping) -> bool {
 /// Whether a mapping is code in the file of a region.
 pub fn is_region(mapping: &Mapping) -> bool {
     matches!(parse(file_name(&mapping.path)), Some((_, FileKind::Region { .. })))
-}
-
-/// Reads a sparse file. Only the written parts need time and memory. The file of a region is as long as the region, and
-/// begins with a hole.
-fn read_sparse(file: &File, len: u64) -> io::Result<MmapMut> {
-    let mut bytes = MmapMut::map_anon(len as usize)?;
-    let seek = |from: u64, whence| {
-        // SAFETY: a system call with an open descriptor.
-        let at = unsafe { libc::lseek(file.as_raw_fd(), from as libc::off_t, whence) };
-        u64::try_from(at).map_or(len, |at| at.min(len))
-    };
-    let mut end = 0;
-    while end < len {
-        let start = seek(end, libc::SEEK_DATA);
-        end = seek(start, libc::SEEK_HOLE).max(start);
-        file.read_exact_at(&mut bytes[start as usize..end as usize], start)?;
-    }
-    Ok(bytes)
 }
 
 impl Sources {

@@ -1,6 +1,7 @@
 //! `jitsym clean --injected`: what the real perf has made of a recording goes, and what is somebody else's stays.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -170,6 +171,14 @@ fn own_objects() {
             .arg(object);
         run(&mut add);
     }
+    // An object whose tables lie far behind its code.
+    let bytes = std::fs::read(objects.first().expect("an object")).expect("read");
+    let sections = u64::from_le_bytes(bytes[40..48].try_into().expect("e_shoff"));
+    let far = std::fs::File::create(dir.join(format!("{name}{}.so", "1".repeat(40)))).expect("create");
+    far.write_all_at(&bytes, 0).expect("write");
+    far.write_all_at(&bytes[sections as usize..], sections + (300 << 20)).expect("write");
+    far.write_all_at(&(sections + (300 << 20)).to_le_bytes(), 40).expect("write");
+    drop(far);
     let foreign = dir.join(format!("{name}{}.so", "0".repeat(40)));
     std::fs::write(&foreign, "precious").expect("write");
     assert!(!below(&cache).is_empty());
