@@ -215,7 +215,7 @@ impl Recorded {
 
     /// For `script::mappings`.
     pub fn mapped(&self) -> String {
-        self.perf("script", &["--ns", "-G", "-F", "pid,tid,time", "--show-mmap-events"])
+        self.perf("script", &[&["--ns"], script::MAPPINGS].concat())
     }
 
     fn score(&self) -> Score {

@@ -38,8 +38,8 @@ const PERFS: [(&str, &str); 3] = [("6.1", "bookworm"), ("6.12", "trixie"), ("7.2
 
 /// Rows that hold today: a workload in which all names are right, and the perfs with which all stacks are. Other cells are shown and
 /// not judged. In workloads that use memory again, perf 7 goes on with the tables that it met first; with the others stacks do not
-/// count at addresses that other code has had before, and while an epoch begins (`Truth::stale`). In `two-views-ends` these take the address behind a call that
-/// ends code for the next code's. In `created-flips` and `adopted-flips` code dies some time before the program changes the protection
+/// count at addresses that other code has had before, and while an epoch begins (`Truth::stale`). In `two-views-ends` these take
+/// the address behind a call that ends code for the next code's. In `created-flips` and `adopted-flips` code dies some time before the program changes the protection
 /// of the memory, which tells perf the new name for the code. Until then libunwind, which takes the lowest mapping of a name for the
 /// beginning of the file, finds no tables at addresses that it has not met before.
 const HOLDS: &[(&str, &[&str])] = &[
@@ -246,9 +246,12 @@ impl Recorded {
         if let Some(file) = files.iter().find(|file| !file.exists()) {
             bail!("somebody has removed {}", file.display());
         }
-        let mapped = perf.script(dir, &data, &["-G", "-F", "pid,tid,time", "--show-mmap-events"])?;
-        let between = self.truth.between_mappings(&script::mappings(&mapped)?);
-        let stale = if remembers { self.truth.stale(&between) } else { HashSet::new() };
+        let stale = if remembers {
+            let mapped = perf.script(dir, &data, script::MAPPINGS)?;
+            self.truth.stale(&self.truth.between_mappings(&script::mappings(&mapped)?))
+        } else {
+            HashSet::new()
+        };
         Ok(judge(&self.truth, &stale, &script::samples(&self.truth, &flat, &stacks)?))
     }
 }

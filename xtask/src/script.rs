@@ -29,7 +29,10 @@ pub struct PrintedFrame {
     pub dso: String,
 }
 
-/// An executable mapping, as `perf script -F pid,tid,time --show-mmap-events` prints it.
+/// The options of `perf script` for `mappings`, beside `--ns`.
+pub const MAPPINGS: &[&str] = &["-G", "-F", "pid,tid,time", "--show-mmap-events"];
+
+/// An executable mapping, as `perf script` prints it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping<'a> {
     pub time: u64,
